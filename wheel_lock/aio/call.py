@@ -22,6 +22,7 @@ from wheel_lock.lease import Lease, Owner
 from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock.runtime.timer_threads import check_may_wait
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
@@ -123,6 +124,7 @@ def _loop_bridge() -> LoopBridge:
         raise
     bridge = _here.bridge()
     if bridge is None or bridge.loop is not loop:
+        check_may_wait()
         bridge = LoopBridge(loop)
         _here.bridge = weakref.ref(bridge)
     return bridge

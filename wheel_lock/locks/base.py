@@ -26,7 +26,7 @@ from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, lock_name, lock_token, seconds
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import lease_args
-from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+from wheel_lock.runtime.interruptions import finaliser, insist, uninterrupted_start
 from wheel_lock.runtime.native import RLock
 
 # Held briefly, where several threads share one object. Reentrant because a signal's handler may acquire a lock anywhere.
@@ -398,6 +398,7 @@ class BaseLock(Side):
         # Not even a shallow copy: two objects would have one lease, and the first to be collected would abandon it.
         refuse_copy(self)
 
+    @finaliser
     def __del__(self) -> None:
         # A lock that is collected while held can no longer be released by its owner. May run anywhere: takes no lock.
         try:

@@ -42,6 +42,7 @@ from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+from wheel_lock.runtime.timer_threads import MustNotWait
 
 T = TypeVar("T")
 Reader = TypeVar("Reader", bound=BaseReadLock)
@@ -113,6 +114,9 @@ def begin_release(lock: BaseLock, lease: Lease | None = None, *, left: bool = Fa
         return released
     except WheelLockError:
         raise
+    except MustNotWait:
+        lock._let_go(lease)
+        return RELEASED
     except BaseException:
         insist(lock._let_go, lease)
         raise
@@ -389,6 +393,11 @@ def release_all(
             side._engine.submit(partial(side._server.release_many, leases, released))
     except WheelLockError:
         raise
+    except MustNotWait:
+        if leases is None:
+            raise  # an iterable of the caller's waits
+        let_go(leases)
+        leases = None
     except BaseException:
         insist(let_go, leases)
         raise

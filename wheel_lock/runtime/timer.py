@@ -24,6 +24,7 @@ from wheel_lock.runtime.loop import AWAKE, LONG, LOOPS, Loop
 from wheel_lock.runtime.native import RLock
 from wheel_lock.runtime.notifier import NOTIFIER, Task
 from wheel_lock.runtime.slow_calls import SlowCalls
+from wheel_lock.runtime.timer_threads import on_timer_thread
 from wheel_lock.wheel import WheelEntry
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
@@ -223,6 +224,8 @@ class HashedWheelTimer(Loop):
     def stop(self) -> set[Timeout]:
         """Stop the thread, and refuse new timeouts. A second call does nothing.
 
+        It waits for the end of the thread, unless a finaliser calls it on the thread of another timer.
+
         Returns:
             The timeouts that were neither processed nor cancelled; their tasks will not run.
 
@@ -244,7 +247,8 @@ class HashedWheelTimer(Loop):
                 break  # another thread has just settled the last one
         if thread is not None and thread.is_alive():
             self.wake()
-            thread.join(timeout=5.0)
+            if not on_timer_thread():
+                thread.join(timeout=5.0)
         if thread is None or not thread.is_alive():
             self._changed.clear()
         return unprocessed

@@ -12,7 +12,7 @@ from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Owner
 from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.runtime.greenlets import greenlet_owner, new_gate
-from wheel_lock.runtime.interruptions import uninterrupted_start
+from wheel_lock.runtime.interruptions import finaliser, uninterrupted_start
 from wheel_lock.runtime.native import local
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ class _ThreadMark:
     def __init__(self) -> None:
         self.owner = Owner()
 
+    @finaliser
     def __del__(self) -> None:
         self.owner.ended = True
 

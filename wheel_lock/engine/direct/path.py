@@ -55,6 +55,7 @@ from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.native import sleep
+from wheel_lock.runtime.timer_threads import on_timer_thread
 
 LOOK_S = 0.1  # between two looks of the timer's thread while the path is in use
 _LONGEST_LOOKS = 100  # at a hold that waits for a reply: far more than its time limit
@@ -392,7 +393,7 @@ class DirectPath:
 
         From any thread. Else a lock could be counted twice or not at all, and a counter that is shown could decrease.
         """
-        for _ in range(_MOST_READS):
+        for _ in range(0 if on_timer_thread() else _MOST_READS):  # which moves nothing while a finaliser runs on it
             moves, done = self._moves, len(self._done)
             if moves % 2 == 0:
                 found = look()
