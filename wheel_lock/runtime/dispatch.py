@@ -9,14 +9,12 @@ from wheel_lock.runtime.failures import contain_all
 
 
 def dispatch(due: list[Any], now: float) -> None:
-    """Hand each of the ``due`` entries to its group. The failure of a group does not prevent the others."""
-    first = due[0].group
-    for entry in due:
-        if entry.group is not first:
-            groups = _by_group(due)
-            break
-    else:
-        groups = {first: due}
+    """Hand each of the ``due`` entries to its group, and refer to none of them any more.
+
+    Users' callbacks are among them: a group that empties its list has the only references. The failure of a group does not
+    prevent the others.
+    """
+    groups = _by_group(due)
     for group, entries in groups.items():
         try:
             group.due(entries, now)
@@ -25,7 +23,13 @@ def dispatch(due: list[Any], now: float) -> None:
 
 
 def _by_group(due: list[Any]) -> dict[Any, list[Any]]:
-    """Return the entries of each group, in order."""
+    """Return the entries of each group, in order. ``due`` is the list of the only group, or empty."""
+    first = due[0].group
+    for entry in due:
+        if entry.group is not first:
+            break
+    else:
+        return {first: due}
     groups: dict[Any, list[Any]] = {}
     last: object = None
     append: Callable[[Any], None] = due.append  # always replaced by the first entry
@@ -38,4 +42,5 @@ def _by_group(due: list[Any]) -> dict[Any, list[Any]]:
                 groups[group] = bucket = []
             append = bucket.append
         append(entry)
+    due.clear()
     return groups

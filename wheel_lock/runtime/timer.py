@@ -53,7 +53,8 @@ class Timeout(WheelEntry):
 
     Attributes:
         timer: The timer that it is scheduled on.
-        task: The callback; its argument is this object.
+        task: The callback; its argument is this object. None once it is cancelled: what the callback refers to is dropped
+            by the caller of :meth:`cancel`, not by the timer's thread, which must not run users' finalisers.
         due_at: When it is due, in seconds of the timer's clock.
     """
 
@@ -61,7 +62,7 @@ class Timeout(WheelEntry):
 
     # Set by new_timeout, because a call of __init__ takes longer than all of this.
     timer: HashedWheelTimer
-    task: Callable[[Timeout], object]
+    task: Callable[[Timeout], object] | None
     due_at: float
     group: TimeoutGroup
     state: TimeoutState
@@ -78,6 +79,7 @@ class Timeout(WheelEntry):
         except KeyError:
             return False
         self.state = _CANCELLED
+        self.task = None
         timer._changed.append(self)
         if timer._sleeps_until == LONG and not timer._woken:
             timer.rouse()
@@ -105,8 +107,12 @@ class TimeoutGroup:
         self._slow_calls = SlowCalls(timer, NOTIFIER)
 
     def due(self, entries: list[Timeout], now: float) -> None:
-        """Expire ``entries``, except those that have been cancelled meanwhile."""
+        """Expire ``entries``, except those that have been cancelled meanwhile.
+
+        Nothing here refers to them when the notifier gets them, so it is the notifier that drops the last reference.
+        """
         pending, expired = self._timer._pending, deque[Task]()
+        timeout: Timeout | None
         try:
             for timeout in entries:
                 try:
@@ -114,8 +120,10 @@ class TimeoutGroup:
                 except KeyError:
                     continue
                 timeout.state = _EXPIRED
-                expired.append(timeout)
+                expired.append(timeout)  # type: ignore[arg-type]  # it has its task, for it was not cancelled
         finally:  # what has expired is run, also if the thread is killed here
+            entries.clear()
+            timeout = None
             if expired:
                 NOTIFIER.post_each(expired)
         self._slow_calls.look_later()
