@@ -20,7 +20,7 @@ from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
 from wheel_lock.lock_types.holders import LockState
-from wheel_lock.locks.callers import Side
+from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.locks.tracing import trace
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, lock_name, lock_token, seconds
@@ -119,7 +119,7 @@ class BaseLock(Side):
         blocking: bool | None,
         limit: float | None,
         token: str | bytes | None,
-        future: Future[Sequence[Lease] | None],
+        future: CallerFuture[Sequence[Lease] | None],
     ) -> Wait:
         """Return a waiter for this lock, ready to begin. Invalid parameters raise here, before any I/O."""
         options, engine = self._options, self._engine
@@ -127,6 +127,7 @@ class BaseLock(Side):
             blocking, until = options.blocking, None
         else:
             blocking, until = time_limit(engine, options, blocking, limit)
+            future.until = until
         latest = self._lease
         if latest is not None and (latest.state <= EXTENDING or self._others is not None):
             self._check_not_held()

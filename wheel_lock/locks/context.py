@@ -108,7 +108,7 @@ class BaseContext(Side):
         if limit_s is None:
             return
         try:
-            yield from ask(self, partial(self._engine.close, limit_s))
+            yield from ask(self, partial(self._engine.close, limit_s), limit_s)
         except MustNotWait:
             close_later(self._engine, limit_s)
 

@@ -53,9 +53,13 @@ _LOOK_S = 0.25  # the longest time by which a refusal comes later because of its
 _MOST_LOOKS = 64  # names of a multi-lock that are looked at
 
 
-def ask(side: Side, work: Callable[[Future[T]], object]) -> Steps[T]:
-    """Call ``work(future)`` on the timer's thread, and wait for the future; return its result."""
+def ask(side: Side, work: Callable[[Future[T]], object], limit_s: float | None = None) -> Steps[T]:
+    """Call ``work(future)`` on the timer's thread, and wait for the future; return its result.
+
+    ``limit_s`` is the time limit in seconds that ``work`` has itself, if it has one.
+    """
     future: CallerFuture[T] = side._new_future()
+    future.limit(side._engine, limit_s)
     side._engine.submit(partial(work, future))
     yield from future.wait()
     return future.result()
@@ -360,6 +364,7 @@ def acquire_many(
         return lock_class(engine, EXCLUSIVE, name, options, on_lost)
 
     many = BulkAcquire(engine, names, options, new_lock, all_or_nothing, acquired, limit, blocking)
+    acquired.limit(engine, limit)
     acquired.if_undeliverable(many.give_up)
     try:
         for _ in many.submit():

@@ -103,6 +103,7 @@ class Loop:
             it, after all replies; at once outside of a turn. So callers whose results arrive together are woken together.
             Timer's thread only.
         flush_later: Has ``flush()`` of a flusher called at the end of this turn. Timer's thread only.
+        reported_turn: The number of turns at which the thread stood still when that was last logged; written by any thread.
         goes_on: True while the rest of a message waits for the next turn, and all other messages wait behind it.
         stopped: True if :meth:`HashedWheelTimer.stop` has been called.
     """
@@ -113,6 +114,7 @@ class Loop:
         self.scale: TickScale = TickScale(tick_ms, self.now)
         self.name: str = f"wheel-lock-timer-{next(_numbers)}"
         self.turns: int = 0
+        self.reported_turn: int = -1
         self._waited_in = -1  # the turn of the last first_wait()
         self.deaths: int = 0
         self._slots = slots
@@ -156,6 +158,11 @@ class Loop:
         """True if the caller runs on the timer's thread."""
         thread = self._thread
         return thread is not None and thread.ident == native.get_ident()
+
+    @property
+    def thread(self) -> SystemThread | None:
+        """The thread, or None while it does not run."""
+        return self._thread
 
     @property
     def running(self) -> bool:
