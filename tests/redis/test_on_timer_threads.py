@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.background import PATIENCE_S, Background
 from tests.support.backend import Backend, none_left, without_collection
+from tests.support.background import PATIENCE_S, Background
 from tests.support.timers import Garbage, NewTimer, ask, drain
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
@@ -265,6 +265,6 @@ def test_a_fake_context_is_closed_on_its_timers_thread_without_waiting(new_timer
 def test_an_embedded_server_is_closed_on_its_own_thread_without_waiting() -> None:
     server = EmbeddedServer()
     called: list[None] = []
-    server._server.service_actions = lambda: called or called.append(server.close())  # type: ignore[method-assign]
+    server._server.service_actions = lambda: called or called.append(server.close())  # type: ignore[assignment, method-assign]
     eventually(lambda: not server._thread.is_alive())
     drain()
