@@ -320,7 +320,7 @@ class BaseLock(Side):
             return True
         if granted and lease.state <= EXTENDING and lease.group.alive and lease.loss is None:
             lease.record_lapse()  # first, so that no later look sees the lock held again
-            self._engine.post_if_open(lambda: self._engine.lapse_seen(lease))
+            self._engine.post_if_open(partial(self._engine.lapse_seen, lease))  # without this object, and its callback
         return False
 
     @property
