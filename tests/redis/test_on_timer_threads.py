@@ -252,6 +252,20 @@ def test_an_acquire_in_a_finaliser_is_refused_and_harms_nobody(own: LockContext)
     assert lock.release()
 
 
+@pytest.mark.parametrize("in_bulk", [False, True])
+def test_a_released_lease_which_the_wheel_may_keep_does_not_keep_the_callback(own: LockContext, in_bulk: bool) -> None:
+    lock = own.lock("a", on_lost=lambda event: None, thread_local=False)
+    assert lock.acquire()
+    lease = lock._lease
+    assert lease is not None
+    assert lease.on_lost is not None
+    if in_bulk:
+        own.release_many([lock])
+    else:
+        lock.release()
+    assert lease.on_lost is None
+
+
 # Fake contexts
 
 
