@@ -255,6 +255,11 @@ class Lease(WheelEntry):
         extras = self.extras
         self.extras = Extras(on_lost, extras.call_site, extras.fence, extras.max_expiry)
 
+    def forget_callback(self) -> None:
+        """Let go of ``on_lost`` after a release: the wheel may keep this lease, and then drop a user's object."""
+        if self.extras.on_lost is not None:
+            self.on_lost = None
+
     @property
     def call_site(self) -> str | None:
         return self.extras.call_site

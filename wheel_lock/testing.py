@@ -25,8 +25,9 @@ import redis
 
 from wheel_lock.context import LockContext
 from wheel_lock.runtime.clock import Clock, Wakeable
-from wheel_lock.runtime.greenlets import new_gate
+from wheel_lock.runtime.greenlets import new_gate, start_helper_thread
 from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.runtime.timer_threads import on_timer_thread
 from wheel_lock.runtime.weak_registry import WeakRegistry
 
 _TURN_S = 10.0  # real seconds within which a thread must have turned; only a bug takes longer
@@ -148,8 +149,12 @@ class EmbeddedServer:
         return redis.Redis(**{"host": "127.0.0.1", "port": self.port, "password": self.password, **options})
 
     def close(self) -> None:
-        """Stop the server. A second call does nothing."""
-        if self._thread.is_alive():
+        """Stop the server. A second call does nothing. A finaliser on its thread, or a timer's, does not wait for that."""
+        if not self._thread.is_alive():
+            return
+        if on_timer_thread() or threading.current_thread() is self._thread:
+            start_helper_thread(self.close)
+        else:
             self._server.shutdown()
             self._server.server_close()
             self._thread.join(timeout=5.0)
@@ -175,6 +180,9 @@ class FakeContext(LockContext):
 
     def close(self, timeout: float | None = None) -> None:
         """Close the context within ``timeout`` seconds, then its own timer if it has one, then the server."""
+        if on_timer_thread():  # in a finaliser; a timer cannot be stopped on its own thread
+            start_helper_thread(partial(self.close, timeout))
+            return
         super().close(timeout)
         if self._own_timer is not None:
             self._own_timer.stop()

@@ -7,6 +7,8 @@ import itertools
 import random
 import threading
 import weakref
+from collections import deque
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from tests.support.waiting import eventually
 from wheel_lock.errors import TimerStopped, TooManyTimeouts
 from wheel_lock.runtime import loop as loop_module
 from wheel_lock.runtime import timer as timer_module
+from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
 from wheel_lock.testing import ManualClock, settle
 
@@ -150,7 +153,7 @@ class Job:
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["", "while another is pending"])
-def test_the_task_of_a_cancelled_timeout_is_dropped_soon(new_timer: NewTimer, far: bool) -> None:
+def test_the_task_of_a_cancelled_timeout_is_dropped_by_its_canceller(new_timer: NewTimer, far: bool) -> None:
     timer = new_timer()
     if far:
         timer.new_timeout(nothing, FAR_S / 2)
@@ -160,9 +163,38 @@ def test_the_task_of_a_cancelled_timeout_is_dropped_soon(new_timer: NewTimer, fa
         timeout = timer.new_timeout(job.do, FAR_S)
         if pause:
             fall_asleep(timer)
+        dropped_on: list[int] = []
+        weakref.finalize(job, lambda: dropped_on.append(threading.get_ident()))  # noqa: B023
+        del job
         assert timeout.cancel()
-        del job, timeout
-        eventually(lambda gone=gone: gone() is None)  # type: ignore[misc]
+        assert timeout.task is None
+        assert dropped_on == [threading.get_ident()]
+        assert gone() is None
+
+
+def test_the_notifier_gets_the_last_reference_to_an_expired_timeout(
+    by_hand: HashedWheelTimer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One that is as quick as can be: it has run and dropped them before the timer's thread goes on.
+    dropped: list[bool] = []
+    jobs = [Job() for _ in range(3)]
+    gone = [weakref.ref(job) for job in jobs]
+
+    def run_at_once(tasks: deque[Any]) -> None:
+        tasks.clear()
+        dropped.extend(reference() is None for reference in gone)
+
+    monkeypatch.setattr(NOTIFIER, "post_each", run_at_once)
+    for job in jobs:
+        by_hand.new_timeout(job.do, 1.0)
+    by_hand.call_at(clock.now() + 1.0, lambda now: None)  # an entry of another group
+    by_hand.new_timeout(jobs[0].do, 1.0).cancel()
+    by_hand.turn()
+    jobs.clear()
+    del job
+    clock.jump(2.0)
+    by_hand.turn()
+    assert dropped == [True] * 3
 
 
 def test_what_is_refused_by_a_stopped_timer_is_not_kept(new_timer: NewTimer) -> None:

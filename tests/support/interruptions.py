@@ -17,7 +17,7 @@ from typing import Any
 import wheel_lock
 
 LIBRARY = str(Path(wheel_lock.__file__).parent)
-_FINALISERS = ("__del__", "WeakRegistry.add.<locals>.<lambda>")  # the latter is called by the collector, too
+_FINALISER = "__del__"
 
 _kept: list[object] = []  # a pending call must not outlive what it is about
 _pend = ctypes.pythonapi.Py_AddPendingCall
@@ -69,8 +69,11 @@ class Interruption:
         meanwhile: Callable[[], object] = lambda: None,
         raises: bool = True,
         error: type[Struck] = Struck,
+        in_finalisers: bool = False,
     ) -> None:
         """`again_after` so many further places it raises once more; None for once. With nth=-1 it never strikes.
+
+        With `in_finalisers` only places in finalisers count, and else none of them.
 
         `meanwhile` is called right before: what happens elsewhere while the main thread is kept from running there. With
         `raises=False` that is all, as with most handlers of signals.
@@ -79,6 +82,7 @@ class Interruption:
         self._meanwhile = meanwhile
         self._raises = raises
         self._error = error
+        self._in_finalisers = in_finalisers
         self._left = nth
         self._again_after = again_after
         self._last: object = None
@@ -107,7 +111,7 @@ class Interruption:
             return False
         frame = sys._getframe(1)
         place = id(frame), frame.f_lasti
-        if place != self._last and _counts(frame):  # it is called many times at each place
+        if place != self._last and _in_finaliser(frame) is self._in_finalisers:  # it is called many times at each place
             self._last = place
             self._left -= 1
             if self._left < 0:
@@ -127,15 +131,15 @@ class Interruption:
         return False
 
 
-def _counts(frame: FrameType | None) -> bool:
-    """Whether it is the library that runs, and not in a finaliser, in which an exception is lost for everybody."""
+def _in_finaliser(frame: FrameType | None) -> bool | None:
+    """Whether it is a finaliser in which the library runs, where an exception is lost for everybody; None if others run."""
     if frame is None or not frame.f_code.co_filename.startswith(LIBRARY):
-        return False
+        return None
     while frame is not None and frame.f_code.co_filename.startswith(LIBRARY):
-        if frame.f_code.co_qualname.endswith(_FINALISERS):
-            return False
+        if frame.f_code.co_qualname.endswith(_FINALISER):
+            return True
         frame = frame.f_back
-    return True
+    return False
 
 
 def at_every_place(
@@ -145,11 +149,19 @@ def at_every_place(
     meanwhile: Callable[[], object] = lambda: None,
     raises: bool = True,
     error: type[Struck] = Struck,
+    in_finalisers: bool = False,
 ) -> Iterator[str]:
     """Play a scene, which begins the interruption, once for each place that it can strike; tell each time where."""
     nth, struck = 0, True
     while struck:
-        interruption = Interruption(nth, again_after=again_after, meanwhile=meanwhile, raises=raises, error=error)
+        interruption = Interruption(
+            nth,
+            again_after=again_after,
+            meanwhile=meanwhile,
+            raises=raises,
+            error=error,
+            in_finalisers=in_finalisers,
+        )
         try:
             scene(interruption)
         except Struck:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator
@@ -19,9 +20,12 @@ from typing import Any, TypeVar
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Lease, Owner
-from wheel_lock.locks.callers import CallerFuture, Side
+from wheel_lock.locks.callers import STANDSTILL, CallerFuture, Side
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.runtime.timer_threads import check_may_wait
+from wheel_lock.runtime.watchdog import LOOK_S, Watchdog
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
@@ -39,7 +43,17 @@ class LoopBridge:
         expected: The futures whose tasks wait.
     """
 
-    __slots__ = ("__weakref__", "_called", "_check", "announced", "arrived", "expected", "in_daemon", "loop")
+    __slots__ = (
+        "__weakref__",
+        "_called",
+        "_check",
+        "_watchdogs",
+        "announced",
+        "arrived",
+        "expected",
+        "in_daemon",
+        "loop",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
@@ -49,6 +63,7 @@ class LoopBridge:
         self.announced: bool = False  # deliver() is to be called
         self._called = False
         self._check: asyncio.TimerHandle | None = None
+        self._watchdogs: dict[HashedWheelTimer, Watchdog] = {}
 
     def deliver(self) -> None:
         """Have the event loop resume the tasks of all futures that have arrived. From any thread.
@@ -88,23 +103,26 @@ class LoopBridge:
             self.loop.call_soon(self._complete)  # an interruption must not leave a task waiting
             raise
 
-    def check_later(self) -> None:
-        """Schedule a check of the expected futures: the timer's thread may end without completing them."""
-        self._check = self.loop.call_later(_CHECK_EVERY_S, self._check_expected)
+    def check_later(self, after_s: float = _CHECK_EVERY_S) -> None:
+        """Schedule a check of the expected futures: the timer's thread may end, or stand still, without completing them."""
+        self._check = self.loop.call_later(after_s, self._check_expected)
 
     @uninterrupted_start
     def _check_expected(self) -> None:
         self._check = None
         self.announced = False  # the timer's thread may have been killed before it called deliver()
+        in_doubt = False
         try:
             expected = tuple(self.expected)
+            timers = {future.engine.timer for future in expected}
+            self._watchdogs = watchdogs = {timer: self._watchdogs.get(timer) or Watchdog(timer) for timer in timers}
+            now = time.monotonic()
+            in_doubt = True in {watchdog.look(now) for watchdog in watchdogs.values()}  # all of them look
             for future in expected:
-                future.check()
-            for timer in {future.engine.timer for future in expected}:
-                timer.wake()  # cheap, and an interrupted caller may have noted a wake-up that it did not send
+                future.check(watchdogs[future.engine.timer])
         finally:
             if self.expected:
-                self.check_later()
+                self.check_later(LOOK_S if in_doubt else _CHECK_EVERY_S)
 
 
 class _Here(threading.local):
@@ -123,6 +141,7 @@ def _loop_bridge() -> LoopBridge:
         raise
     bridge = _here.bridge()
     if bridge is None or bridge.loop is not loop:
+        check_may_wait()
         bridge = LoopBridge(loop)
         _here.bridge = weakref.ref(bridge)
     return bridge
@@ -158,6 +177,7 @@ class AsyncFuture(CallerFuture[T]):
         self._value = None
         self.done = False
         self.error: Exception | None = None
+        self.until = None
         self.engine: LockEngine = engine
         self._deaths = engine.deaths
         self._bridge = bridge = _loop_bridge()
@@ -209,15 +229,19 @@ class AsyncFuture(CallerFuture[T]):
     def pause(self) -> Generator[Any, None, None]:
         yield  # as asyncio.sleep(0) does
 
-    def check(self) -> None:
-        """Resume the task if the result is set but was not delivered; fail it if the timer's thread has ended.
+    def check(self, watchdog: Watchdog) -> None:
+        """Resume the task if the result is set but was not delivered; fail it if no result is to be expected in its time.
 
         On the event loop.
         """
         if self.done:
             self.resume()
-        elif (self.engine.deaths != self._deaths or self.engine.timer.stopped) and not self._future.done():
+        elif self._future.done():
+            return
+        elif self.engine.deaths != self._deaths or self.engine.timer.stopped:
             self._future.set_exception(LockUnavailable("The thread that keeps the locks ended before it answered"))
+        elif watchdog.standstill and self.out_of_time(self.engine, watchdog.still_s):
+            self._future.set_exception(LockUnavailable(STANDSTILL))
 
 
 class TaskSide(Side):

@@ -6,7 +6,6 @@ Any number of event loops, in any number of threads, share one context. All stat
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -39,10 +38,7 @@ class TaskContext(TaskSide, BaseContext):
 
     async def close(self, timeout: float | None = None) -> None:
         """Close the context, for threads too; see :meth:`wheel_lock.LockContext.close`."""
-        limit_s = self._closing_time_s(timeout)
-        self._end_debug()
-        if limit_s is not None:
-            await run(operations.ask(self, partial(self._engine.close, limit_s)))
+        await run(self._close(timeout))
 
     async def __aenter__(self) -> Self:
         return self

@@ -7,6 +7,8 @@ from _thread import allocate_lock
 from collections.abc import Callable
 from typing import ClassVar, Generic, TypeVar
 
+from wheel_lock.runtime.timer_threads import on_timer_thread
+
 T = TypeVar("T")
 
 _LONGEST_SLEEP_S = 1.0  # another thread may join this one
@@ -14,7 +16,7 @@ _LONGEST_SLEEP_S = 1.0  # another thread may join this one
 
 def end_quietly(exiting: bool) -> None:
     """Put a daemon thread to sleep if the interpreter is ``exiting``: an exception there could only be printed."""
-    if exiting and threading.current_thread().daemon:
+    if exiting and threading.current_thread().daemon and not on_timer_thread():
         gate = allocate_lock()
         gate.acquire()
         gate.acquire(timeout=_LONGEST_SLEEP_S)

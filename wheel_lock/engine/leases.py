@@ -160,6 +160,7 @@ class LeaseTable(HeldLeases):
         counters.released += len(leases)
         for lease in leases:
             lease.transition(Event.RELEASED)
+            lease.forget_callback()
             counters.held.add(now - lease.acquired_at)
         self.on_ended()
 
@@ -168,6 +169,7 @@ class LeaseTable(HeldLeases):
         releasing = [lease for lease in leases if lease.state is State.RELEASING]
         for lease in releasing:
             lease.transition(Event.RELEASED)
+            lease.forget_callback()
             self.state.counters.held.add(self.timer.now - lease.acquired_at)
         # An extension would keep the key for far longer than the caller of a failed release expects.
         now = self.timer.now

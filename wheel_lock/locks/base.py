@@ -20,13 +20,13 @@ from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
 from wheel_lock.lock_types.holders import LockState
-from wheel_lock.locks.callers import Side
+from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.locks.tracing import trace
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, lock_name, lock_token, plain_name, seconds
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import lease_args
-from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+from wheel_lock.runtime.interruptions import finaliser, insist, uninterrupted_start
 from wheel_lock.runtime.native import RLock
 
 # Held briefly, where several threads share one object. Reentrant because a signal's handler may acquire a lock anywhere.
@@ -132,7 +132,7 @@ class BaseLock(Side):
         blocking: bool | None,
         limit: float | None,
         token: str | bytes | None,
-        future: Future[Sequence[Lease] | None],
+        future: CallerFuture[Sequence[Lease] | None],
     ) -> Wait:
         """Return a waiter for this lock, ready to begin. Invalid parameters raise here, before any I/O."""
         options, engine = self._options, self._engine
@@ -140,6 +140,7 @@ class BaseLock(Side):
             blocking, until = options.blocking, None
         else:
             blocking, until = time_limit(engine, options, blocking, limit)
+            future.until = until
         latest = self._lease
         if latest is not None and (latest.state <= EXTENDING or self._others is not None):
             self._check_not_held()
@@ -329,7 +330,7 @@ class BaseLock(Side):
             return True
         if granted and lease.state <= EXTENDING and lease.group.alive and lease.loss is None:
             lease.record_lapse()  # first, so that no later look sees the lock held again
-            self._engine.post_if_open(lambda: self._engine.lapse_seen(lease))
+            self._engine.post_if_open(partial(self._engine.lapse_seen, lease))  # without this object, and its callback
         return False
 
     @property
@@ -408,6 +409,7 @@ class BaseLock(Side):
         # Not even a shallow copy: two objects would have one lease, and the first to be collected would abandon it.
         refuse_copy(self)
 
+    @finaliser
     def __del__(self) -> None:
         # A lock that is collected while held can no longer be released by its owner. May run anywhere: takes no lock.
         try:

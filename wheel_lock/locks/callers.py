@@ -13,9 +13,26 @@ T = TypeVar("T")
 
 
 class CallerFuture(Future[T]):
-    """A future that its caller waits for: a thread blocks, a task suspends."""
+    """A future that its caller waits for: a thread blocks, a task suspends.
 
-    __slots__ = ()
+    Attributes:
+        until: The caller's own time limit, in seconds of the timer's clock, or None. The timer's thread keeps it; the
+            caller ends its wait itself only if that thread stands still.
+    """
+
+    __slots__ = ("until",)
+
+    until: float | None
+
+    def limit(self, engine: LockEngine, limit_s: float | None) -> None:
+        """Set ``until``, given the seconds that are left, or None for no limit."""
+        self.until = None if limit_s is None else engine.timer.clock.now() + limit_s
+
+    def out_of_time(self, engine: LockEngine, still_s: float) -> bool:
+        """Return whether its time has passed, given that the timer's thread has stood still for ``still_s`` seconds."""
+        if still_s >= engine.options.response_timeout_s:
+            return True
+        return self.until is not None and engine.timer.clock.now() >= self.until
 
     def if_undeliverable(self, give_up: Callable[[], object]) -> None:
         """Have ``give_up()`` called on the timer's thread if the result arrives when the event loop of the task is closed.
@@ -28,7 +45,7 @@ class CallerFuture(Future[T]):
         """Wait until it is done, by ``yield from``: a thread blocks in the call, a task suspends in the returned generator.
 
         Raises:
-            LockUnavailable: The timer's thread died meanwhile, or was stopped.
+            LockUnavailable: The timer's thread died meanwhile, was stopped, or stands still and the caller's time is up.
         """
         raise NotImplementedError
 
@@ -44,6 +61,7 @@ class _Done(CallerFuture[None]):
 
     def __init__(self) -> None:
         super().__init__(noop)
+        self.until = None
         self.done = True
 
     def wait(self) -> Iterable[Any]:
@@ -51,6 +69,8 @@ class _Done(CallerFuture[None]):
 
     pause = wait
 
+
+STANDSTILL = "The thread that keeps the locks stands still, and has not answered"
 
 RELEASED: CallerFuture[None] = _Done()
 """The future of a release that was done by the caller itself."""

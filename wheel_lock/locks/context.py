@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LockEngine
@@ -12,9 +13,11 @@ from wheel_lock.errors import ContextClosed
 from wheel_lock.locks.callers import Side
 from wheel_lock.locks.debug_socket import serve_debug
 from wheel_lock.locks.dump import TextFile, dump
+from wheel_lock.locks.operations import ask
 from wheel_lock.observe import ContextStats, Health, HeldLock
 from wheel_lock.options import seconds
 from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.runtime.timer_threads import MustNotWait
 
 
 class BaseContext(Side):
@@ -98,6 +101,17 @@ class BaseContext(Side):
             "another in each other process; a held lock is handed over with export() and adopt()"
         )
 
+    def _close(self, timeout: float | None) -> Generator[Any, None, None]:
+        """Close the context; on the thread of a timer without waiting."""
+        limit_s = self._closing_time_s(timeout)
+        self._end_debug()
+        if limit_s is None:
+            return
+        try:
+            yield from ask(self, partial(self._engine.close, limit_s), limit_s)
+        except MustNotWait:
+            close_later(self._engine, limit_s)
+
     def _closing_time_s(self, timeout: float | None) -> float | None:
         """Return the time limit of a close in seconds; None if the engine is closed."""
         engine = self._engine
@@ -105,6 +119,7 @@ class BaseContext(Side):
         return None if engine.over else limit_s
 
 
-def close_later(engine: LockEngine) -> None:
-    """Close ``engine`` without waiting."""
-    engine.post_if_running(partial(engine.close, engine.options.close_timeout_s, Future(noop)))
+def close_later(engine: LockEngine, limit_s: float | None = None) -> None:
+    """Close ``engine`` within ``limit_s`` seconds, by default its ``close_timeout``, without waiting."""
+    limit_s = engine.options.close_timeout_s if limit_s is None else limit_s
+    engine.post_if_running(partial(engine.close, limit_s, Future(noop)))

@@ -129,7 +129,7 @@ class BaseCandidate(BaseLock):
         blocking: bool | None,
         limit: float | None,
         token: str | bytes | None,
-        future: Future[Sequence[Lease] | None],
+        future: CallerFuture[Sequence[Lease] | None],
     ) -> Wait:
         return self.term.new_candidacy(super()._new_waiter(blocking, limit, token, future), future)
 

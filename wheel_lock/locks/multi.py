@@ -7,14 +7,13 @@ from functools import partial
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Wait
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import LockLost, LockNotHeld, LossReason, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, OnLost, refuse_copy, time_limit
-from wheel_lock.locks.callers import Side
+from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.locks.tracing import trace
 from wheel_lock.options import LockOptions, lock_name, plain_name
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
@@ -83,11 +82,12 @@ class BaseMultiLock(Side, Generic[L]):
         return min(lock.remaining() for lock in self.locks.values())
 
     def _new_waiter(
-        self, blocking: bool | None, limit: float | None, token: object, future: Future[Sequence[Lease] | None]
+        self, blocking: bool | None, limit: float | None, token: object, future: CallerFuture[Sequence[Lease] | None]
     ) -> MultiLockWaiter:
         """Return a waiter for all of them, ready to begin. Invalid parameters raise here, before any I/O."""
         engine, options = self._server, self._options
         blocking, until = time_limit(engine, options, blocking, limit)
+        future.until = until
         for lock in self.locks.values():
             lock._check_not_held()
         leases = [lock._new_lease(lock._encoded_name()) for lock in self.locks.values()]

@@ -42,6 +42,7 @@ from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+from wheel_lock.runtime.timer_threads import MustNotWait
 
 T = TypeVar("T")
 Reader = TypeVar("Reader", bound=BaseReadLock)
@@ -52,9 +53,13 @@ _LOOK_S = 0.25  # the longest time by which a refusal comes later because of its
 _MOST_LOOKS = 64  # names of a multi-lock that are looked at
 
 
-def ask(side: Side, work: Callable[[Future[T]], object]) -> Steps[T]:
-    """Call ``work(future)`` on the timer's thread, and wait for the future; return its result."""
+def ask(side: Side, work: Callable[[Future[T]], object], limit_s: float | None = None) -> Steps[T]:
+    """Call ``work(future)`` on the timer's thread, and wait for the future; return its result.
+
+    ``limit_s`` is the time limit in seconds that ``work`` has itself, if it has one.
+    """
     future: CallerFuture[T] = side._new_future()
+    future.limit(side._engine, limit_s)
     side._engine.submit(partial(work, future))
     yield from future.wait()
     return future.result()
@@ -113,6 +118,9 @@ def begin_release(lock: BaseLock, lease: Lease | None = None, *, left: bool = Fa
         return released
     except WheelLockError:
         raise
+    except MustNotWait:
+        lock._let_go(lease)
+        return RELEASED
     except BaseException:
         insist(lock._let_go, lease)
         raise
@@ -355,6 +363,7 @@ def acquire_many(
         return lock_class(engine, EXCLUSIVE, name, options, on_lost)
 
     many = BulkAcquire(engine, names, options, new_lock, all_or_nothing, acquired, limit, blocking)
+    acquired.limit(engine, limit)
     acquired.if_undeliverable(many.give_up)
     try:
         for _ in many.submit():
@@ -388,6 +397,11 @@ def release_all(
             side._engine.submit(partial(side._server.release_many, leases, released))
     except WheelLockError:
         raise
+    except MustNotWait:
+        if leases is None:
+            raise  # an iterable of the caller's waits
+        let_go(leases)
+        leases = None
     except BaseException:
         insist(let_go, leases)
         raise

@@ -12,6 +12,7 @@ from wheel_lock import valkey_clients
 from wheel_lock.redis_lock.base import Renewed, redis_pys_errors
 from wheel_lock.redis_lock.grants import ThreadGrant
 from wheel_lock.runtime.interruptions import insist, uninterrupted_copy, uninterrupted_start
+from wheel_lock.runtime.timer_threads import check_may_wait
 from wheel_lock.runtime.tokens import new_token
 from wheel_lock.sync.call import run
 
@@ -94,6 +95,7 @@ class Lock(Renewed, redis.lock.Lock):
                 grant = self._find(expected_token)
                 if grant is not None:
                     run(grant.let_go())
+                check_may_wait()
                 super().do_release(expected_token)
         self._kept.pop(grant, None)
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from wheel_lock.lease import Owner
 from wheel_lock.runtime.native import RLock, allocate_lock, get_ident, sleep, start_new_thread, threads_are_patched
+from wheel_lock.runtime.timer_threads import TIMER_THREADS, MustNotWait
 
 _HUB_CHECK_S = 1.0
 _EXIT_WAIT_S = 0.5
@@ -101,8 +102,14 @@ class _HubGate:
 
 
 def new_gate() -> Gate:
-    """Return a closed gate for the calling thread or greenlet."""
+    """Return a closed gate for the calling thread or greenlet.
+
+    Raises:
+        MustNotWait: The caller runs on the thread of a timer.
+    """
     global _main_hub
+    if get_ident() in TIMER_THREADS:
+        raise MustNotWait
     if "gevent" in modules:
         hub = _hub_here()
         if hub is None and threads_are_patched() and threading.get_native_id() == os.getpid():

@@ -70,3 +70,22 @@ def insist(work: Callable[[A], object], argument: A) -> None:
     except BaseException:
         work(argument)
         raise
+
+
+def finaliser(work: Callable[[A], object]) -> Callable[[A], None]:
+    """Return a ``__del__`` that does ``work``, which may be repeated, also if it is interrupted.
+
+    The interpreter prints an exception of a finaliser and goes on: nothing else would do what is left. Where ``work``
+    returns without a call, no handler runs, so that its exception is not swallowed.
+    """
+    work = uninterrupted_start(work)
+
+    @uninterrupted_start
+    def __del__(self: A) -> None:
+        try:
+            work(self)
+        except BaseException:
+            insist(work, self)
+            raise
+
+    return __del__

@@ -24,10 +24,13 @@ from typing import Any, NamedTuple, Protocol
 from wheel_lock.runtime import native
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.clock import Clock
-from wheel_lock.runtime.failures import FailureDomain, contain, contain_all, log_failure
+from wheel_lock.runtime.dispatch import dispatch
+from wheel_lock.runtime.failures import FailureDomain, contain, log_failure
 from wheel_lock.runtime.greenlets import SystemThread, new_thread
+from wheel_lock.runtime.interruptions import finaliser
 from wheel_lock.runtime.notifier import GIVEN_UP, NOTIFIER, RUNS
 from wheel_lock.runtime.poller import BOTH, EventWaker, Poller, SocketWaker, new_poller, new_waker
+from wheel_lock.runtime.timer_threads import run_as_timer_thread
 from wheel_lock.runtime.weak_registry import WeakRegistry
 from wheel_lock.wheel import TickScale, Wheel
 
@@ -100,6 +103,7 @@ class Loop:
             it, after all replies; at once outside of a turn. So callers whose results arrive together are woken together.
             Timer's thread only.
         flush_later: Has ``flush()`` of a flusher called at the end of this turn. Timer's thread only.
+        reported_turn: The number of turns at which the thread stood still when that was last logged; written by any thread.
         goes_on: True while the rest of a message waits for the next turn, and all other messages wait behind it.
         stopped: True if :meth:`HashedWheelTimer.stop` has been called.
     """
@@ -110,6 +114,7 @@ class Loop:
         self.scale: TickScale = TickScale(tick_ms, self.now)
         self.name: str = f"wheel-lock-timer-{next(_numbers)}"
         self.turns: int = 0
+        self.reported_turn: int = -1
         self._waited_in = -1  # the turn of the last first_wait()
         self.deaths: int = 0
         self._slots = slots
@@ -153,6 +158,11 @@ class Loop:
         """True if the caller runs on the timer's thread."""
         thread = self._thread
         return thread is not None and thread.ident == native.get_ident()
+
+    @property
+    def thread(self) -> SystemThread | None:
+        """The thread, or None while it does not run."""
+        return self._thread
 
     @property
     def running(self) -> bool:
@@ -388,7 +398,7 @@ class Loop:
                 self._handle(poller, late)
         due = self.wheel.advance(tick)
         if due:
-            self._dispatch(due, now)
+            dispatch(due, now)
 
     def _sleep_s(self) -> float | None:
         """Return how long to sleep, and publish it to callers that change timeouts.
@@ -407,20 +417,6 @@ class Loop:
         self._sleeps_until = LONG if sleep_s is None or sleep_s > _LINGER_S else self.clock.now() + sleep_s
         return sleep_s
 
-    def _dispatch(self, due: list[Any], now: float) -> None:
-        first = due[0].group
-        for entry in due:
-            if entry.group is not first:
-                groups = _by_group(due)
-                break
-        else:
-            groups = {first: due}
-        for group, entries in groups.items():
-            try:
-                group.due(entries, now)
-            except Exception as error:
-                contain_all(group.domains(entries), group.due, error)
-
     def _open(self) -> Poller:
         if self._poller is None:
             self._poller = new_poller(self._waker)  # which must not keep the loop alive
@@ -431,6 +427,7 @@ class Loop:
         if poller is not None:
             poller.close()
 
+    @finaliser
     def __del__(self) -> None:
         if getattr(self, "_thread", None) is None:
             return
@@ -443,7 +440,7 @@ class Loop:
             if self.stopped or self._thread is not None:
                 return
             fate: dict[None, str] = {}
-            thread = new_thread(partial(_run, [self]), self.name)
+            thread = new_thread(partial(run_as_timer_thread, partial(_run, [self])), self.name)
             if self._thread is not None:
                 return  # a finaliser, or a signal's handler, has started it meanwhile
             # Set before it runs, so that a finaliser that posts from here on starts no second thread.
@@ -533,23 +530,6 @@ class Loop:
             member.after_fork_in_child()
 
 
-def _by_group(due: list[Any]) -> dict[Any, list[Any]]:
-    """Return the entries of each group, in order."""
-    groups: dict[Any, list[Any]] = {}
-    last: object = None
-    append: Callable[[Any], None] = due.append  # always replaced by the first entry
-    for entry in due:
-        group = entry.group
-        if group is not last:
-            last = group
-            bucket = groups.get(group)
-            if bucket is None:
-                groups[group] = bucket = []
-            append = bucket.append
-        append(entry)
-    return groups
-
-
 def _run(handed_over: list[Loop]) -> None:
     """Turn a loop until it stops or has been collected. While the loop sleeps idle, this thread holds no reference to it.
 
@@ -557,7 +537,7 @@ def _run(handed_over: list[Loop]) -> None:
     connection is open. The thread then closes what it slept on, and ends.
 
     Args:
-        handed_over: The loop alone; it is taken out of the list, because a thread object keeps its arguments.
+        handed_over: The loop alone; it is taken out of the list, because a thread object keeps its target.
     """
     loop: Loop | None = handed_over.pop()
     reference = weakref.ref(loop)

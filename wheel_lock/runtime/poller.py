@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from wheel_lock.runtime import native
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.held_calls import event_writer
+from wheel_lock.runtime.interruptions import finaliser
 
 
 class SocketWaker:
@@ -43,6 +44,7 @@ class SocketWaker:
         except OSError:
             pass
 
+    @finaliser
     def __del__(self) -> None:
         self.close()  # see EventWaker
 
@@ -73,6 +75,7 @@ class EventWaker:
         except OSError:
             pass
 
+    @finaliser
     def __del__(self) -> None:
         # Not earlier: a thread that holds a reference may still call wake(), and the number may be reused by then.
         self.close()

@@ -24,6 +24,7 @@ from wheel_lock.runtime.loop import AWAKE, LONG, LOOPS, Loop
 from wheel_lock.runtime.native import RLock
 from wheel_lock.runtime.notifier import NOTIFIER, Task
 from wheel_lock.runtime.slow_calls import SlowCalls
+from wheel_lock.runtime.timer_threads import on_timer_thread
 from wheel_lock.wheel import WheelEntry
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
@@ -52,7 +53,8 @@ class Timeout(WheelEntry):
 
     Attributes:
         timer: The timer that it is scheduled on.
-        task: The callback; its argument is this object.
+        task: The callback; its argument is this object. None once it is cancelled: what the callback refers to is dropped
+            by the caller of :meth:`cancel`, not by the timer's thread, which must not run users' finalisers.
         due_at: When it is due, in seconds of the timer's clock.
     """
 
@@ -60,7 +62,7 @@ class Timeout(WheelEntry):
 
     # Set by new_timeout, because a call of __init__ takes longer than all of this.
     timer: HashedWheelTimer
-    task: Callable[[Timeout], object]
+    task: Callable[[Timeout], object] | None
     due_at: float
     group: TimeoutGroup
     state: TimeoutState
@@ -77,6 +79,7 @@ class Timeout(WheelEntry):
         except KeyError:
             return False
         self.state = _CANCELLED
+        self.task = None
         timer._changed.append(self)
         if timer._sleeps_until == LONG and not timer._woken:
             timer.rouse()
@@ -104,8 +107,12 @@ class TimeoutGroup:
         self._slow_calls = SlowCalls(timer, NOTIFIER)
 
     def due(self, entries: list[Timeout], now: float) -> None:
-        """Expire ``entries``, except those that have been cancelled meanwhile."""
+        """Expire ``entries``, except those that have been cancelled meanwhile.
+
+        Nothing here refers to them when the notifier gets them, so it is the notifier that drops the last reference.
+        """
         pending, expired = self._timer._pending, deque[Task]()
+        timeout: Timeout | None
         try:
             for timeout in entries:
                 try:
@@ -113,8 +120,10 @@ class TimeoutGroup:
                 except KeyError:
                     continue
                 timeout.state = _EXPIRED
-                expired.append(timeout)
+                expired.append(timeout)  # type: ignore[arg-type]  # it has its task, for it was not cancelled
         finally:  # what has expired is run, also if the thread is killed here
+            entries.clear()
+            timeout = None
             if expired:
                 NOTIFIER.post_each(expired)
         self._slow_calls.look_later()
@@ -223,6 +232,8 @@ class HashedWheelTimer(Loop):
     def stop(self) -> set[Timeout]:
         """Stop the thread, and refuse new timeouts. A second call does nothing.
 
+        It waits for the end of the thread, unless a finaliser calls it on the thread of another timer.
+
         Returns:
             The timeouts that were neither processed nor cancelled; their tasks will not run.
 
@@ -244,7 +255,8 @@ class HashedWheelTimer(Loop):
                 break  # another thread has just settled the last one
         if thread is not None and thread.is_alive():
             self.wake()
-            thread.join(timeout=5.0)
+            if not on_timer_thread():
+                thread.join(timeout=5.0)
         if thread is None or not thread.is_alive():
             self._changed.clear()
         return unprocessed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -21,7 +22,8 @@ class WeakRegistry(Generic[T]):
     def add(self, item: T) -> None:
         """Add ``item``, which is removed when it is collected."""
         key, references = id(item), self._references
-        references[key] = weakref.ref(item, lambda reference: references.pop(key, None))
+        # A callback without Python code, which no signal's handler can interrupt.
+        references[key] = weakref.ref(item, partial(references.pop, key))
 
     def __iter__(self) -> Iterator[T]:
         for reference in self._references.copy().values():  # an atomic copy

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Iterable
+from time import monotonic
 from typing import Any, TypeVar
 
 from wheel_lock.engine.future import end_quietly
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Owner
-from wheel_lock.locks.callers import CallerFuture, Side
+from wheel_lock.locks.callers import STANDSTILL, CallerFuture, Side
 from wheel_lock.runtime.greenlets import greenlet_owner, new_gate
-from wheel_lock.runtime.interruptions import uninterrupted_start
+from wheel_lock.runtime.interruptions import finaliser, uninterrupted_start
 from wheel_lock.runtime.native import local
+from wheel_lock.runtime.watchdog import LOOK_S, Watchdog
 
 T = TypeVar("T")
 
@@ -29,6 +31,7 @@ class _ThreadMark:
     def __init__(self) -> None:
         self.owner = Owner()
 
+    @finaliser
     def __del__(self) -> None:
         self.owner.ended = True
 
@@ -59,6 +62,7 @@ class SyncFuture(CallerFuture[T]):
         self._value = None
         self.done = False
         self.error: Exception | None = None
+        self.until = None
         self._engine = engine
         self._deaths = engine.deaths
 
@@ -68,19 +72,30 @@ class SyncFuture(CallerFuture[T]):
     @uninterrupted_start
     def wait(self) -> Iterable[Any]:
         try:
-            check_s = _CHECK_AFTER_S
-            while not self._gate.acquire(timeout=check_s):
-                check_s = min(2 * check_s, _LONGEST_CHECK_S)
-                timer = self._engine.timer
-                if self._engine.deaths != self._deaths or timer.stopped:
-                    raise LockUnavailable("The thread that keeps the locks ended before it answered")
-                timer.wake()  # cheap, and an interrupted caller may have noted a wake-up that it did not send
+            if not self._gate.acquire(timeout=_CHECK_AFTER_S):
+                self._wait_on()
         except BaseException:
             self._engine.interrupted = True
             raise
         if self.error is not None:
             end_quietly(self._engine.exiting)
         return ()
+
+    def _wait_on(self) -> None:
+        """Wait on, and check that the timer's thread is alive, and turns."""
+        engine, check_s, pause_s = self._engine, _CHECK_AFTER_S, 0.0
+        watchdog = Watchdog(engine.timer)
+        while True:
+            if engine.deaths != self._deaths or engine.timer.stopped:
+                raise LockUnavailable("The thread that keeps the locks ended before it answered")
+            if watchdog.standstill and self.out_of_time(engine, watchdog.still_s):
+                raise LockUnavailable(STANDSTILL)
+            if watchdog.look(monotonic()) or pause_s != LOOK_S:
+                pause_s = LOOK_S  # then it is seen whether this look has made it turn
+            else:
+                pause_s = check_s = min(2 * check_s, _LONGEST_CHECK_S)
+            if self._gate.acquire(timeout=pause_s):
+                return
 
     def pause(self) -> Iterable[Any]:
         return ()

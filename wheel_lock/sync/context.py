@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import TracebackType
 from typing import Self
 
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import WheelLockError
-from wheel_lock.locks import operations
 from wheel_lock.locks.context import BaseContext, close_later
-from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+from wheel_lock.runtime.interruptions import finaliser, insist, uninterrupted_start
 from wheel_lock.sync.call import ThreadSide, run
 
 
@@ -25,10 +23,7 @@ class ThreadContext(ThreadSide, BaseContext):
         Args:
             timeout: Time limit in seconds; ``close_timeout`` by default. Locks that are not released by then expire.
         """
-        limit_s = self._closing_time_s(timeout)
-        self._end_debug()
-        if limit_s is not None:
-            run(operations.ask(self, partial(self._engine.close, limit_s)))
+        run(self._close(timeout))
 
     def __enter__(self) -> Self:
         return self
@@ -45,6 +40,7 @@ class ThreadContext(ThreadSide, BaseContext):
             insist(close_later, self._engine)
             raise
 
+    @finaliser
     def __del__(self) -> None:
         engine: LockEngine | None = getattr(self, "_engine", None)
         if engine is not None:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from wheel_lock.errors import quoted
 from wheel_lock.locks.leader import BaseCandidate, BaseLeader, BaseLeadership, Term, checked_plain
+from wheel_lock.runtime.timer_threads import on_timer_thread
 from wheel_lock.sync.call import ThreadSide, run
 from wheel_lock.sync.lock import Lock
 
@@ -93,7 +94,7 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
             self._closing = True
             return
         self._begin_closing()
-        if threading.current_thread() not in (thread, self._elected):
+        if threading.current_thread() not in (thread, self._elected) and not on_timer_thread():
             thread.join(limit_s)
             if thread.is_alive():
                 self._release_unawaited()

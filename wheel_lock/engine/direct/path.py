@@ -48,6 +48,7 @@ from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.native import sleep
+from wheel_lock.runtime.timer_threads import on_timer_thread
 
 LOOK_S = 0.1  # between two looks of the timer's thread while the path is in use
 _LONGEST_LOOKS = 100  # at a hold that waits for a reply: far more than its time limit
@@ -210,7 +211,7 @@ class DirectPath:
 
         Else a lock could be counted twice or not at all, and a counter that is shown could decrease.
         """
-        for _ in range(_MOST_READS):
+        for _ in range(0 if on_timer_thread() else _MOST_READS):  # which moves nothing while a finaliser runs on it
             moves, done = self._moves, len(self.done)
             if moves % 2 == 0:
                 found = look()

@@ -1,0 +1,109 @@
+"""The timer's thread is blocked by somebody's code: callers are let go in their time, and nothing of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from tests.support.backend import Backend, none_left
+from tests.support.background import PATIENCE_S, Background
+from tests.support.timers import NewTimer, ask, messages
+from tests.support.waiting import eventually
+from wheel_lock import HashedWheelTimer, LockContext, LockUnavailable
+
+pytestmark = [pytest.mark.slow, pytest.mark.servers("real")]
+
+
+@contextmanager
+def blocked(timer: HashedWheelTimer) -> Iterator[None]:
+    """Have the timer's thread stand still, as in a finaliser that waits for something."""
+    reached, over = threading.Event(), threading.Event()
+
+    def block() -> None:
+        reached.set()
+        over.wait(4 * PATIENCE_S)
+
+    timer.post(block)
+    assert reached.wait(PATIENCE_S)
+    try:
+        yield
+    finally:
+        over.set()
+        ask(timer)
+
+
+LIMITED: list[Callable[[LockContext], object]] = [
+    lambda context: context.lock("b").acquire(blocking_timeout=0.3),
+    lambda context: context.lock("b", blocking_timeout=0.3).acquire(),
+    lambda context: context.multi_lock(["b", "c"]).acquire(blocking_timeout=0.3),
+    lambda context: context.acquire_many(["b", "c"], blocking=True, blocking_timeout=0.3),
+    lambda context: asyncio.run(context.asyncio.lock("b").acquire(blocking_timeout=0.3)),
+]
+
+
+def test_callers_with_a_limit_are_let_go_when_it_has_passed(
+    backend: Backend, new_timer: NewTimer, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = backend.context(timer=new_timer(), response_timeout=10 * PATIENCE_S)
+    closing = backend.context(timer=context.timer)
+    with context.lock("a"):
+        with blocked(context.timer):
+            calls: list[Background[object]] = [Background(partial(call, context)) for call in LIMITED]
+            for each in [*calls, Background[object](lambda: closing.close(0.3))]:
+                with pytest.raises(LockUnavailable, match="stands still"):
+                    each.result()
+        assert len([text for text in messages(caplog) if "has not turned" in text]) == 1
+    eventually(lambda: none_left(backend, context))
+    with context.lock("b", blocking_timeout=PATIENCE_S):
+        pass
+
+
+@pytest.mark.parametrize("api", ["thread", "task"])
+def test_callers_without_a_limit_are_let_go_within_the_response_timeout(
+    backend: Backend, new_timer: NewTimer, api: str
+) -> None:
+    context = backend.context(timer=new_timer(), response_timeout=1.5)
+    lock = context.lock("a", thread_local=False)
+    assert lock.acquire()
+    work: dict[str, list[Callable[[], object]]] = {
+        "thread": [lock.release, lambda: context.lock("b").acquire()],
+        "task": [lambda: asyncio.run(context.asyncio.lock("b").acquire())],
+    }
+    with blocked(context.timer):
+        for each in [Background(call) for call in work[api]]:
+            with pytest.raises(LockUnavailable, match="stands still"):
+                each.result()
+    if lock.is_held:
+        lock.release()
+    eventually(lambda: none_left(backend, context))
+
+
+def test_a_call_that_is_answered_in_time_is_not_disturbed(backend: Backend, new_timer: NewTimer) -> None:
+    context = backend.context(timer=new_timer())
+    with blocked(context.timer):
+        call = Background(lambda: context.lock("b").acquire(blocking_timeout=2 * PATIENCE_S))
+        eventually(lambda: context.timer.reported_turn == context.timer.turns)
+    assert call.result()
+
+
+PROGRAM = """
+import sys, threading, time
+from wheel_lock import LockContext
+context = LockContext.from_url(sys.argv[1])
+lock = context.lock("a")
+lock.acquire()
+context.timer.post(lambda: time.sleep(1000.0))
+time.sleep(0.1)
+"""
+
+
+def test_a_process_whose_timer_thread_is_blocked_can_end(backend: Backend) -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, backend.url], timeout=2 * PATIENCE_S, check=True)
+    assert ended.returncode == 0

@@ -1,0 +1,284 @@
+"""Users' code on the thread of a timer, where finalisers may run: it can give back, and it cannot wait."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.backend import Backend, none_left, without_collection
+from tests.support.background import PATIENCE_S, Background
+from tests.support.timers import Garbage, NewTimer, ask, drain
+from tests.support.waiting import eventually
+from wheel_lock import LockContext
+from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.testing import EmbeddedServer, ManualClock, fake_context
+
+pytestmark = pytest.mark.servers("real")
+
+NAMES = ["a", "b"]
+
+
+@pytest.fixture
+def own(backend: Backend, new_timer: NewTimer) -> LockContext:
+    """A context with a timer of its own, which a failing test may stop for ever."""
+    return backend.context(timer=new_timer())
+
+
+@pytest.fixture
+def elsewhere(new_timer: NewTimer) -> HashedWheelTimer:
+    """Another timer."""
+    return new_timer()
+
+
+def on(timer: HashedWheelTimer, call: Callable[[], object]) -> list[object]:
+    """Call on the timer's thread, as a finaliser may be; return the result, or the exception."""
+    seen: list[object] = []
+
+    def run() -> None:
+        try:
+            seen.append(call())
+        except Exception as error:
+            seen.append(error)
+
+    timer.post(run)
+    ask(timer)
+    return seen
+
+
+def locked(context: LockContext, name: str = "a") -> Any:
+    lock = context.lock(name, thread_local=False)
+    assert lock.acquire()
+    return lock
+
+
+def released(context: LockContext) -> Callable[[], object]:
+    lock = locked(context)
+    return lambda: lock.release()
+
+
+def left(context: LockContext) -> Callable[[], object]:
+    lock = locked(context)
+    return lambda: lock.__exit__(None, None, None)
+
+
+def many_released(context: LockContext) -> Callable[[], object]:
+    locks = context.acquire_many(NAMES)
+    return lambda: context.release_many(locks.values())
+
+
+def several_released(context: LockContext) -> Callable[[], object]:
+    lock = context.multi_lock(NAMES, thread_local=False)
+    assert lock.acquire()
+    return lambda: lock.release()
+
+
+def permit_released(context: LockContext) -> Callable[[], object]:
+    permit = context.semaphore("a", 2, thread_local=False)
+    assert permit.acquire()
+    return lambda: permit.release()
+
+
+def context_closed(context: LockContext) -> Callable[[], object]:
+    lock = locked(context)
+    return lambda: (context.close(1.0), lock)
+
+
+def tasks_lock_released(context: LockContext) -> Callable[[], object]:
+    lock = context.asyncio.lock("a", thread_local=False)
+    assert asyncio.run(lock.acquire())
+    return lambda: asyncio.run(lock.release())
+
+
+def closed_by_a_task(context: LockContext) -> Callable[[], object]:
+    lock = locked(context)
+    return lambda: (asyncio.run(context.asyncio.close(1.0)), lock)
+
+
+GIVING_BACK = [
+    released, left, many_released, several_released, permit_released, context_closed, tasks_lock_released, closed_by_a_task,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("theirs", [True, False], ids=["own timer", "another timer"])
+@pytest.mark.parametrize("give_back", GIVING_BACK)
+def test_what_gives_back_is_carried_out_without_waiting(
+    own: LockContext,
+    elsewhere: HashedWheelTimer,
+    view: redis.Redis,
+    give_back: Callable[[LockContext], Callable[[], object]],
+    theirs: bool,
+) -> None:
+    call = give_back(own)
+    (outcome,) = on(own.timer if theirs else elsewhere, call)
+    assert not isinstance(outcome, Exception)
+    eventually(lambda: not own.stats().held and not any(view.exists(name) for name in NAMES))
+
+
+def test_a_released_lock_can_be_acquired_at_once_through_the_same_object(own: LockContext) -> None:
+    lock = locked(own)
+    assert on(own.timer, lock.release) == [True]
+    assert lock.acquire(blocking_timeout=PATIENCE_S)
+    lock.release()
+
+
+def test_a_release_of_what_is_not_held_raises_as_anywhere(own: LockContext) -> None:
+    lock = locked(own)
+    lock.release()
+    (outcome,) = on(own.timer, lock.release)
+    assert type(outcome).__name__ == "LockNotHeld"
+
+
+ASKING: dict[str, Callable[[LockContext, Any], object]] = {
+    "acquire": lambda context, lock: context.lock("b").acquire(),
+    "acquire without waiting": lambda context, lock: context.lock("b").acquire(blocking=False),
+    "block": lambda context, lock: context.lock("b").__enter__(),
+    "several": lambda context, lock: context.multi_lock(["b", "c"]).acquire(),
+    "many": lambda context, lock: context.acquire_many(["b", "c"]),
+    "permit": lambda context, lock: context.semaphore("b", 2).acquire(),
+    "reentrant": lambda context, lock: context.reentrant_lock("b").acquire(),
+    "extend": lambda context, lock: lock.extend(1.0),
+    "locked": lambda context, lock: lock.locked(),
+    "owned": lambda context, lock: lock.owned(),
+    "holder": lambda context, lock: lock.holder(),
+    "export": lambda context, lock: lock.export(),
+    "force": lambda context, lock: context.force_release("a"),
+    "task": lambda context, lock: asyncio.run(context.asyncio.lock("b").acquire()),
+}
+
+
+@pytest.mark.parametrize("what", ASKING)
+@pytest.mark.parametrize("theirs", [True, False], ids=["own timer", "another timer"])
+def test_what_needs_an_answer_raises_at_once_and_leaves_nothing(
+    own: LockContext, elsewhere: HashedWheelTimer, view: redis.Redis, what: str, theirs: bool
+) -> None:
+    lock = locked(own)
+    (outcome,) = on(own.timer if theirs else elsewhere, lambda: ASKING[what](own, lock))
+    assert isinstance(outcome, RuntimeError)
+    assert "must not wait" in str(outcome)
+    assert own.stats().held == 1
+    assert own.stats().waiting == 0
+    assert lock.is_held
+    assert lock.release()
+    assert not view.exists("a", "b", "c")
+
+
+def test_a_leader_is_closed_without_waiting(own: LockContext, view: redis.Redis) -> None:
+    leader = own.leader("a").start()
+    eventually(lambda: leader.is_leader)
+    (outcome,) = on(own.timer, lambda: leader.close(PATIENCE_S))
+    assert outcome is None
+    eventually(lambda: not view.exists("a"))
+
+
+def test_a_timer_is_stopped_on_the_thread_of_another_without_waiting(
+    new_timer: NewTimer, elsewhere: HashedWheelTimer
+) -> None:
+    timer, gate = new_timer(), threading.Event()
+    timer.post(lambda: gate.wait(PATIENCE_S) and None)
+    stopping = Background(lambda: on(elsewhere, timer.stop))
+    try:
+        assert stopping.result(4.0) == [set()]  # less than stop() waits
+    finally:
+        gate.set()
+
+
+def test_counters_are_read_without_waiting(own: LockContext) -> None:
+    locked(own).release()
+    own._engine.direct._moves |= 1  # as in the middle of a count, which a finaliser has interrupted
+    began = time.monotonic()
+    reads = on(own.timer, lambda: [own.stats() for _ in range(20)])
+    assert len(reads) == 1
+    assert time.monotonic() - began < 1.0  # a read that waits takes 0.1 s at least
+    own._engine.direct._moves += 1
+
+
+# Finalisers, as they come about
+
+
+@pytest.fixture
+def _no_collection() -> Iterator[None]:
+    with without_collection():
+        yield
+
+
+@pytest.mark.usefixtures("_no_collection")
+def test_a_generator_that_is_collected_on_the_thread_gives_its_lock_back(
+    own: LockContext, backend: Backend, view: redis.Redis
+) -> None:
+    ran_on: list[str] = []
+
+    def rows() -> Iterator[int]:
+        with own.lock("a", thread_local=False):
+            try:
+                yield 1
+            finally:
+                ran_on.append(threading.current_thread().name)
+
+    class Holder:
+        def __init__(self) -> None:
+            self.cycle, self.rows = self, rows()
+            next(self.rows)
+
+    Holder()
+    assert own.stats().held == 1
+    own.timer.post(gc.collect)
+    ask(own.timer)
+    assert ran_on == [own.timer.name]
+    eventually(lambda: none_left(backend, own))
+
+
+@pytest.mark.usefixtures("_no_collection")
+def test_an_acquire_in_a_finaliser_is_refused_and_harms_nobody(own: LockContext) -> None:
+    refused: list[BaseException] = []
+
+    def acquire() -> None:
+        try:
+            own.lock("b").acquire()
+        except RuntimeError as error:
+            refused.append(error)
+
+    lock = locked(own)
+    Garbage(acquire)
+    own.timer.post(gc.collect)
+    ask(own.timer)
+    assert len(refused) == 1
+    assert lock.release()
+
+
+@pytest.mark.parametrize("in_bulk", [False, True])
+def test_a_released_lease_which_the_wheel_may_keep_does_not_keep_the_callback(own: LockContext, in_bulk: bool) -> None:
+    lock = own.lock("a", on_lost=lambda event: None, thread_local=False)
+    assert lock.acquire()
+    lease = lock._lease
+    assert lease is not None
+    assert lease.on_lost is not None
+    if in_bulk:
+        own.release_many([lock])
+    else:
+        lock.release()
+    assert lease.on_lost is None
+
+
+# Fake contexts
+
+
+def test_a_fake_context_is_closed_on_its_timers_thread_without_waiting(new_timer: NewTimer) -> None:
+    context = fake_context(clock=ManualClock())
+    locked(context)
+    assert on(context.timer, context.close) == [None]
+    eventually(lambda: context.closed and context.timer.stopped and not context.server._thread.is_alive())
+
+
+def test_an_embedded_server_is_closed_on_its_own_thread_without_waiting() -> None:
+    server = EmbeddedServer()
+    called: list[None] = []
+    server._server.service_actions = lambda: called or called.append(server.close())  # type: ignore[assignment, method-assign]
+    eventually(lambda: not server._thread.is_alive())
+    drain()
