@@ -94,7 +94,7 @@ class LockNotHeld(WheelLockError):
 
 
 class LockAlreadyHeld(WheelLockError):
-    """The calling thread or task holds the lock already, and the lock is not reentrant."""
+    """The calling thread or task holds the lock already, and the lock is not reentrant, so the wait would never end."""
 
 
 class UpgradeRefused(LockAlreadyHeld):

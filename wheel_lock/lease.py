@@ -102,6 +102,10 @@ class Owner:
         """True if the thread has ended, so that it will not use the lock again."""
         return self.ended
 
+    def is_same(self, other: Owner) -> bool:
+        """Return whether both stand for the same thread or task."""
+        return self is other
+
     def lost(self, lease: Lease) -> None:
         """Called when a lease of this owner is lost. On the timer's thread, so it must be quick."""
 

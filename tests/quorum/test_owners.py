@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.quorum.masters import Masters
-from wheel_lock import LockNotAcquired, WheelLockError
+from wheel_lock import LockAlreadyHeld, LockNotAcquired, WheelLockError
 from wheel_lock.protocol.owners import owner_of
 
 NAME = "order:42"
@@ -23,3 +23,11 @@ def test_the_locks_of_a_quorum_refuse_the_question(masters: Masters) -> None:
         with pytest.raises(LockNotAcquired) as raised:
             quorum.lock(NAME, blocking=False).__enter__()
         assert raised.value.holder is None
+
+
+def test_an_endless_wait_for_the_callers_own_release_is_refused(masters: Masters) -> None:
+    with masters.context() as quorum, quorum.lock(NAME) as lock:
+        with pytest.raises(LockAlreadyHeld, match="by this very thread or task"):
+            quorum.lock(NAME).acquire()
+        assert lock.owned()
+        assert quorum.stats().waiting == 0

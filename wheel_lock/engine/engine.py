@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from wheel_lock.engine.direct.conditions import fits
 from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import LeaseGroup, LockEngine
+from wheel_lock.engine.interfaces import LeaseGroup, LockEngine, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.batch import RenewalGroup
@@ -174,6 +175,10 @@ class Engine(EngineState):
     def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
         """Send ``call``; the result of ``future`` is ``read(reply)``."""
         Query(self.leases, name, call, read, future).start()
+
+    def owned(self, lease: Lease, future: Future[Any]) -> None:
+        lock_type = group_of(lease).lock_type
+        self.query(lease.name, lock_type.owned(lease), partial(lock_type.parse_owned, lease=lease), future)
 
     def look(self, name: str | bytes, future: Future[LockState]) -> None:
         """Query the state of the lock of a name, of whatever kind it is."""

@@ -169,11 +169,6 @@ class BaseLock(Side):
             )
         return lock_type
 
-    def _owned_query(self, lease: Lease) -> Callable[[Future[bool]], object]:
-        """Return the query for the stored token of ``lease``, to be run on the timer's thread."""
-        parse = partial(self._lock_type.parse_owned, lease=lease)
-        return partial(self._engine.query, self.name, self._lock_type.owned(lease), parse)
-
     def _look(self) -> Callable[[Future[LockState]], object]:
         """Return the query for what the server has under the lock's name, to be run on the timer's thread."""
         return partial(self._server.look, self.name)

@@ -266,8 +266,9 @@ class QuorumEngine(EngineState):
             engine.query(name, call, read, answered)
             self._unless_silent(engine, answered)
 
-    def owned(self, lease: QuorumLease, future: Future[Any]) -> None:
+    def owned(self, lease: Lease, future: Future[Any]) -> None:
         """Ask every node whether it still has its vote's token; completes with whether a majority has."""
+        assert isinstance(lease, QuorumLease)
         tally = self._tally(partial(_counted, lease.name, future))
         lock_type = lease.params.lock_type
         for vote in lease.votes:
