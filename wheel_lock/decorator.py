@@ -19,10 +19,11 @@ from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.lease import Owner
 from wheel_lock.locks.base import BaseLock
+from wheel_lock.locks.callbacks import is_awaited
 from wheel_lock.options import lock_name
 from wheel_lock.sync import call as sync_call
 from wheel_lock.sync.lock import Lock
-from wheel_lock.unfinished import is_awaited, refuse_to_decorate, refuse_to_return, title_of
+from wheel_lock.unfinished import refuse_to_decorate, refuse_to_return, title_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,7 +66,7 @@ class Locked:
         self._new_async_lock = new_async_lock
         if not self._fields:
             lock_name(template.format())
-        new_lock("terms")  # raises here for invalid parameters of the lock, not at the first call
+        new_async_lock("terms")  # raises here for invalid parameters of the lock, not at the first call
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]: ...
@@ -103,6 +104,8 @@ class Locked:
                     return result
 
             return with_async_lock
+
+        self._new_lock("terms")  # raises here for a callback that only tasks can await
 
         @functools.wraps(function)
         def with_lock(*arguments: P.args, **named: P.kwargs) -> Any:

@@ -414,13 +414,6 @@ def refuse_copy(lock: object) -> NoReturn:
     )
 
 
-def checked_callback(on_lost: OnLost | None) -> OnLost | None:
-    """Return ``on_lost``. Raises ValueError if it is not callable."""
-    if on_lost is not None and not callable(on_lost):
-        raise ValueError(f"on_lost must be callable, not {on_lost!r}")
-    return on_lost
-
-
 def call_site() -> str:
     """Return the file and line of the nearest caller outside the library."""
     frame = sys._getframe(1)
