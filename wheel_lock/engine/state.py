@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from wheel_lock.engine.future import Future, end_quietly, noop
+from wheel_lock.engine.loss_events import LossReporter
 from wheel_lock.errors import (
     ContextClosed,
     LockAlreadyHeld,
@@ -154,6 +155,7 @@ class EngineState:
         exiting: True if the interpreter is about to end.
         interrupted: True if a caller has stopped waiting: its operation may not have begun yet.
         leases: The held leases. Set once, by the engine.
+        losses: Reports those that are lost. Set once, by the engine.
         token_head: What precedes the random part of each token; empty unless the context has a ``readable_owner``.
         direct: The direct path of uncontended locks (see engine/direct/path.py); None if there is none.
         debug_socket: The socket at which the context is shown, or None.
@@ -162,6 +164,7 @@ class EngineState:
     """
 
     leases: HeldLeases
+    losses: LossReporter
     above: FailureDomain | None = None  # a failure of one engine puts nothing else in doubt
     nodes_needed: int | None = None
 
@@ -368,6 +371,7 @@ class EngineState:
 
     def end(self, timeout_s: float, future: Future[None]) -> None:
         """Close an engine in use, at interpreter shutdown. All work that was posted before has begun by now."""
+        self.losses.flush()
         if self.in_use:
             self.close(timeout_s, future, exiting=True)
         else:

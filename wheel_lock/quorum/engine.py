@@ -74,7 +74,8 @@ class QuorumEngine(EngineState):
         self.nodes_needed: int | None = self.quorum
         self.waiters: set[QuorumWaiter] = set()
         self.longest_s: float = longest_s
-        self.leases: QuorumLeases = QuorumLeases(self, LossReporter(self).report)
+        self.losses = LossReporter(self)
+        self.leases: QuorumLeases = QuorumLeases(self, self.losses.report)
         self._node_timeout_s = node_timeout_s
         self._groups: dict[float, QuorumGroup] = {}
         timer.attach(self)
