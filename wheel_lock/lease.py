@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from wheel_lock.errors import LossReason, quoted
 from wheel_lock.observe.events import HeldLock, LostEvent
@@ -89,7 +89,10 @@ class Owner:
     Attributes:
         ended: True if the thread has ended; its leases are not renewed any more.
         holds: The holds of reentrant locks, by lock; None if there are none.
+        stands_by: True if it is content to wait for a lock, however long.
     """
+
+    stands_by: ClassVar[bool] = False
 
     __slots__ = ("__weakref__", "ended", "holds")
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.quorum.masters import Masters
+from tests.support.background import Background
+from tests.support.logged import logged
+from tests.support.waiting import eventually
 from wheel_lock import LockAlreadyHeld, LockNotAcquired, WheelLockError
 from wheel_lock.protocol.owners import owner_of
 
@@ -31,3 +34,17 @@ def test_an_endless_wait_for_the_callers_own_release_is_refused(masters: Masters
             quorum.lock(NAME).acquire()
         assert lock.owned()
         assert quorum.stats().waiting == 0
+
+
+def test_a_long_wait_is_said_without_the_holder(masters: Masters) -> None:
+    with masters.context() as rival, masters.stepped() as (quorum, clock), rival.lock(NAME, 60.0), logged() as log:
+        waits = Background(lambda: quorum.lock(NAME, blocking_timeout=30.0).acquire())
+        eventually(lambda: quorum.stats().waiting == 1)
+        for _ in range(12):
+            clock.advance(1.0)
+        eventually(lambda: log.said("waiting for 'order:42'"))
+        for _ in range(20):
+            clock.advance(1.0)
+        assert not waits.result()
+        assert len(log.said("waiting for")) == 1
+        assert log.said("its holder is not known")

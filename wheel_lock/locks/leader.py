@@ -58,6 +58,8 @@ class Term(Owner):
         over: Completed at the end of the term.
     """
 
+    stands_by = True
+
     __slots__ = ("_candidacy", "over")
 
     def __init__(self, over: CallerFuture[None]) -> None:

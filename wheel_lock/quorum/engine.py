@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from wheel_lock.engine.engine import ENGINES
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.state import EngineState
+from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason, TooManyLocks, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State
 from wheel_lock.lock_types.base import LockType
@@ -73,6 +75,7 @@ class QuorumEngine(EngineState):
         self.quorum: int = len(self.engines) // 2 + 1
         self.nodes_needed: int | None = self.quorum
         self.waiters: set[QuorumWaiter] = set()
+        self.long_waits: LongWaits = LongWaits(self, self._longest)
         self.longest_s: float = longest_s
         self.losses = LossReporter(self)
         self.leases: QuorumLeases = QuorumLeases(self, self.losses.report)
@@ -127,7 +130,11 @@ class QuorumEngine(EngineState):
         if waiter not in self.waiters and most is not None and len(self.waiters) >= most:
             return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context")
         self.waiters.add(waiter)
+        self.long_waits.watch()
         return None
+
+    def _longest(self) -> list[QuorumWaiter]:
+        return sorted(self.waiters, key=attrgetter("began_at"), reverse=True)  # of one name the last one counts
 
     # -- a lease begins, and is kept ---------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from wheel_lock.engine.requests.acquire import Acquire, PlainAcquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, acquiring_node_of, least_s, no_answer
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.state import EngineState
+from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.errors import LockAlreadyHeld, WheelLockError, copied, internal_error, quoted
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.lock_types.base import Contention, LockType
@@ -58,6 +59,7 @@ class Registry(Protocol):
 
     table: LeaseTable
     pubsub: PubSub
+    long_waits: LongWaits
     in_flight: dict[bytes, FirstWaiter]
     pollers: set[Waiter]
     waiting: int
@@ -161,6 +163,11 @@ class Waiter(WheelEntry):
     def name(self) -> str | bytes:
         """The lock's name as the caller gave it; the first of several that are acquired together."""
         return self._template[0].name
+
+    @property
+    def stands_by(self) -> bool:
+        """True if its caller is content to wait."""
+        return self._template[0].owner.stands_by
 
     @property
     def _polls(self) -> bool:
@@ -344,6 +351,7 @@ class Waiter(WheelEntry):
         if error is not None:
             self.fail(error)
             return False
+        self._queues.long_waits.watch()
         # Readers and permits are not asked about: an owner's reads are one hold, and it may have several permits.
         if (
             self.until is None
