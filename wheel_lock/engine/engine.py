@@ -233,6 +233,7 @@ class Engine(EngineState):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None:
+        self.losses.flush()
         self._shutdown.close(timeout_s, future, exiting)
 
     def retire(self) -> None:

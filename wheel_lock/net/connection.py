@@ -63,6 +63,9 @@ class NodeRequest(FailureDomain, Protocol):
     def may_wait(self) -> bool: ...  # for room in a full connection
 
     @property
+    def patient(self) -> bool: ...  # its caller waits for a server that is being restarted
+
+    @property
     def awaited(self) -> bool: ...  # a reply still matters
 
     def encode(self, capability: int) -> bytes:
@@ -91,6 +94,7 @@ class BareCommand:
     """A command, given as its words, whose reply is ignored or arrives as a push message."""
 
     finished = may_wait = awaited = False
+    patient = True
     above: FailureDomain | None = None
 
     def __init__(self, *words: bytes) -> None:

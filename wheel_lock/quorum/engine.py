@@ -351,6 +351,7 @@ class QuorumEngine(EngineState):
             future.set_result(None)
             return
         self.closed = True
+        self.losses.flush()
         self._end_waiters(None if exiting else ContextClosed("The context has been closed"))
         self.leases.mark_lost(list(self.leases.held), LossReason.CONTEXT_CLOSED)
         open_nodes = len(self.engines)

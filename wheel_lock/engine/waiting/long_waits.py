@@ -20,7 +20,7 @@ from wheel_lock.runtime.notifier import NOTIFIER
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _LONG_S = 10.0
-_LEAST_PAUSE_S = 1.0  # between two looks at the waits
+_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 2.0  # between two looks at the waits; none follows when there are no more
 _NAMES_IN_LOG = 5
 
 Look = Callable[["str | bytes", Future[list[LockState]]], object]
@@ -56,7 +56,7 @@ class LongWaits:
     def watch(self) -> None:
         """Begin to watch, unless that has begun. Called when a wait begins."""
         if self._alarm is None or self._alarm not in self._state.timer.wheel:
-            self._watch_later(_LONG_S)
+            self._watch_later(_LONGEST_PAUSE_S)
 
     def _watch_later(self, pause_s: float) -> None:
         timer = self._state.timer
@@ -70,7 +70,7 @@ class LongWaits:
             self._ask(new)
         if waits:
             next_at = min((wait.began_at for wait in waits if wait.name not in self._reported), default=now)
-            self._watch_later(max(next_at + _LONG_S - now, _LEAST_PAUSE_S))
+            self._watch_later(min(max(next_at + _LONG_S - now, _LEAST_PAUSE_S), _LONGEST_PAUSE_S))
 
     def _waits(self) -> tuple[Collection[LongWait], list[LongWait]]:
         """Return the longest wait for each name, and those of them that are long."""

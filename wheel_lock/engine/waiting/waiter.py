@@ -238,6 +238,7 @@ class Waiter(WheelEntry):
             request = self._new_try(leases, tried, waiting)
         self._request = request
         request.caller_until = self.until
+        request.patient = self._blocking
         if self._blocking:
             request.on_found = self._warn_of_other_type
         self._attempts += 1
