@@ -11,7 +11,7 @@ import inspect
 import string
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from wheel_lock.aio import call as aio_call
 from wheel_lock.aio.lock import Lock as AsyncLock
@@ -67,6 +67,14 @@ class Locked:
         if not self._fields:
             lock_name(template.format())
         new_async_lock("terms")  # raises here for invalid parameters of the lock, not at the first call
+
+    if not TYPE_CHECKING:  # where types are checked this is an object like any other
+
+        def __bool__(self) -> bool:
+            raise TypeError(
+                f"context.locked({self._template!r}) makes a decorator; context.lock({self._template!r}).locked() asks "
+                "whether a lock is held"
+            )
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]: ...

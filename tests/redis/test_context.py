@@ -391,3 +391,19 @@ def test_a_thread_cannot_await_a_callback_of_any_factory(callback: Any) -> None:
             with pytest.raises(ValueError, match="on_lost must be a plain function"):
                 make(context)
         locked(context)(awaited)
+
+
+async def test_what_is_used_in_the_wrong_way_names_the_right_one(context: LockContext) -> None:
+    decorator: Any = context.locked("order:42")
+    with pytest.raises(TypeError, match=r"context\.lock\('order:42'\)\.locked\(\)"):
+        bool(decorator)
+    for face in (context, context.asyncio):
+        both: Any = face.rw_lock("order:42")
+        with pytest.raises(TypeError, match=r"enter its \.read\(\) or its \.write\(\)"), both:
+            pass
+        with pytest.raises(TypeError, match=r"enter its \.read\(\) or its \.write\(\)"):
+            async with both:
+                pass
+    assert repr(context.asyncio) == f"<AsyncContext of {context!r}>"
+    assert "in_bulk" not in dir(context.lock("order:42"))
+    assert "acquire" in dir(context.lock("order:42"))

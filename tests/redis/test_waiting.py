@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -58,6 +59,23 @@ def test_blocking_can_be_asked_for_where_the_lock_was_made_without(backend: Back
     backend.view.delete(taken)
     assert waiting.result(LONG_S)
     waiter.release()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((5,), "blocking must be True or False, not 5; a limit is blocking_timeout=5"),
+        ((0,), "blocking must be True or False, not 0"),
+        ((False, 5), "blocking_timeout limits a wait, and with blocking=False there is none"),
+        ((False, 0), "blocking_timeout limits a wait"),
+    ],
+)
+def test_a_limit_in_the_wrong_place_is_refused(me: Caller, arguments: tuple[Any, ...], told: str) -> None:
+    for lock in (me.locks.lock("order:42"), me.locks.multi_lock(["order:42"]), me.locks.reentrant_lock("order:42")):
+        with pytest.raises(ValueError, match=told):
+            lock.acquire(*arguments)
+    with pytest.raises(ValueError, match="blocking must be True or False, not 5"):
+        me.locks.lock("order:42", blocking=5)
 
 
 @BOTH

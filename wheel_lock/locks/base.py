@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import ClassVar, NoReturn
 
@@ -23,7 +23,7 @@ from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.callers import Side
 from wheel_lock.locks.tracing import trace
 from wheel_lock.observe.events import LostEvent
-from wheel_lock.options import LockOptions, lock_name, lock_token, seconds
+from wheel_lock.options import LockOptions, checked_wait, lock_name, lock_token, seconds
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
@@ -378,6 +378,9 @@ class BaseLock(Side):
         """The lock's time-to-live in seconds."""
         return self._options.timeout_s
 
+    def __dir__(self) -> Iterable[str]:
+        return [name for name in super().__dir__() if name != "in_bulk"]  # the library's own question
+
     def __repr__(self) -> str:
         lease = self._own_or_latest()
         if lease is None:
@@ -428,6 +431,8 @@ def time_limit(
     """Return True if an acquire waits, and its deadline in seconds of the timer's clock, None if it has none."""
     if blocking is None:
         blocking = options.blocking
+    else:
+        checked_wait(blocking, blocking_timeout)
     if blocking_timeout is None:
         blocking_timeout = options.blocking_timeout_s
     elif blocking:
