@@ -342,7 +342,10 @@ class NotingRequest:
     above = None
     finished = False
     awaited = True
-    may_wait = patient = True
+    may_wait = True
+
+    def outlasts_refusal(self, *, first: bool) -> bool:
+        return True
 
     def __init__(self, data: bytes = b"PING\r\n") -> None:
         self.data = data

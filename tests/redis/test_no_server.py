@@ -26,7 +26,7 @@ def acquiring(context: LockContext, new_caller: NewCaller, **terms: Any) -> Any:
     return new_caller(context).locks.lock("order:42", **terms).acquire
 
 
-@pytest.mark.parametrize("terms", [{}, {"blocking": False}, {"blocking_timeout": NEVER_S}], ids=str)
+@pytest.mark.parametrize("terms", [{}, {"blocking": False}], ids=str)
 @pytest.mark.parametrize("where", ["port", "host", "socket"])
 def test_a_first_connection_that_is_refused_is_told_soon(
     new_caller: NewCaller, tmp_path: Path, where: str, terms: dict[str, Any]

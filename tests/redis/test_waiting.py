@@ -240,7 +240,7 @@ def test_a_server_that_is_down_is_reported_in_bounded_time() -> None:
     with LockContext(redis.Redis(host="127.0.0.1", port=port), response_timeout=0.3) as context:
         began = time.monotonic()
         with pytest.raises(LockUnavailable, match=f"127.0.0.1:{port}") as caught:
-            context.lock("order:42").acquire()
+            context.lock("order:42", blocking_timeout=0.3).acquire()
         assert 0.2 <= time.monotonic() - began < LONG_S
         assert caught.value.lock_name == "order:42"
         assert isinstance(caught.value, redis.ConnectionError)
@@ -250,7 +250,7 @@ def test_a_server_that_comes_up_in_time_is_used(fresh_redis: RedisServer) -> Non
     port = fresh_redis.port
     fresh_redis.kill()
     with LockContext(redis.Redis(host="127.0.0.1", port=port), response_timeout=30.0) as context:
-        acquiring = Background(context.lock("order:42", thread_local=False).acquire)
+        acquiring = Background(context.lock("order:42", blocking_timeout=30.0, thread_local=False).acquire)
         time.sleep(0.1)
         fresh_redis.start()
         assert acquiring.result(30.0)

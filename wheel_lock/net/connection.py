@@ -63,10 +63,9 @@ class NodeRequest(FailureDomain, Protocol):
     def may_wait(self) -> bool: ...  # for room in a full connection
 
     @property
-    def patient(self) -> bool: ...  # its caller waits for a server that is being restarted
-
-    @property
     def awaited(self) -> bool: ...  # a reply still matters
+
+    def outlasts_refusal(self, *, first: bool) -> bool: ...  # wait for a server that refuses connections; see Request
 
     def encode(self, capability: int) -> bytes:
         """Return the bytes for a server of that capability level, or none to send nothing: it has ended just now.
@@ -94,11 +93,13 @@ class BareCommand:
     """A command, given as its words, whose reply is ignored or arrives as a push message."""
 
     finished = may_wait = awaited = False
-    patient = True
     above: FailureDomain | None = None
 
     def __init__(self, *words: bytes) -> None:
         self._bytes = command(*words)
+
+    def outlasts_refusal(self, *, first: bool) -> bool:
+        return True
 
     def encode(self, capability: int) -> bytes:
         return self._bytes

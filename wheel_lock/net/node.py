@@ -397,12 +397,12 @@ class Node:
         return self.connector.discovers or self.connector.in_cluster
 
     def _refuse_impatient(self, error: Exception) -> None:
-        """Refuse the requests of callers that do not wait; before the first connection all of them.
+        """Refuse the requests that do not wait for a server that refuses connections.
 
-        A server that was there is probably being restarted. One that was never there has probably another address.
+        One that was there is probably being restarted. One that was never there has probably another address.
         """
         for request in self._waiting.take_all():
-            if self.server is not None and request.patient:
+            if request.outlasts_refusal(first=self.server is None):
                 self._waiting.append(request)
             else:
                 guarded(request, request.on_unavailable, error)

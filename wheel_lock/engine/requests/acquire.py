@@ -80,6 +80,9 @@ class Acquire(CallerRequest):
         """The only lease, or the first."""
         return self.leases[0]
 
+    def outlasts_refusal(self, *, first: bool) -> bool:
+        return self.patient and (not first or self.caller_until is not None)
+
     def node_on(self, shard: Shard) -> Node:
         return shard.acquiring_node
 

@@ -177,10 +177,12 @@ class Request(WheelEntry):
         """True if the request waits for room in a full connection. False for requests about held leases."""
         return False
 
-    @property
-    def patient(self) -> bool:
-        """True if the request waits for a server that refuses connections, because it may be starting again."""
-        return True
+    def outlasts_refusal(self, *, first: bool) -> bool:
+        """Return whether the request waits for a server that refuses connections, up to its time limit.
+
+        ``first`` is True if there has been no connection to it: then nobody but a caller with a limit of its own waits.
+        """
+        return not first
 
     @property
     def awaited(self) -> bool:
