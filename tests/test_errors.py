@@ -87,6 +87,7 @@ def test_each_carries_the_name_of_the_lock_and_a_message_to_other_processes_too(
     assert error.lock_name == "order:42"
     assert str(error) == error.message
     assert error.args == (str(error),)
+    assert repr(error) == f"{type(error).__name__}({str(error)!r})"
     assert "on fire" in str(error) or "order:42" in str(error)
     # Job queues and process pools pickle what a task raises; one that fails at that hides the error, or hangs.
     for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):

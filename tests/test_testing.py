@@ -380,3 +380,10 @@ def test_a_program_that_forgets_to_close_its_fake_context_ends_all_the_same() ->
     text = "from wheel_lock.testing import fake_context; c = fake_context(); l = c.lock('x'); l.acquire(); print('end')"
     done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=20.0)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_without_its_package_the_embedded_server_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fakeredis", None)
+    monkeypatch.delitem(sys.modules, "wheel_lock.embedded.server", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"needs fakeredis: pip install 'wheel-lock\[demo\]'"):
+        fake_context()

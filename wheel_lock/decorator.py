@@ -11,7 +11,7 @@ import inspect
 import string
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from wheel_lock.aio import call as aio_call
 from wheel_lock.aio.lock import Lock as AsyncLock
@@ -19,10 +19,11 @@ from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.lease import Owner
 from wheel_lock.locks.base import BaseLock
+from wheel_lock.locks.callbacks import is_awaited
 from wheel_lock.options import lock_name
 from wheel_lock.sync import call as sync_call
 from wheel_lock.sync.lock import Lock
-from wheel_lock.unfinished import is_awaited, refuse_to_decorate, refuse_to_return, title_of
+from wheel_lock.unfinished import refuse_to_decorate, refuse_to_return, title_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,7 +66,15 @@ class Locked:
         self._new_async_lock = new_async_lock
         if not self._fields:
             lock_name(template.format())
-        new_lock("terms")  # raises here for invalid parameters of the lock, not at the first call
+        new_async_lock("terms")  # raises here for invalid parameters of the lock, not at the first call
+
+    if not TYPE_CHECKING:  # where types are checked this is an object like any other
+
+        def __bool__(self) -> bool:
+            raise TypeError(
+                f"context.locked({self._template!r}) makes a decorator; context.lock({self._template!r}).locked() asks "
+                "whether a lock is held"
+            )
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]: ...
@@ -103,6 +112,8 @@ class Locked:
                     return result
 
             return with_async_lock
+
+        self._new_lock("terms")  # raises here for a callback that only tasks can await
 
         @functools.wraps(function)
         def with_lock(*arguments: P.args, **named: P.kwargs) -> Any:

@@ -88,13 +88,16 @@ class WheelLockError(LockError):
             message,
         )  # the text of the error; LockError of redis-py 7 leaves the name in it as well
 
+    def __repr__(self) -> str:
+        return BaseException.__repr__(self)  # with the text, which RedisError of redis-py 8 leaves out
+
 
 class LockNotHeld(WheelLockError):
     """The lock object holds nothing: it was never acquired, or has been released already."""
 
 
 class LockAlreadyHeld(WheelLockError):
-    """The calling thread or task holds the lock already, and the lock is not reentrant."""
+    """The calling thread or task holds the lock already, and the lock is not reentrant, so the wait would never end."""
 
 
 class UpgradeRefused(LockAlreadyHeld):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from wheel_lock.errors import LossReason, quoted
 from wheel_lock.observe.events import HeldLock, LostEvent
@@ -89,7 +89,10 @@ class Owner:
     Attributes:
         ended: True if the thread has ended; its leases are not renewed any more.
         holds: The holds of reentrant locks, by lock; None if there are none.
+        stands_by: True if it is content to wait for a lock, however long.
     """
+
+    stands_by: ClassVar[bool] = False
 
     __slots__ = ("__weakref__", "ended", "holds")
 
@@ -101,6 +104,10 @@ class Owner:
     def gone(self) -> bool:
         """True if the thread has ended, so that it will not use the lock again."""
         return self.ended
+
+    def is_same(self, other: Owner) -> bool:
+        """Return whether both stand for the same thread or task."""
+        return self is other
 
     def lost(self, lease: Lease) -> None:
         """Called when a lease of this owner is lost. On the timer's thread, so it must be quick."""

@@ -329,6 +329,14 @@ def lock_options(timeout: float = 30.0, **others: Any) -> LockOptions:
     return _cached_options.__wrapped__(timeout, **others)
 
 
+def checked_wait(blocking: object, blocking_timeout: float | None) -> None:
+    """Raise ValueError if ``blocking`` is a number, perhaps meant as the limit, or if there is a limit of no wait."""
+    if not isinstance(blocking, bool):
+        raise ValueError(f"blocking must be True or False, not {blocking!r}; a limit is blocking_timeout={blocking!r}")
+    if not blocking and blocking_timeout is not None:
+        raise ValueError("blocking_timeout limits a wait, and with blocking=False there is none: leave one of them out")
+
+
 @functools.lru_cache(maxsize=1024, typed=True)
 def _cached_options(
     timeout: float = 30.0,
@@ -355,6 +363,7 @@ def _cached_options(
         every_s = timeout_s / 3.0
     if max_renewals is not None:
         max_renewals = count("max_renewals", max_renewals, least=0)
+    checked_wait(blocking, None)
     if blocking_timeout is not None:
         blocking_timeout = seconds("blocking_timeout", blocking_timeout)
     if max_attempts is not None:
@@ -367,7 +376,7 @@ def _cached_options(
         renew_every_s=every_s,
         max_renewals=max_renewals,
         max_hold_s=None if max_hold is None else seconds("max_hold", max_hold, above=0.0),
-        blocking=bool(blocking),
+        blocking=blocking,
         blocking_timeout_s=blocking_timeout,
         retry_every_s=None if retry_every is None else seconds("retry_every", retry_every, above=0.0),
         fallback_s=None if fallback is None else seconds("fallback", fallback, above=0.0),

@@ -126,11 +126,17 @@ class EmbeddedServer:
         password: The password for clients, as in ``redis.Redis(port=server.port, password=server.password)``.
 
     Raises:
+        ModuleNotFoundError: fakeredis is not installed: the message names the extra.
         RuntimeError: The installed version of fakeredis cannot be restricted: its scripts could run Python.
     """
 
     def __init__(self) -> None:
-        from wheel_lock.embedded.server import Server
+        try:
+            from wheel_lock.embedded.server import Server
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            message = f"wheel_lock.testing needs {package}: pip install 'wheel-lock[testing]'"
+            raise ModuleNotFoundError(message, name=package) from error
 
         self.password: str = secrets.token_urlsafe(32)
         self._server = Server(self.password)

@@ -14,8 +14,9 @@ import gc
 import inspect
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
-from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
+
+from wheel_lock.locks.callbacks import called
 
 _TOO_LATE = "its body runs when the lock has been released already"
 
@@ -53,26 +54,12 @@ def title_of(function: Any) -> str:
     return name if isinstance(name, str) else type(function).__qualname__
 
 
-def _called(function: Any) -> Any:
-    """Return the function that a call of ``function`` runs: that of a partial, or the ``__call__`` of an object."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if isinstance(function, (FunctionType, MethodType, BuiltinFunctionType, type)):
-        return function
-    return next((vars(base)["__call__"] for base in type(function).__mro__ if "__call__" in vars(base)), function)
-
-
-def is_awaited(function: Any) -> bool:
-    """Return True if ``function`` is a coroutine function, whose result is awaited while the lock is held."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_called(function))
-
-
 def refuse_to_decorate(function: Callable[..., Any]) -> None:
     """Raise TypeError for a generator, or a context manager made of one: a call does not run the body."""
-    called = _called(function)
-    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+    body = called(function)
+    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
         raise TypeError(f"{title_of(function)} is a generator: {_TOO_LATE}; acquire the lock in the body")
-    if getattr(called, "__code__", None) in _HELPER_CODES:
+    if getattr(body, "__code__", None) in _HELPER_CODES:
         raise TypeError(
             f"{title_of(function)} is a context manager made of a generator: {_TOO_LATE}; acquire the lock in the body"
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -121,3 +123,47 @@ async def test_it_may_start_a_task_that_acquires_the_lock_again(loser: LockLoser
     await until(lambda: tasks)
     await tasks[0]
     assert lock.lost is LossReason.KEY_GONE  # each task sees the lease that it has acquired itself
+
+
+class Awaited(Told):
+    """One that is an object with a coroutine function."""
+
+    async def __call__(self, event: LostEvent) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        super().__call__(event)
+
+
+@pytest.mark.parametrize("form", ["coroutine function", "partial", "object", "lambda"])
+async def test_what_it_returns_is_awaited_in_a_task_of_the_event_loop(loser: LockLoser, form: str) -> None:
+    told = Awaited()
+
+    async def on_lost(event: LostEvent) -> None:
+        await told(event)
+
+    async def second(first: str, event: LostEvent) -> None:
+        await told(event)
+
+    forms: dict[str, Callable[[LostEvent], object]] = {
+        "coroutine function": on_lost,
+        "partial": partial(second, "first"),
+        "object": told,
+        "lambda": lambda event: told(event),
+    }
+    await loser.context.asyncio.lock("order:42", 30.0, on_lost=forms[form], thread_local=False).acquire()
+    loser.delete()
+    gc.collect()  # nothing but the library refers to the task
+    await until(lambda: told.events)
+    assert told.loops == [asyncio.get_running_loop()]
+
+
+async def test_an_error_in_its_task_is_the_event_loops_affair(loser: LockLoser) -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told["exception"]))
+
+    async def failing(event: LostEvent) -> None:
+        raise ZeroDivisionError(event.name)
+
+    await loser.context.asyncio.lock("order:42", 30.0, on_lost=failing, thread_local=False).acquire()
+    loser.delete()
+    await until(lambda: complaints)
+    assert isinstance(complaints[0], ZeroDivisionError)

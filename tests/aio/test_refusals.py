@@ -82,13 +82,6 @@ async def test_a_closed_context_is_refused_before_the_first_await(context: LockC
         at_once(held.release())
 
 
-def test_a_coroutine_function_cannot_be_told_of_losses(context: LockContext) -> None:
-    async def on_lost(event: object) -> None: ...
-
-    with pytest.raises(ValueError, match="on_lost must be a plain function"):
-        context.asyncio.lock("order:42", on_lost=on_lost)
-
-
 async def test_kinds_that_cannot_be_handed_over_say_so_and_stay_held(context: LockContext) -> None:
     lock = Lock(context._engine, EVERLASTING, "order:42", lock_options(30.0), None)
     await lock.acquire()

@@ -154,6 +154,8 @@ def agreement(command: Command) -> bytes:
         return integer(int(command.arguments[2]))
     if command.what == "acquire":
         return integer(0)
+    if command.what == "look":
+        return error("ERR the holder of a long wait is not told here")
     return integer(1)
 
 
@@ -341,6 +343,9 @@ class NotingRequest:
     finished = False
     awaited = True
     may_wait = True
+
+    def outlasts_refusal(self, *, first: bool) -> bool:
+        return True
 
     def __init__(self, data: bytes = b"PING\r\n") -> None:
         self.data = data

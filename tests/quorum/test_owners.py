@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.quorum.masters import Masters
-from wheel_lock import LockNotAcquired, WheelLockError
+from tests.support.background import Background
+from tests.support.logged import logged
+from tests.support.waiting import eventually
+from wheel_lock import LockAlreadyHeld, LockNotAcquired, WheelLockError
 from wheel_lock.protocol.owners import owner_of
 
 NAME = "order:42"
@@ -23,3 +26,25 @@ def test_the_locks_of_a_quorum_refuse_the_question(masters: Masters) -> None:
         with pytest.raises(LockNotAcquired) as raised:
             quorum.lock(NAME, blocking=False).__enter__()
         assert raised.value.holder is None
+
+
+def test_an_endless_wait_for_the_callers_own_release_is_refused(masters: Masters) -> None:
+    with masters.context() as quorum, quorum.lock(NAME) as lock:
+        with pytest.raises(LockAlreadyHeld, match="by this very thread or task"):
+            quorum.lock(NAME).acquire()
+        assert lock.owned()
+        assert quorum.stats().waiting == 0
+
+
+def test_a_long_wait_is_said_without_the_holder(masters: Masters) -> None:
+    with masters.context() as rival, masters.stepped() as (quorum, clock), rival.lock(NAME, 60.0), logged() as log:
+        waits = Background(lambda: quorum.lock(NAME, blocking_timeout=30.0).acquire())
+        eventually(lambda: quorum.stats().waiting == 1)
+        for _ in range(12):
+            clock.advance(1.0)
+        eventually(lambda: log.said("waiting for 'order:42'"))
+        for _ in range(20):
+            clock.advance(1.0)
+        assert not waits.result()
+        assert len(log.said("waiting for")) == 1
+        assert log.said("its holder is not known")

@@ -10,6 +10,8 @@ import pickle
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import redis
@@ -356,3 +358,52 @@ def test_a_server_that_accepts_no_more_clients_keeps_the_locks_that_it_has(fresh
             late.lock("order:43").acquire()
         eventually(lambda: lock.renewals >= 2, LONG_S)
         assert lock.is_held
+
+
+class Awaited:
+    """A callback that is an object with a coroutine function."""
+
+    async def __call__(self, event: Any) -> None: ...
+
+
+async def awaited(event: Any) -> None: ...
+
+
+@pytest.mark.parametrize("callback", [awaited, partial(awaited), Awaited()], ids=["function", "partial", "object"])
+def test_a_thread_cannot_await_a_callback_of_any_factory(callback: Any) -> None:
+    def locked(context: Any) -> Any:
+        return context.locked("order:42", on_lost=callback)
+
+    factories: list[Callable[[LockContext], object]] = [
+        lambda context: context.lock("order:42", on_lost=callback),
+        lambda context: context.reentrant_lock("order:42", on_lost=callback),
+        lambda context: context.rw_lock("order:42", on_lost=callback),
+        lambda context: context.fair_lock("order:42", on_lost=callback),
+        lambda context: context.semaphore("order:42", 2, on_lost=callback),
+        lambda context: context.multi_lock(["order:42"], on_lost=callback),
+        lambda context: context.acquire_many(["order:42"], on_lost=callback),
+        lambda context: context.adopt("", on_lost=callback),
+        lambda context: context.adopt_many([], on_lost=callback),
+        lambda context: locked(context)(print),
+    ]
+    with LockContext(redis.Redis(port=1)) as context:
+        for make in factories:
+            with pytest.raises(ValueError, match="on_lost must be a plain function"):
+                make(context)
+        locked(context)(awaited)
+
+
+async def test_what_is_used_in_the_wrong_way_names_the_right_one(context: LockContext) -> None:
+    decorator: Any = context.locked("order:42")
+    with pytest.raises(TypeError, match=r"context\.lock\('order:42'\)\.locked\(\)"):
+        bool(decorator)
+    for face in (context, context.asyncio):
+        both: Any = face.rw_lock("order:42")
+        with pytest.raises(TypeError, match=r"enter its \.read\(\) or its \.write\(\)"), both:
+            pass
+        with pytest.raises(TypeError, match=r"enter its \.read\(\) or its \.write\(\)"):
+            async with both:
+                pass
+    assert repr(context.asyncio) == f"<AsyncContext of {context!r}>"
+    assert "in_bulk" not in dir(context.lock("order:42"))
+    assert "acquire" in dir(context.lock("order:42"))

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -58,6 +59,23 @@ def test_blocking_can_be_asked_for_where_the_lock_was_made_without(backend: Back
     backend.view.delete(taken)
     assert waiting.result(LONG_S)
     waiter.release()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((5,), "blocking must be True or False, not 5; a limit is blocking_timeout=5"),
+        ((0,), "blocking must be True or False, not 0"),
+        ((False, 5), "blocking_timeout limits a wait, and with blocking=False there is none"),
+        ((False, 0), "blocking_timeout limits a wait"),
+    ],
+)
+def test_a_limit_in_the_wrong_place_is_refused(me: Caller, arguments: tuple[Any, ...], told: str) -> None:
+    for lock in (me.locks.lock("order:42"), me.locks.multi_lock(["order:42"]), me.locks.reentrant_lock("order:42")):
+        with pytest.raises(ValueError, match=told):
+            lock.acquire(*arguments)
+    with pytest.raises(ValueError, match="blocking must be True or False, not 5"):
+        me.locks.lock("order:42", blocking=5)
 
 
 @BOTH
@@ -222,7 +240,7 @@ def test_a_server_that_is_down_is_reported_in_bounded_time() -> None:
     with LockContext(redis.Redis(host="127.0.0.1", port=port), response_timeout=0.3) as context:
         began = time.monotonic()
         with pytest.raises(LockUnavailable, match=f"127.0.0.1:{port}") as caught:
-            context.lock("order:42").acquire()
+            context.lock("order:42", blocking_timeout=0.3).acquire()
         assert 0.2 <= time.monotonic() - began < LONG_S
         assert caught.value.lock_name == "order:42"
         assert isinstance(caught.value, redis.ConnectionError)
@@ -232,7 +250,7 @@ def test_a_server_that_comes_up_in_time_is_used(fresh_redis: RedisServer) -> Non
     port = fresh_redis.port
     fresh_redis.kill()
     with LockContext(redis.Redis(host="127.0.0.1", port=port), response_timeout=30.0) as context:
-        acquiring = Background(context.lock("order:42", thread_local=False).acquire)
+        acquiring = Background(context.lock("order:42", blocking_timeout=30.0, thread_local=False).acquire)
         time.sleep(0.1)
         fresh_redis.start()
         assert acquiring.result(30.0)

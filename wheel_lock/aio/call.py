@@ -294,6 +294,11 @@ class TaskOwner(Owner):
         task = self._task()
         return task is None or task.done()
 
+    def is_same(self, other: Owner) -> bool:
+        if not isinstance(other, TaskOwner) or self._outlived or other._outlived:
+            return False
+        return self._task is other._task  # an object has one plain weak reference
+
     def lost(self, lease: Lease) -> None:
         alarm = self.alarms.get(lease)
         if alarm is not None:

@@ -57,6 +57,9 @@ class AsyncContext(TaskLocks, TaskContext):
 
     _engine: Engine
 
+    def __repr__(self) -> str:
+        return f"<AsyncContext of {self._context!r}>"
+
     def lock(
         self,
         name: str | bytes,

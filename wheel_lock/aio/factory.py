@@ -11,7 +11,7 @@ from wheel_lock.aio.primitives import MultiLock, ReadWriteLock, ReentrantLock, S
 from wheel_lock.engine.engine import Engine
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.factory import allowed_options, named_options, semaphore_of, type_and_options
-from wheel_lock.locks.leader import LeaderTerms, checked_plain
+from wheel_lock.locks.leader import LeaderTerms
 from wheel_lock.options import LockTerms, OwnedTerms, SharedTerms
 
 
@@ -99,6 +99,5 @@ class TaskLocks:
 
         ``on_elected`` and ``on_demoted`` may be coroutine functions. ``on_elected`` is cancelled when the term ends.
         """
-        checked_plain("on_error", on_error)
         terms = LeaderTerms.checked(name, timeout, renew_every=renew_every)
         return Leader(self._engine, self, terms, on_elected, on_demoted, on_error)

@@ -68,6 +68,7 @@ class Leader(TaskSide, BaseLeader[Leadership]):
     _candidate_class = Candidate
     _leadership_class = Leadership
     _term_class = TaskTerm
+    _awaits = True
 
     _elected: asyncio.Task[None] | None = None
     _task: asyncio.Task[None] | None = None

@@ -20,7 +20,8 @@ from wheel_lock.holder import Holder
 from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.locks import operations
-from wheel_lock.locks.base import BaseLock, OnLost, checked_callback
+from wheel_lock.locks.base import BaseLock, OnLost
+from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.options import LockOptions
@@ -195,23 +196,39 @@ class Lock(TaskSide, BaseLock):
 
 
 def task_callback(on_lost: OnLost | None) -> OnLost | None:
-    """Return ``on_lost``. Raises ValueError if it is not callable, or a coroutine function."""
-    if on_lost is None:
-        return None
-    if inspect.iscoroutinefunction(on_lost):
-        raise ValueError(f"on_lost must be a plain function, not {on_lost!r}: nobody would await what it returns")
-    return checked_callback(on_lost)
+    """Return ``on_lost``, which may be a coroutine function. Raises ValueError if it is not callable."""
+    return checked_callback(on_lost, awaited=True)
 
 
 def _call_in_loop(loop: weakref.ref[asyncio.AbstractEventLoop], on_lost: OnLost, event: LostEvent) -> None:
-    """Call ``on_lost`` on the event loop. On the notifier thread."""
+    """Have ``on_lost`` called on the event loop. On the notifier thread."""
     try:
         running = loop()
         if running is None:
             raise RuntimeError
-        running.call_soon_threadsafe(on_lost, event)
+        running.call_soon_threadsafe(_call, on_lost, event)
     except RuntimeError:
         NOTIFIER.post(_log_closed, event.name)
+
+
+_running: set[asyncio.Task[object]] = set()  # an event loop keeps only weak references to its tasks
+
+
+def _call(on_lost: OnLost, event: LostEvent) -> None:
+    """Call ``on_lost``, and run a coroutine that it returns in a task. On the event loop, which is told of exceptions."""
+    result = on_lost(event)
+    if inspect.iscoroutine(result):
+        task = asyncio.get_running_loop().create_task(result, name=f"on_lost of {event.name!r:.80}")
+        _running.add(task)
+        task.add_done_callback(_called)
+
+
+def _called(task: asyncio.Task[object]) -> None:
+    _running.discard(task)
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        about = {"message": f"Exception in {task.get_name()}", "exception": error, "task": task}
+        task.get_loop().call_exception_handler(about)
 
 
 def _log_closed(name: str | bytes) -> None:

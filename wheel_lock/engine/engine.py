@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from wheel_lock.engine.direct.conditions import fits
 from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import LeaseGroup, LockEngine
+from wheel_lock.engine.interfaces import LeaseGroup, LockEngine, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.batch import RenewalGroup
@@ -60,7 +61,8 @@ class Engine(EngineState):
     ) -> None:
         super().__init__(options, timer, launch)
         self.connector = connector
-        self.leases: LeaseTable = LeaseTable(self, LossReporter(self).report)
+        self.losses = LossReporter(self)
+        self.leases: LeaseTable = LeaseTable(self, self.losses.report)
         self.router = self.leases.router = router_for(connector, self.leases)
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
         self._shutdown = Shutdown(self.leases, self.router, self.wait_queues)
@@ -175,6 +177,10 @@ class Engine(EngineState):
         """Send ``call``; the result of ``future`` is ``read(reply)``."""
         Query(self.leases, name, call, read, future).start()
 
+    def owned(self, lease: Lease, future: Future[Any]) -> None:
+        lock_type = group_of(lease).lock_type
+        self.query(lease.name, lock_type.owned(lease), partial(lock_type.parse_owned, lease=lease), future)
+
     def look(self, name: str | bytes, future: Future[LockState]) -> None:
         """Query the state of the lock of a name, of whatever kind it is."""
         Look(self.leases, name, future).start()
@@ -227,6 +233,7 @@ class Engine(EngineState):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None:
+        self.losses.flush()
         self._shutdown.close(timeout_s, future, exiting)
 
     def retire(self) -> None:

@@ -20,6 +20,8 @@ from wheel_lock.observe.events import LostEvent
 from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.observe.stats import Counters
 from wheel_lock.protocol.owners import token_id
+from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.notifier import NOTIFIER, Notifier
 from wheel_lock.runtime.slow_calls import SlowCalls
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -27,6 +29,7 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _NAMES_IN_LOG = 5
+_GATHERED_S = 0.25  # within which abandoned locks share a record
 
 
 def log_illegal(lease: Lease, event: Event) -> None:
@@ -47,7 +50,7 @@ class LoopCallback(partial[object]):
     """A callback that only posts the event to an event loop, which runs the user's callback. So it is always quick."""
 
 
-class LossSource(Protocol):
+class LossSource(FailureDomain, Protocol):
     """An engine, as the reporter of its losses sees it.
 
     Attributes:
@@ -72,6 +75,8 @@ class LossReporter:
     def __init__(self, engine: LossSource) -> None:
         self._engine = engine
         self._timer = timer = engine.timer
+        self._abandoned: dict[Lease, None] = {}
+        self._gathered: Alarm | None = None
         self._in_loops, self._in_threads = Notifier(), Notifier()
         # The first is never slow, but its SlowCalls tries again if the system has had no thread for it.
         self._slow = {notifier: SlowCalls(timer, notifier) for notifier in (self._in_loops, self._in_threads)}
@@ -79,7 +84,12 @@ class LossReporter:
     def report(self, lost: Sequence[Lease]) -> None:
         """Log that leases are lost, warn of those that were abandoned, and have their callbacks called."""
         at = self._timer.clock.now()
-        NOTIFIER.post(_log, lost, self._engine.label)
+        abandoned = [lease for lease in lost if lease.loss is LossReason.ABANDONED]
+        if abandoned:
+            NOTIFIER.post(_warn_abandoned, abandoned)
+            self._gather(abandoned)
+        if len(abandoned) < len(lost):
+            NOTIFIER.post(_log, [lease for lease in lost if lease.loss is not LossReason.ABANDONED], self._engine.label)
         called: dict[Notifier, list[Lease]] = {self._in_loops: [], self._in_threads: []}
         for lease in lost:
             if lease.on_lost is not None:
@@ -90,6 +100,20 @@ class LossReporter:
                     _call_back, notifier, leases, at, self._engine.counters if notifier is self._in_threads else None
                 )
                 self._slow[notifier].look_later()
+
+    def _gather(self, abandoned: Sequence[Lease]) -> None:
+        """Log these losses together with those of a moment: locks are abandoned one by one, but often many of them."""
+        self._abandoned.update(dict.fromkeys(abandoned))
+        if self._gathered is None or self._gathered not in self._timer.wheel:
+            at = self._timer.now + _GATHERED_S
+            self._gathered = self._timer.call_at(at, lambda now: self.flush(), self._engine)
+
+    def flush(self) -> None:
+        """Log the abandoned leases that were gathered."""
+        gathered = [lease for lease in self._abandoned if lease.group.alive]  # in a forked child they are the parent's
+        self._abandoned.clear()
+        if gathered:
+            NOTIFIER.post(_log, gathered, self._engine.label)
 
 
 def _call_back(notifier: Notifier, leases: Sequence[Lease], at: float, counters: Counters | None) -> None:
@@ -112,7 +136,7 @@ def node_of(leases: Sequence[Lease]) -> str | None:
 
 
 def _log(leases: Sequence[Lease], context: str) -> None:
-    """Log and warn. On the process's notifier thread."""
+    """Log. On the process's notifier thread."""
     names = ", ".join(quoted(lease.name) for lease in leases[:_NAMES_IN_LOG])
     more = f" and {len(leases) - _NAMES_IN_LOG} more" if len(leases) > _NAMES_IN_LOG else ""
     reasons = "; ".join(sorted({str(lease.loss) for lease in leases}))
@@ -129,12 +153,14 @@ def _log(leases: Sequence[Lease], context: str) -> None:
     )
     log = partial(logger.log, level, extra=fields)
     NOTIFIER.run(log, "lost %s: %s%s: %s", counted(len(leases)), names, more, reasons)
+
+
+def _warn_abandoned(leases: Sequence[Lease]) -> None:
     for lease in leases:
-        if lease.loss is LossReason.ABANDONED:
-            NOTIFIER.run(_warn_abandoned, lease)
+        NOTIFIER.run(_warn, lease)
 
 
-def _warn_abandoned(lease: Lease) -> None:
+def _warn(lease: Lease) -> None:
     place = f"; it was acquired at {lease.call_site}" if lease.call_site else ""
     message = f"the lock {quoted(lease.name)} was abandoned without a release and is renewed no more{place}"
     warnings.warn(message, ResourceWarning, stacklevel=1)

@@ -10,18 +10,31 @@ from typing import Any, NoReturn
 
 from wheel_lock.engine.future import Future, end_quietly, noop
 from wheel_lock.engine.interfaces import DebugSocket, DirectLocks
-from wheel_lock.errors import ContextClosed, LockLost, LockNotHeld, LossReason, TooManyLocks, WheelLockError, text_of
-from wheel_lock.lease import EXTENDING, Lease, State, held_lock
+from wheel_lock.engine.loss_events import LossReporter
+from wheel_lock.errors import (
+    ContextClosed,
+    LockAlreadyHeld,
+    LockLost,
+    LockNotHeld,
+    LossReason,
+    TooManyLocks,
+    WheelLockError,
+    quoted,
+    text_of,
+)
+from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner, State, held_lock
 from wheel_lock.observe.contexts import HeldName, Reading
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.health import Health, NodeHealth, assess
 from wheel_lock.observe.stats import ContextStats, Counters
-from wheel_lock.options import ContextOptions
+from wheel_lock.options import MAX_SECONDS, ContextOptions, lock_name
 from wheel_lock.protocol.owners import owner_head
-from wheel_lock.runtime.failures import FailureDomain
+from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 Launch = Callable[[Callable[[], None]], None]
+
+_LATEST = 1024  # held leases that a nested acquire is looked for among: some 0.1 ms
 
 
 class HeldLeases:
@@ -56,6 +69,49 @@ class HeldLeases:
         if most is not None and len(self.held) + self.acquiring + wanted > most:
             return TooManyLocks(f"{len(self.held)} locks are held already, the limit of this context is {most}", name)
         return None
+
+    def refuse_endless(
+        self,
+        owner: Owner,
+        names: Collection[str | bytes],
+        refuse: Callable[[LockAlreadyHeld], object],
+        passed_over: int = 0,
+    ) -> None:
+        """Have ``refuse(error)`` called if ``owner``, which waits without limit, waits for its own release.
+
+        Called when the lock was refused, so a lock that is free costs nothing. The server is asked whether the owner still
+        has it: a wait for somebody else is none of these. Of very many held leases only the latest are looked at, because a
+        look at all would keep renewals waiting, and a nested acquire mostly follows the outer one soon.
+
+        Args:
+            owner: The thread or task that waits.
+            names: The names for which it waits.
+            refuse: Ends the wait, if it has not ended.
+            passed_over: The number of leases that the same call was granted.
+        """
+        if owner is NOBODY or not self.held:
+            return
+        now, keys = self.timer.clock.now(), {lock_name(name) for name in names}
+        for lease in itertools.islice(reversed(self.held), _LATEST + passed_over):
+            if owner.is_same(lease.owner) and lease.key in keys and lease.is_valid(now):
+                # One with limits ends by itself, unless its key has no expiry.
+                if lease.limits is None or lease.group.timeout_s >= MAX_SECONDS:
+                    self._refuse_if_owned(lease, refuse)
+                return
+
+    def _refuse_if_owned(self, lease: Lease, refuse: Callable[[LockAlreadyHeld], object]) -> None:
+        def answered() -> None:
+            if owned.error is None and owned.result() and lease.state <= EXTENDING:
+                refuse(
+                    LockAlreadyHeld(
+                        f"The lock {quoted(lease.name)} is held by this very thread or task, which would wait for ever: "
+                        "use reentrant_lock, do not nest, or limit the wait (blocking_timeout)",
+                        lease.name,
+                    )
+                )
+
+        owned: Future[bool] = Future(partial(guarded, self.state, answered))
+        self.state.owned(lease, owned)
 
     def check_owned(self, lease: Lease) -> WheelLockError | None:
         """Return why ``lease`` cannot be released or extended, or None if it can. A lapsed lease is marked lost."""
@@ -100,6 +156,7 @@ class EngineState:
         exiting: True if the interpreter is about to end.
         interrupted: True if a caller has stopped waiting: its operation may not have begun yet.
         leases: The held leases. Set once, by the engine.
+        losses: Reports those that are lost. Set once, by the engine.
         token_head: What precedes the random part of each token; empty unless the context has a ``readable_owner``.
         direct: The direct path of uncontended locks (see engine/direct/path.py); None if there is none.
         debug_socket: The socket at which the context is shown, or None.
@@ -108,6 +165,7 @@ class EngineState:
     """
 
     leases: HeldLeases
+    losses: LossReporter
     above: FailureDomain | None = None  # a failure of one engine puts nothing else in doubt
     nodes_needed: int | None = None
 
@@ -224,6 +282,10 @@ class EngineState:
 
     # -- what is seen of it ------------------------------------------------------------------------------------------
 
+    def owned(self, lease: Lease, future: Future[Any]) -> None:
+        """Query whether the server has the token of ``lease``; a majority of the servers, for a lock of a quorum."""
+        raise NotImplementedError
+
     @property
     def label(self) -> str:
         """The name of the context in metrics, dumps and log records."""
@@ -315,6 +377,7 @@ class EngineState:
 
     def end(self, timeout_s: float, future: Future[None]) -> None:
         """Close an engine in use, at interpreter shutdown. All work that was posted before has begun by now."""
+        self.losses.flush()
         if self.in_use:
             self.close(timeout_s, future, exiting=True)
         else:

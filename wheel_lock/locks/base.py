@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import ClassVar, NoReturn
 
@@ -23,7 +23,7 @@ from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.locks.tracing import trace
 from wheel_lock.observe.events import LostEvent
-from wheel_lock.options import LockOptions, lock_name, lock_token, plain_name, seconds
+from wheel_lock.options import LockOptions, checked_wait, lock_name, lock_token, plain_name, seconds
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.runtime.interruptions import finaliser, insist, uninterrupted_start
@@ -179,11 +179,6 @@ class BaseLock(Side):
                 f"a lock of the kind {self._lock_type.name!r} makes its tokens itself, so token must be None"
             )
         return lock_type
-
-    def _owned_query(self, lease: Lease) -> Callable[[Future[bool]], object]:
-        """Return the query for the stored token of ``lease``, to be run on the timer's thread."""
-        parse = partial(self._lock_type.parse_owned, lease=lease)
-        return partial(self._engine.query, self.name, self._lock_type.owned(lease), parse)
 
     def _look(self) -> Callable[[Future[LockState]], object]:
         """Return the query for what the server has under the lock's name, to be run on the timer's thread."""
@@ -394,6 +389,9 @@ class BaseLock(Side):
         """The lock's time-to-live in seconds."""
         return self._options.timeout_s
 
+    def __dir__(self) -> Iterable[str]:
+        return [name for name in super().__dir__() if name != "in_bulk"]  # the library's own question
+
     def __repr__(self) -> str:
         lease = self._own_or_latest()
         if lease is None:
@@ -431,13 +429,6 @@ def refuse_copy(lock: object) -> NoReturn:
     )
 
 
-def checked_callback(on_lost: OnLost | None) -> OnLost | None:
-    """Return ``on_lost``. Raises ValueError if it is not callable."""
-    if on_lost is not None and not callable(on_lost):
-        raise ValueError(f"on_lost must be callable, not {on_lost!r}")
-    return on_lost
-
-
 def call_site() -> str:
     """Return the file and line of the nearest caller outside the library."""
     frame = sys._getframe(1)
@@ -452,6 +443,8 @@ def time_limit(
     """Return True if an acquire waits, and its deadline in seconds of the timer's clock, None if it has none."""
     if blocking is None:
         blocking = options.blocking
+    else:
+        checked_wait(blocking, blocking_timeout)
     if blocking_timeout is None:
         blocking_timeout = options.blocking_timeout_s
     elif blocking:

@@ -6,7 +6,6 @@ lock of a term that is given up is released after the callbacks, so that no othe
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from wheel_lock.lease import Lease, Owner
 from wheel_lock.lock_types import FENCED
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock
+from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.options import LockOptions, lock_name, lock_options, seconds
 from wheel_lock.runtime.backoff import Backoff
@@ -57,6 +57,8 @@ class Term(Owner):
     Args:
         over: Completed at the end of the term.
     """
+
+    stands_by = True
 
     __slots__ = ("_candidacy", "over")
 
@@ -201,12 +203,14 @@ class BaseLeader(Side, Generic[AnyLeadership]):
         on_error: Called with the exceptions of callbacks and of failed candidacies, which are logged otherwise.
 
     Raises:
-        ValueError: A callback is not callable.
+        ValueError: A callback is not callable, or a coroutine function that would not be awaited.
     """
 
     _candidate_class: ClassVar[Any]
     _leadership_class: ClassVar[Any]
     _term_class: ClassVar[Any] = Term
+    _awaits: ClassVar[bool] = False
+    """Whether what the callbacks of a term return is awaited."""
 
     def __init__(
         self,
@@ -217,9 +221,9 @@ class BaseLeader(Side, Generic[AnyLeadership]):
         on_demoted: Callable[[AnyLeadership], object] | None,
         on_error: Callable[[Exception], object] | None,
     ) -> None:
-        for parameter, callback in (("on_elected", on_elected), ("on_demoted", on_demoted), ("on_error", on_error)):
-            if callback is not None and not callable(callback):
-                raise ValueError(f"{parameter} must be callable, not {callback!r}")
+        checked_callback(on_elected, "on_elected", awaited=self._awaits)
+        checked_callback(on_demoted, "on_demoted", awaited=self._awaits)
+        checked_callback(on_error, "on_error")
         self._engine = engine
         self._context = context
         self._terms = terms
@@ -414,9 +418,3 @@ class BaseLeader(Side, Generic[AnyLeadership]):
     def __repr__(self) -> str:
         state = "closed" if self._closing else "leader" if self.is_leader else "candidate"
         return f"<{type(self).__name__} {quoted(self.name)} {state}>"
-
-
-def checked_plain(parameter: str, callback: Callable[..., object] | None) -> None:
-    """Raise ValueError if ``callback`` is a coroutine function, where none is awaited."""
-    if inspect.iscoroutinefunction(callback):
-        raise ValueError(f"{parameter} must be a plain function, not {callback!r}: what it returns is not awaited")

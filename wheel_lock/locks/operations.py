@@ -286,7 +286,7 @@ def owned(lock: BaseLock) -> Steps[bool]:
     lease = lock._own_or_latest()
     if lease is None or not lease.group.alive:
         return False
-    return bool((yield from ask(lock, lock._owned_query(lease))))
+    return bool((yield from ask(lock, partial(lock._engine.owned, lease))))
 
 
 def holders(lock: BaseLock) -> Steps[tuple[Holder, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, noop
@@ -132,6 +132,13 @@ class BaseReadWriteLock(Generic[R, W]):
 
     _read_class: ClassVar[Any]
     _write_class: ClassVar[Any]
+
+    if not TYPE_CHECKING:  # a type checker refuses the block by itself
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(f"{self!r} has two halves: enter its .read() or its .write()")
+
+        __exit__ = __aenter__ = __aexit__ = __enter__
 
     def __init__(self, engine: Engine, name: str | bytes, options: LockOptions, on_lost: OnLost | None) -> None:
         self._engine = engine

@@ -65,6 +65,8 @@ class NodeRequest(FailureDomain, Protocol):
     @property
     def awaited(self) -> bool: ...  # a reply still matters
 
+    def outlasts_refusal(self, *, first: bool) -> bool: ...  # wait for a server that refuses connections; see Request
+
     def encode(self, capability: int) -> bytes:
         """Return the bytes for a server of that capability level, or none to send nothing: it has ended just now.
 
@@ -95,6 +97,9 @@ class BareCommand:
 
     def __init__(self, *words: bytes) -> None:
         self._bytes = command(*words)
+
+    def outlasts_refusal(self, *, first: bool) -> bool:
+        return True
 
     def encode(self, capability: int) -> bytes:
         return self._bytes

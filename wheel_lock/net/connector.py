@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import re
 import socket
+import ssl
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self
 
 import redis
 import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.credentials import CredentialProvider
@@ -35,6 +39,7 @@ from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.runtime.native import without_hub
 from wheel_lock.runtime.notifier import NOTIFIER
 
+_MOST_WRAPPED = 8
 _FATAL = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError, redis.exceptions.DataError)
 
 
@@ -43,7 +48,23 @@ def is_fatal(error: BaseException) -> bool:
     if isinstance(error, redis.exceptions.BusyLoadingError):
         return False
     # redis-py wraps a refused database number as a bare ConnectionError, and a TLS failure likewise: those are retried.
-    return isinstance(error, (*_FATAL, redis.exceptions.ResponseError, TypeError, ValueError))
+    if isinstance(error, (*_FATAL, redis.exceptions.ResponseError, TypeError, ValueError)):
+        return True
+    return _arose_from(error, (ssl.SSLCertVerificationError,))
+
+
+def is_refused(error: BaseException) -> bool:
+    """Return whether nothing listens at the address, or there is no such host: the next attempt will hardly help."""
+    return _arose_from(error, (ConnectionRefusedError, FileNotFoundError, socket.gaierror))
+
+
+def _arose_from(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Return whether an error, or one that redis-py has wrapped in it, is of one of these classes."""
+    for _ in range(_MOST_WRAPPED):
+        if error is None or isinstance(error, kinds):
+            return error is not None
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def as_failure(error: BaseException) -> Exception:
@@ -177,6 +198,7 @@ _REPLACED = (
     "parser_class",
     "retry",
 )
+_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _ONLY_FOR_ASYNCIO = ("encoder_class", "parser_class", "himport_registry")
 
 
@@ -210,7 +232,7 @@ class RedisPyConnector:
         is_valkeys = valkey_clients.is_client(client)
         known = is_valkeys or isinstance(client, (redis.Redis, redis.asyncio.Redis))
         if not known or pool is None or connection_class is None:
-            got = f"{type(client).__module__}.{type(client).__qualname__}"
+            got = f"{type(client).__module__}.{type(client).__qualname__}{_hint(client)}"
             raise TypeError(f"expected a redis.Redis or redis.asyncio.Redis client of one server, not a {got}")
         if connection_class.__module__.partition(".")[0] == "fakeredis":
             raise TypeError(
@@ -350,8 +372,20 @@ class RedisPyConnector:
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, redis.exceptions.RedisError):
+                self._blame_files(error)
                 self._blame_tls(error)
             raise
+
+    def _blame_files(self, error: redis.exceptions.RedisError) -> None:
+        """Raise an error that says so if a file of the TLS settings cannot be read: no further attempt will help."""
+        for setting in _FILES:
+            path = self._settings.get(setting)
+            try:
+                if isinstance(path, (str, os.PathLike)):
+                    open(path, "rb").close()
+            except OSError as why:
+                reason = f"the file of {setting} cannot be read: {why}"
+                raise redis.exceptions.DataError(reason) from error
 
     def _blame_tls(self, error: redis.exceptions.RedisError) -> None:
         """Raise an error that says so if only one side speaks TLS. A server is probed once in a row of failures."""
@@ -368,6 +402,15 @@ class RedisPyConnector:
             self._tls_mismatch = disagreement(server, encrypted)
         if self._tls_mismatch is not None:
             raise redis.exceptions.ConnectionError(f"{error}: {self._tls_mismatch}") from error
+
+
+def _hint(client: object) -> str:
+    """Return what to use in the place of an object that is no client, as the end of a sentence."""
+    if isinstance(client, (str, bytes)):
+        return ": use LockContext.from_url(url)"
+    if isinstance(client, (redis.sentinel.Sentinel, redis.asyncio.sentinel.Sentinel)):
+        return ": use the client that its .master_for(name) returns"
+    return ""
 
 
 class RoundRobinConnector:

@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 
 from wheel_lock.net.capabilities import PLAIN
 from wheel_lock.net.connection import NodeRequest, PipelinedConnection
-from wheel_lock.net.connector import Connection, Connector, Server, as_failure, is_fatal, sanitize
+from wheel_lock.net.connector import Connection, Connector, Server, as_failure, is_fatal, is_refused, sanitize
 from wheel_lock.net.request_queue import Parking
 from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.observe.stats import Counters
@@ -108,6 +108,7 @@ class Node:
         capability: The capability level of that server.
         missing_rights: The commands of scripts that the user may not call there.
         last_error: Why there is no connection; None while there is one.
+        refusal: The latest error because of which requests are repeated on this connection, or None.
         unreachable: True if the latest attempt to connect has failed.
         when_replied: Called once, after the next replies have been handled, if not None.
     """
@@ -155,7 +156,9 @@ class Node:
         self.capability: int = PLAIN
         self.missing_rights: frozenset[str] = frozenset()
         self.last_error: Exception | None = None
+        self.refusal: ServerError | None = None
         self.unreachable: bool = False
+        self._failures = 0  # attempts to connect that have failed in a row
 
     def _set_mode(self, single_key: bool) -> None:
         self.single_key_mode = single_key
@@ -346,8 +349,9 @@ class Node:
         self._suspected = False
         self._most = MOST_UNANSWERED
         self._heard = False
-        self.last_error = None
+        self.last_error = self.refusal = None
         self.unreachable = False
+        self._failures = 0
         self._counters.connects += 1
         self.server = connection.server
         self.capability = connection.capability
@@ -368,10 +372,13 @@ class Node:
         self._connecting = False
         self.last_error = error
         self.unreachable = True
+        self._failures += 1
         self.observer.trouble(self)
         self._log(logger.debug, "connect_failed", "cannot connect to %s: %s", error)
         if self._pipeline is None and is_fatal(error):
             self._refuse_all(error)
+        elif self._pipeline is None and is_refused(error) and self._failures > 1 and not self._may_move:
+            self._refuse_impatient(error)
         elif (pipeline := self._pipeline) is not None and self._suspected:
             # While the node is needed the first reply on the old connection is the quickest sign of life. Then it is
             # dropped only if very many requests are unanswered on it.
@@ -383,6 +390,22 @@ class Node:
     def _refuse_all(self, error: Exception) -> None:
         for request in self.take_waiting():
             guarded(request, request.on_unavailable, error)
+
+    @property
+    def _may_move(self) -> bool:
+        """True if another server may take over, as after a failover."""
+        return self.connector.discovers or self.connector.in_cluster
+
+    def _refuse_impatient(self, error: Exception) -> None:
+        """Refuse the requests that do not wait for a server that refuses connections.
+
+        One that was there is probably being restarted. One that was never there has probably another address.
+        """
+        for request in self._waiting.take_all():
+            if request.outlasts_refusal(first=self.server is None):
+                self._waiting.append(request)
+            else:
+                guarded(request, request.on_unavailable, error)
 
     def _retry_if_needed(self) -> None:
         self._own.throw_out()

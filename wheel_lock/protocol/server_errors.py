@@ -7,13 +7,36 @@ conditions have no code inside scripts in any version. ``code`` is the original 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 
 NOT_LOCAL = "NOTLOCAL"
 """The code for a script's key that is on another node of the cluster, or on none; servers have no code for this."""
 
 NOT_NOW = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "TRYAGAIN"})
 """Codes of a server that can serve no requests for the moment."""
+
+REMEDIES: Mapping[str, str] = MappingProxyType(
+    {
+        "ASK": "this is a node of a cluster: use redis.RedisCluster, or a URL redis+cluster://",
+        "BUSY": "a script of another client runs for long: wait for it, or end it with SCRIPT KILL",
+        "CLUSTERDOWN": "the cluster has slots without a master: see redis-cli --cluster check",
+        "CROSSSLOT": "the keys are on several nodes of a cluster: use redis.RedisCluster, or a URL redis+cluster://",
+        "LOADING": "the server has just started and loads its data: try again when it is ready",
+        "MASTERDOWN": "this is a replica without its master: connect to the master",
+        "MAXCLIENTS": "close connections to the server, or raise its maxclients",
+        "MISCONF": "the server cannot write its snapshots: free its disk, and see its log",
+        "MOVED": "this is a node of a cluster: use redis.RedisCluster, or a URL redis+cluster://",
+        "NOAUTH": "give the client the password",
+        "NOPERM": "wheel-lock doctor prints the rights that are missing",
+        "NOREPLICAS": "the master has lost replicas: see INFO replication and min-replicas-to-write",
+        "OOM": "the server is full: free memory, or raise its maxmemory",
+        "READONLY": "this is a replica: connect to the master, by Sentinel, as a cluster, or by its address",
+        "WRONGPASS": "check the user and the password of the client",
+    }
+)
+"""What to do about an error of the server, by its code. ``MAXCLIENTS`` stands for a text without a code."""
 
 _MOST_READ = 1000  # the most characters of an error's text that are parsed
 _WRAPPED = re.compile(r"ERR Error running script \([^)]*\): ")
@@ -31,6 +54,14 @@ _WITHOUT_CODE = {  # texts of errors inside scripts, from Redis 6.2 to 8.2 and V
     "slot not served": NOT_LOCAL,
     "while the cluster is down": "CLUSTERDOWN",
     "do not hash to the same slot": "CROSSSLOT",
+}
+_WHILE_CONNECTING = {  # texts that have no code, or lose it in redis-py's exceptions
+    "max number of clients": "MAXCLIENTS",
+    "Redis is loading": "LOADING",
+    "invalid username": "WRONGPASS",
+    "Authentication required": "NOAUTH",
+    "without any password configured": "WRONGPASS",
+    "read only replica": "READONLY",
 }
 _FORBIDDEN = re.compile(r"no permissions to run the '([\w|-]+)' command")
 _REDIRECTION = re.compile(r"[^ ]* ([0-9]{1,5}) ([!-~]{0,260}):([0-9]{1,5})")  # an IPv6 address has colons of its own
@@ -107,3 +138,16 @@ def code_of(outcome: object) -> str:
     if isinstance(outcome, ServerError):
         return outcome.code
     return ServerError(str(outcome)).code if isinstance(outcome, Exception) else ""
+
+
+def remedy_for(error: BaseException) -> str | None:
+    """Return what to do about an error of the server, also as an exception of redis-py; None if that is not known.
+
+    >>> remedy_for(ServerError("OOM command not allowed when used memory > 'maxmemory'."))
+    'the server is full: free memory, or raise its maxmemory'
+    """
+    remedy = REMEDIES.get(code_of(error))
+    if remedy is None:
+        text = str(error)[:_MOST_READ]
+        remedy = next((REMEDIES[code] for phrase, code in _WHILE_CONNECTING.items() if phrase in text), None)
+    return remedy

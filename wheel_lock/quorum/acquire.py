@@ -19,7 +19,15 @@ from typing import Protocol
 
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts
-from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
+from wheel_lock.errors import (
+    LockAlreadyHeld,
+    LockServerError,
+    LockTimeout,
+    LockUnavailable,
+    WheelLockError,
+    internal_error,
+    quoted,
+)
 from wheel_lock.lease import EXTENDING, Event, Lease
 from wheel_lock.net.connector import is_fatal
 from wheel_lock.options import ContextOptions
@@ -279,9 +287,15 @@ class QuorumWaiter(WheelEntry):
             self.fail(error)
             return
         pause_s = max(options.retry_every_s or _RETRY_S, _PAUSE_ROUNDS * (now - began_at)) * JITTER.uniform(0.5, 1.5)
+        if self._rounds == 1 and self._until is None and options.max_attempts is None:
+            engine.leases.refuse_endless(self._lease.owner, [self.name], self._refused_endless)
         # The pause is shortened such that the last round begins at the time limit.
         at = now + pause_s if self._until is None else min(now + pause_s, self._until)
         engine.timer.wheel.schedule(self, engine.timer.scale.ceil(at))
+
+    def _refused_endless(self, error: LockAlreadyHeld) -> None:
+        if not self._over:
+            self.fail(error)
 
     def fail(self, error: Exception) -> None:
         """End the wait with ``error``."""

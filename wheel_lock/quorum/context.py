@@ -9,7 +9,8 @@ from wheel_lock.aio.context import AsyncContext, TaskContext
 from wheel_lock.aio.lock import task_callback
 from wheel_lock.decorator import Locked
 from wheel_lock.errors import WheelLockError
-from wheel_lock.locks.base import OnLost, checked_callback
+from wheel_lock.locks.base import OnLost
+from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.locks.context import BaseContext
 from wheel_lock.net.clients import AnyClient
 from wheel_lock.net.connector import RedisPyConnector

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from wheel_lock.engine.engine import ENGINES
@@ -16,6 +17,7 @@ from wheel_lock.engine.future import Future
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.groups import Groups
 from wheel_lock.engine.state import EngineState
+from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason, TooManyLocks, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State
 from wheel_lock.lock_types.base import LockType
@@ -75,8 +77,10 @@ class QuorumEngine(EngineState):
         self.nodes_needed: int | None = self.quorum
         self.acquires: set[QuorumWaiter] = set()
         self.waiters: set[QuorumWaiter] = set()
+        self.long_waits: LongWaits = LongWaits(self, self._longest)
         self.longest_s: float = longest_s
-        self.leases: QuorumLeases = QuorumLeases(self, LossReporter(self).report)
+        self.losses = LossReporter(self)
+        self.leases: QuorumLeases = QuorumLeases(self, self.losses.report)
         self._node_timeout_s = node_timeout_s
         self._groups: Groups[QuorumGroup] = Groups()
         timer.attach(self)  # before the engines of its nodes: it says why an acquire ends
@@ -131,7 +135,11 @@ class QuorumEngine(EngineState):
         if waiter not in self.waiters and most is not None and len(self.waiters) >= most:
             return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context")
         self.waiters.add(waiter)
+        self.long_waits.watch()
         return None
+
+    def _longest(self) -> list[QuorumWaiter]:
+        return sorted(self.waiters, key=attrgetter("began_at"), reverse=True)  # of one name the last one counts
 
     # -- a lease begins, and is kept ---------------------------------------------------------------------------------
 
@@ -274,8 +282,9 @@ class QuorumEngine(EngineState):
             engine.query(name, call, read, answered)
             self._unless_silent(engine, answered)
 
-    def owned(self, lease: QuorumLease, future: Future[Any]) -> None:
+    def owned(self, lease: Lease, future: Future[Any]) -> None:
         """Ask every node whether it still has its vote's token; completes with whether a majority has."""
+        assert isinstance(lease, QuorumLease)
         tally = self._tally(partial(_counted, lease.name, future))
         lock_type = lease.params.lock_type
         for vote in lease.votes:
@@ -350,6 +359,7 @@ class QuorumEngine(EngineState):
             future.set_result(None)
             return
         self.closed = True
+        self.losses.flush()
         self._end_acquires(None if exiting else ContextClosed("The context has been closed"))
         self.leases.mark_lost(list(self.leases.held), LossReason.CONTEXT_CLOSED)
         open_nodes = len(self.engines)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NoReturn
 
 from wheel_lock.aio import lock as aio_lock
 from wheel_lock.aio import primitives as aio_primitives
-from wheel_lock.engine.future import Future
 from wheel_lock.errors import WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
@@ -56,10 +53,6 @@ class BaseQuorumLock(BaseLock):
             "cannot be asked for",
             self.name,
         )
-
-    def _owned_query(self, lease: Lease) -> Callable[[Future[bool]], object]:
-        assert isinstance(lease, QuorumLease)
-        return partial(self._engine.owned, lease)
 
 
 class QuorumLock(BaseQuorumLock, sync_lock.Lock):

@@ -28,7 +28,6 @@ class AsyncLock(Renewed, redis.asyncio.lock.Lock):
     async def acquire(self, blocking: bool | None = None, blocking_timeout: Any = None, token: Any = None) -> bool:
         """Acquire the lock; see :meth:`Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
         wait = self._wait_limit(blocking, blocking_timeout)
-        await run(self._refuse_endless(wait, self._kept.copy()))
         if self.polls:
             token = new_token() if token is None else token
             return bool(await super().acquire(blocking, blocking_timeout, token))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -15,13 +15,11 @@ from wheel_lock import valkey_clients
 from wheel_lock.context import LockContext
 from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import (
-    LockAlreadyHeld,
     LockLost,
     LockNotHeld,
     LockServerError,
     LockTimeout,
     LockUnavailable,
-    quoted,
 )
 from wheel_lock.lease import Owner
 from wheel_lock.lock_types import EVERLASTING, EXCLUSIVE
@@ -34,7 +32,6 @@ from wheel_lock.redis_lock.grants import GRANTS, Grant
 from wheel_lock.sync.call import current_owner
 
 RENEWED_FROM_S = 0.2  # a shorter timeout ends within 20 ticks: such a lock is meant to expire
-FOR_EVER = (True, None)  # the wait without a limit
 _SHORTEST_SLEEP_S = 0.01
 _CONNECTION_ERRORS = (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.BusyLoadingError)
 _SERVER_ERRORS: dict[str, type[exceptions.ResponseError]] = {
@@ -151,23 +148,8 @@ class Renewed:
         if not (self.blocking if blocking is None else blocking):
             return False, None
         if blocking_timeout is None or blocking_timeout > MAX_SECONDS:
-            return FOR_EVER
+            return True, None
         return True, max(_as_float(blocking_timeout), 0.0)
-
-    def _refuse_endless(self, wait: tuple[bool, float | None], candidates: Iterable[Grant | None]) -> Steps[None]:
-        """Raise LockAlreadyHeld if the caller would wait without limit for its own release of a renewed lock."""
-        if wait != FOR_EVER:
-            return
-        for grant in candidates:
-            if grant is not None and grant.held_by_caller and grant.timeout >= RENEWED_FROM_S:
-                with redis_pys_errors("acquire", self.name):
-                    if (yield from operations.owned(grant)):
-                        raise LockAlreadyHeld(
-                            f"The lock {quoted(self.name)} is held by this very caller, who would wait for ever (see "
-                            "thread_local)",
-                            self.name,
-                        )
-                return
 
     def _attempt(self, sleep: Any, wait: tuple[bool, float | None], token: Any) -> Steps[bool]:
         """Acquire the lock; return True if it was granted."""

@@ -55,11 +55,6 @@ class Grant(BaseLock):
         lease = self.lease
         return lease.state in (State.RELEASED, State.EXPORTED) or lease.loss in _KEY_MAY_EXIST
 
-    @property
-    def held_by_caller(self) -> bool:
-        """True if the calling thread or task holds the grant, so that no other will release it."""
-        return self.lease.owner is self._caller() and self.is_held
-
     def let_go(self) -> Steps[None]:
         """End the renewals, before a release by redis-py's own script."""
         return ask(self, partial(self._engine.export, self._to_change("release")))

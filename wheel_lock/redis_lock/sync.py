@@ -49,7 +49,6 @@ class Lock(Renewed, redis.lock.Lock):
         """
         sleep = self.sleep if sleep is None else sleep
         wait = self._wait_limit(blocking, blocking_timeout)
-        run(self._refuse_endless(wait, (*self._kept.copy(), self._latest())))
         if self.polls:
             token = new_token() if token is None else token
             return bool(super().acquire(sleep, blocking, blocking_timeout, token))

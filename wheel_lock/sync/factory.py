@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Unpack
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.locks.base import OnLost, checked_callback
+from wheel_lock.locks.base import OnLost
+from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.locks.factory import allowed_options, named_options, semaphore_of, type_and_options
 from wheel_lock.locks.leader import LeaderTerms
 from wheel_lock.options import LockTerms, OwnedTerms, SharedTerms

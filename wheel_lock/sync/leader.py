@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from wheel_lock.errors import quoted
-from wheel_lock.locks.leader import BaseCandidate, BaseLeader, BaseLeadership, Term, checked_plain
+from wheel_lock.locks.leader import BaseCandidate, BaseLeader, BaseLeadership, Term
 from wheel_lock.runtime.timer_threads import on_timer_thread
 from wheel_lock.sync.call import ThreadSide, run
 from wheel_lock.sync.lock import Lock
@@ -52,12 +52,6 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
     _elected: threading.Thread | None = None
     _thread: threading.Thread | None = None
     _pid = 0
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        checked_plain("on_elected", self._on_elected)
-        checked_plain("on_demoted", self._on_demoted)
-        checked_plain("on_error", self._on_error)
 
     def start(self) -> Self:
         """Begin to campaign in the background, and return the candidate.

@@ -73,7 +73,8 @@ class Lock(ReleasedByBlock, BaseLock):
             True if it was acquired.
 
         Raises:
-            LockAlreadyHeld: This thread holds it already through this object.
+            LockAlreadyHeld: This thread holds it already: through this object, or through another one, whose release a wait
+                without a limit would never see.
             LockUnavailable, LockTimeout: The server could not be reached, or did not answer, within the longest wait or the
                 context's ``response_timeout``. If it has granted the lock all the same, the lock is released.
             LockServerError: The server refused the command itself.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.engine.rig import BUSY, FINE, GONE, OK, START, TICK_S, Rig, array, failure
+from tests.support.logged import logged
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockLost, LossReason
 from wheel_lock.lease import Lease, Owner, State, local_deadline
 from wheel_lock.lock_types import FENCED
+from wheel_lock.runtime.notifier import NOTIFIER
 
 BELIEF_S = 3.0 * 0.99 - 0.002  # how long a lease with a timeout of 3 s is believed in, from before it was sent
 
@@ -293,6 +296,29 @@ def test_an_abandoned_lease_in_an_unanswered_renewal_is_released_when_that_is_co
     rig.reply("renew", FINE)
     assert rig.server.one("release_many").pairs == [(b"a", lease.token)]
     assert len(rig.told) == 1
+
+
+def test_many_abandoned_leases_are_one_record(rig: Rig) -> None:
+    leases = [rig.hold(f"shard:{number}") for number in range(7)]
+    with logged() as log, pytest.warns(ResourceWarning, match="abandoned") as warned:
+        for lease in leases:
+            rig.post(partial(rig.engine.abandon, lease))
+        assert len(rig.told) == 7
+        rig.go_on(0.1)
+        assert not log.said("abandoned")
+        rig.go_on(0.5)
+        [text] = log.said("abandoned")
+        assert NOTIFIER.drain(10.0)
+    assert text.startswith("lost 7 locks: 'shard:0', 'shard:1'")
+    assert len(warned) == 7
+
+
+def test_an_abandoned_lease_is_in_the_log_at_the_end_of_the_interpreter(rig: Rig) -> None:
+    lease = rig.hold("a")
+    with logged() as log, pytest.warns(ResourceWarning, match="abandoned"):
+        rig.post(lambda: rig.engine.abandon(lease))
+        rig.post(lambda: rig.engine.end(1.0, Future(lambda: None)))
+        assert log.said("abandoned")
 
 
 def test_a_fenced_grant_carries_its_fence_to_the_loss(rig: Rig) -> None:

@@ -30,6 +30,7 @@ class Acquire(CallerRequest):
         retry_ms: The number of milliseconds after which a refused try is to be repeated at the latest, if known.
         caller_until: The caller's time limit, in seconds of the timer's clock; None if it has none.
         cut_short: True if the try ended because of its caller's time limit, which does not concern other callers.
+        patient: False if its caller does not wait: a server that refuses connections is an answer then.
         on_found: Called with the type of the key if that is not this lock type's and expires; None to ignore it.
     """
 
@@ -44,6 +45,7 @@ class Acquire(CallerRequest):
         "future",
         "leases",
         "on_found",
+        "patient",
         "retry_ms",
     )
 
@@ -65,6 +67,7 @@ class Acquire(CallerRequest):
         self._waiter_ttl_ms = waiter_ttl_ms
         self.future: Future[bool] = future
         self.retry_ms: int | None = None
+        self.patient: bool = True
         self.caller_until: float | None = None
         self.cut_short: bool = False
         self._hurried = False  # the caller's time limit comes before that of requests
@@ -76,6 +79,9 @@ class Acquire(CallerRequest):
     def lease(self) -> Lease:
         """The only lease, or the first."""
         return self.leases[0]
+
+    def outlasts_refusal(self, *, first: bool) -> bool:
+        return self.patient and (not first or self.caller_until is not None)
 
     def node_on(self, shard: Shard) -> Node:
         return shard.acquiring_node

@@ -25,7 +25,7 @@ from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.protocol.resp import LONG_TEXT, MalformedReply, Reply, error_text
 from wheel_lock.protocol.scripts import Command, rights_call
-from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.protocol.server_errors import ServerError, remedy_for
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.wheel import WheelEntry
@@ -62,10 +62,17 @@ def no_answer(node: Node, name: str | bytes | None, limit_s: float) -> LockTimeo
     return LockTimeout(f"{node.connector.describe()} did not answer within {limit_s:.3g} s (lock {quoted(name)})", name)
 
 
+def _with_remedy(error: Exception) -> str:
+    """Return the text of an error, and what to do about it, if that is known."""
+    text, remedy = error_text(error, LONG_TEXT), remedy_for(error)
+    return text if remedy is None else f"{text.rstrip('.')}: {remedy}"
+
+
 def unavailable(node: Node, name: str | bytes | None, cause: Exception) -> LockUnavailable:
-    """Return the error for a caller whose request cannot be sent."""
-    why = error_text(cause, LONG_TEXT)
-    error = LockUnavailable(f"No connection to {node.connector.describe()}: {why} (lock {quoted(name)})", name)
+    """Return the error for a caller whose request cannot be sent, or is refused again and again."""
+    address = node.connector.describe()
+    where = f"{address} can serve nothing" if isinstance(cause, ServerError) else f"No connection to {address}"
+    error = LockUnavailable(f"{where}: {_with_remedy(cause)} (lock {quoted(name)})", name)
     error.__cause__ = cause
     return error
 
@@ -73,7 +80,7 @@ def unavailable(node: Node, name: str | bytes | None, cause: Exception) -> LockU
 def why_unsent(node: Node, limit_s: float) -> Exception:
     """Return why a request could not be sent, or was refused, for ``limit_s`` seconds."""
     why = "refused again and again" if node.connected else "not connected"
-    return node.last_error or TimeoutError(f"{why} within {limit_s:.3g} s")
+    return node.last_error or node.refusal or TimeoutError(f"{why} within {limit_s:.3g} s")
 
 
 class Request(WheelEntry):
@@ -169,6 +176,13 @@ class Request(WheelEntry):
     def may_wait(self) -> bool:
         """True if the request waits for room in a full connection. False for requests about held leases."""
         return False
+
+    def outlasts_refusal(self, *, first: bool) -> bool:
+        """Return whether the request waits for a server that refuses connections, up to its time limit.
+
+        ``first`` is True if there has been no connection to it: then nobody but a caller with a limit of its own waits.
+        """
+        return not first
 
     @property
     def awaited(self) -> bool:
@@ -523,7 +537,7 @@ def refused_by_server(
     """Return the exception for a caller: the server's error, and the commands that the user may not call."""
     names = ", ".join(sorted(missing)).upper()
     lacks = f"; the user may not call {names}" if names else ""
-    return LockServerError(f"{error_text(error)}{lacks} (lock {quoted(name)})", name, code=error.code)
+    return LockServerError(f"{_with_remedy(error)}{lacks} (lock {quoted(name)})", name, code=error.code)
 
 
 def needs_of(lock_type: LockType, lease: Lease, *, renewed: bool) -> frozenset[str]:

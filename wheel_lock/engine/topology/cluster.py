@@ -129,6 +129,7 @@ class ClusterRouter(SingleRouter):
                 request.resend()
             return True
         if code in _RETRIED:
+            request.node.refusal = error
             self.refresh()
             # With slot migration in progress, a script may have deleted the key: its next command for it is refused.
             return request.retry_after(_PAUSE_S, maybe_executed=error.in_script and code != "READONLY")

@@ -77,6 +77,7 @@ class FirstTry(PlainAcquire):
         self.cut_short = self._hurried = self._counted = False
         self.on_found: Callable[[str], object] | None = None
         self._token_given = token_given
+        self.patient: bool = blocking
         self._blocking = blocking
         self._caller = future
         self._waiter: Waiter | None = None

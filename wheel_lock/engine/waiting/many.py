@@ -42,6 +42,9 @@ class NameWaiter(Waiter):
         if self._admitted():
             self._queues.open(self).join(self)
 
+    def _refuse_endless(self) -> None:
+        """Do nothing: the bulk acquire has asked about all of its names together."""
+
     def time_up(self) -> None:
         """End the wait as its queue ends those whose time is up: perhaps after one last try."""
         if self.queue is not None:
@@ -140,6 +143,9 @@ class AcquireEach(BulkCall, WheelEntry):
         self._held = first.take_granted()
         self._refused = [lease for lease in self._leases if lease.state is State.REFUSED]
         self._leases.clear()
+        if self._until is None and self._refused:
+            names = [lease.name for lease in self._refused]
+            self.table.refuse_endless(self._refused[0].owner, names, self._fail, len(self._held))
         self._begin_some()
 
     def _begin_some(self) -> None:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.look import look_at
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.fair_queue import FairWaitQueue
+from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue, WaitQueue
 from wheel_lock.engine.waiting.waiter import FirstWaiter, Waiter
 from wheel_lock.errors import ContextClosed, TooManyLocks, WheelLockError, copied, internal_error
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import Contention
+from wheel_lock.lock_types.holders import LockState
 from wheel_lock.net.pubsub import Listener, PubSub
 from wheel_lock.runtime.failures import contain, guarded
+
+_LOOK_S = 1.0  # the longest time for which the holder of a lock is asked for
 
 
 class WaitQueueRegistry:
@@ -25,6 +32,7 @@ class WaitQueueRegistry:
         pubsub: The subscriptions that wake waiters.
 
     Attributes:
+        long_waits: Warns of waits that last for long.
         in_flight: By queue key, the waiter that makes the first try while there is no queue.
         pollers: The waiters that poll.
         queues: The wait queues, by queue key.
@@ -34,6 +42,7 @@ class WaitQueueRegistry:
     def __init__(self, table: LeaseTable, pubsub: PubSub) -> None:
         self.table = table
         self.pubsub = pubsub
+        self.long_waits: LongWaits = LongWaits(table.state, self._longest, self._look)
         self.after_fork_in_child()
 
     def after_fork_in_child(self) -> None:
@@ -62,6 +71,15 @@ class WaitQueueRegistry:
             if (began_at := first.began_at) is not None:
                 found.append((first.name or b"", 1, began_at))
         return found
+
+    def _longest(self) -> list[Waiter]:
+        """Return the longest wait for each name. A candidate of an election stands by, and is none."""
+        firsts = [next((waiter for waiter in queue if not waiter.stands_by), None) for queue in self.queues.values()]
+        pollers = sorted(self.pollers, key=attrgetter("began_at"), reverse=True)  # of one name the last one counts
+        return [waiter for waiter in (*pollers, *firsts) if waiter is not None and not waiter.stands_by]
+
+    def _look(self, name: str | bytes, future: Future[list[LockState]]) -> None:
+        look_at(self.table, [name], _LOOK_S, future)
 
     def find(self, queue_key: bytes) -> BaseWaitQueue | None:
         """Return the queue of ``queue_key`` if it has waiters, or its lock is held by this process; else None."""

@@ -15,7 +15,8 @@ from wheel_lock.engine.requests.acquire import Acquire, PlainAcquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, acquiring_node_of, least_s, no_answer
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.state import EngineState
-from wheel_lock.errors import WheelLockError, copied, internal_error, quoted
+from wheel_lock.engine.waiting.long_waits import LongWaits
+from wheel_lock.errors import LockAlreadyHeld, WheelLockError, copied, internal_error, quoted
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.net.node import Node
@@ -58,6 +59,7 @@ class Registry(Protocol):
 
     table: LeaseTable
     pubsub: PubSub
+    long_waits: LongWaits
     in_flight: dict[bytes, FirstWaiter]
     pollers: set[Waiter]
     waiting: int
@@ -163,6 +165,11 @@ class Waiter(WheelEntry):
         return self._template[0].name
 
     @property
+    def stands_by(self) -> bool:
+        """True if its caller is content to wait."""
+        return self._template[0].owner.stands_by
+
+    @property
     def _polls(self) -> bool:
         return self.options.retry_every_s is not None
 
@@ -231,6 +238,7 @@ class Waiter(WheelEntry):
             request = self._new_try(leases, tried, waiting)
         self._request = request
         request.caller_until = self.until
+        request.patient = self._blocking
         if self._blocking:
             request.on_found = self._warn_of_other_type
         self._attempts += 1
@@ -343,7 +351,28 @@ class Waiter(WheelEntry):
         error = self._queues.admission_error(self.key)
         if error is not None:
             self.fail(error)
-        return error is None
+            return False
+        self._queues.long_waits.watch()
+        # Readers and permits are not asked about: an owner's reads are one hold, and it may have several permits.
+        if (
+            self.until is None
+            and self.options.max_attempts is None
+            and self.lock_type.contention is not Contention.SHARED
+        ):
+            self._refuse_endless()
+        return True
+
+    def _refuse_endless(self) -> None:
+        """Fail the wait, which has no limit, if its caller waits for its own release."""
+        self.table.refuse_endless(
+            self._template[0].owner, [lease.name for lease in self._template], self._refused_endless
+        )
+
+    def _refused_endless(self, error: LockAlreadyHeld) -> None:
+        if not self.over:
+            if self.queue is not None:
+                self.queue.remove(self)
+            self.fail(error)
 
     def _poll(self) -> None:
         now, pause_s = self.table.timer.clock.now(), self.options.retry_every_s

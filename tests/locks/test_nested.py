@@ -1,0 +1,100 @@
+"""Nested acquires of one name through several objects: who would wait for its own release is told at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.backend import LONG_S, Backend
+from tests.support.callers import Caller
+from tests.support.lock_types import NAME, make, traces
+from tests.support.waiting import eventually
+from wheel_lock import LockAlreadyHeld
+
+pytestmark = pytest.mark.servers("real")
+
+SELF_EXCLUDING = [
+    ("exclusive", "exclusive"),
+    ("exclusive", "reentrant"),
+    ("exclusive", "multi"),
+    ("reentrant", "exclusive"),
+    ("fair", "fair"),
+    ("multi", "exclusive"),
+    ("multi", "multi"),
+]
+
+
+def is_waiting(waits: Any, caller: Caller) -> bool:
+    """Whether the acquire goes on when the question for the holder has been answered, too."""
+    caller.context.lock(NAME).locked()  # its answer comes behind that of the question
+    return not waits.done() and caller.context.stats().waiting == 1
+
+
+@pytest.mark.parametrize(("outer", "inner"), SELF_EXCLUDING)
+def test_an_endless_wait_for_the_callers_own_release_is_refused(
+    backend: Backend, me: Caller, outer: str, inner: str
+) -> None:
+    held = make(me.locks, outer)
+    assert held.acquire()
+    before = traces(backend)
+    with pytest.raises(LockAlreadyHeld, match="by this very thread or task"):
+        make(me.locks, inner).acquire()
+    assert held.is_held
+    assert me.context.stats().waiting == 0
+    eventually(lambda: traces(backend) == before)
+    held.release()
+
+
+@pytest.mark.parametrize("api", ["threads"], indirect=True)
+def test_a_polling_wait_and_a_bulk_acquire_are_refused_too(me: Caller) -> None:
+    held = me.locks.lock(NAME)
+    held.acquire()
+    with pytest.raises(LockAlreadyHeld):
+        me.locks.lock(NAME, retry_every=0.05).acquire()
+    for together in (False, True):
+        with pytest.raises(LockAlreadyHeld):
+            me.locks.acquire_many(
+                ["shard:1", NAME, "shard:2"], blocking=True, all_or_nothing=together, thread_local=True
+            )
+        eventually(lambda: me.context.stats().held == 1)
+    assert held.release()
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [({}, {"blocking_timeout": LONG_S}), ({"renew": False, "timeout": LONG_S}, {}), ({"thread_local": False}, {})],
+    ids=["a wait with a limit", "a lock that expires", "a lock of nobody"],
+)
+def test_a_wait_that_may_end_goes_on(me: Caller, another: Caller, outer: Any, inner: Any) -> None:
+    held = me.locks.lock(NAME, **outer)
+    held.acquire()
+    waits = me.locks.lock(NAME, **inner).acquire.begin()
+    assert is_waiting(waits, another)
+    me.context.force_release(NAME)
+    assert waits.result(LONG_S)
+
+
+def test_a_wait_for_another_owner_goes_on(me: Caller, another: Caller) -> None:
+    held = another.locks.lock(NAME)
+    held.acquire()
+    waits = me.locks.lock(NAME).acquire.begin()
+    assert is_waiting(waits, another)
+    held.release()
+    assert waits.result(LONG_S)
+
+
+def test_a_wait_for_who_has_taken_the_key_goes_on(backend: Backend, me: Caller, another: Caller) -> None:
+    held = me.locks.lock(NAME, timeout=LONG_S)
+    held.acquire()
+    backend.view.set(NAME, "somebody", px=200)
+    assert me.locks.lock(NAME).acquire()
+
+
+def test_a_second_permit_of_one_owner_is_waited_for(me: Caller, another: Caller) -> None:
+    first = make(me.locks, "semaphore")
+    first.acquire()
+    waits = make(me.locks, "semaphore").acquire.begin()
+    assert is_waiting(waits, another)
+    another.locks.semaphore(NAME, 1).set_permits(2)
+    assert waits.result(LONG_S)

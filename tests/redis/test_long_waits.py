@@ -1,0 +1,107 @@
+"""The WARNING about waits that last for long, on a clock that is moved by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.backend import LONG_S, Backend, Clock
+from tests.support.callers import NewCaller
+from tests.support.logged import logged
+from tests.support.waiting import eventually
+from wheel_lock import ContextClosed, LockContext
+
+pytestmark = pytest.mark.servers("real")
+
+Stepped = tuple[LockContext, Clock]
+
+
+@pytest.fixture
+def stepped(backend: Backend) -> Stepped:
+    return backend.stepped_context(label="billing")
+
+
+@pytest.fixture
+def rival(backend: Backend) -> LockContext:
+    return backend.context(owner="billing@host-7", readable_owner=True)
+
+
+@pytest.mark.parametrize("kind", ["lock", "fair_lock", "polling"])
+def test_ten_seconds_are_said_once_with_the_holder(
+    stepped: Stepped, rival: LockContext, new_caller: NewCaller, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    context, clock = stepped
+    held = (rival.fair_lock if kind == "fair_lock" else rival.lock)("order:42", 60.0)
+    held.acquire()
+    terms: dict[str, Any] = {"retry_every": 0.5} if kind == "polling" else {}
+    waits = []
+    for _ in range(2):
+        locks = new_caller(context).locks
+        waits.append((locks.fair_lock if kind == "fair_lock" else locks.lock)("order:42", **terms).acquire.begin())
+    with logged() as log:
+        clock.advance(9.5)
+        assert not log.said("waiting for")
+        clock.advance(2.0)
+        eventually(lambda: log.said("waiting for"), LONG_S)
+        for _ in range(20):
+            clock.advance(1.0)
+        [text] = log.said("waiting for")
+    assert text.startswith("waiting for 'order:42' for 1")
+    assert "held by billing@host-7 for another" in text
+    record: Any = next(record for record in caplog.records if getattr(record, "event", None) == "long_wait")
+    assert (record.event, record.context, record.lock_name, record.locks) == ("long_wait", "billing", "order:42", 1)
+    holder = held.holder()
+    assert holder is not None
+    assert record.token_id == holder.token_id
+    context.close()
+    assert all(isinstance(wait.exception(LONG_S), ContextClosed) for wait in waits)
+
+
+def test_several_names_are_one_record(stepped: Stepped, rival: LockContext, new_caller: NewCaller) -> None:
+    context, clock = stepped
+    names = [f"shard:{number}" for number in range(3)]
+    rival.acquire_many(names, 60.0)
+    for name in names:
+        new_caller(context).locks.lock(name).acquire.begin()
+    with logged() as log:
+        clock.advance(12.0)
+        eventually(lambda: log.said("waiting for"), LONG_S)
+        [text] = log.said("waiting for")
+    assert text.startswith("waiting for 3 locks, among them 'shard:")
+    context.close()
+
+
+def test_a_wait_that_has_ended_and_a_candidate_who_stands_by_are_not_said(
+    stepped: Stepped, rival: LockContext, new_caller: NewCaller
+) -> None:
+    context, clock = stepped
+    held = rival.lock("order:42", 60.0)
+    held.acquire()
+    rival.lock("leader", 60.0).acquire()
+    waits = new_caller(context).locks.lock("order:42").acquire.begin()
+    with context.leader("leader"), logged() as log:
+        eventually(lambda: context.stats().waiting == 2)
+        clock.advance(9.0)
+        held.release()
+        assert waits.result(LONG_S)
+        clock.advance(30.0)
+        assert not log.said("waiting for")
+
+
+def test_a_second_long_wait_for_the_name_is_said_again(
+    stepped: Stepped, rival: LockContext, new_caller: NewCaller
+) -> None:
+    context, clock = stepped
+    caller = new_caller(context)
+    with logged() as log:
+        for number in (1, 2):
+            held = rival.lock("order:42", 60.0)
+            held.acquire()
+            lock = caller.locks.lock("order:42")
+            waits = lock.acquire.begin()
+            clock.advance(12.0)
+            eventually(lambda said=number: len(log.said("waiting for")) == said, LONG_S)  # type: ignore[misc]
+            held.release()
+            assert waits.result(LONG_S)
+            lock.release()
