@@ -21,7 +21,7 @@ from tests.support.backend import Backend
 from tests.support.background import in_a_fork
 from tests.support.waiting import eventually
 from wheel_lock import ContextClosed, LockContext
-from wheel_lock.locks.debug_socket import MAX_PATH_BYTES, _own_directory
+from wheel_lock.locks.debug_socket import MAX_PATH_BYTES, DebugServer, _own_directory
 
 
 def asked(path: str | Path, *lines: bytes) -> list[dict[str, object]]:
@@ -85,11 +85,17 @@ def test_a_failure_costs_one_client(
     assert "could not be answered" in caplog.text
 
 
+def server_of(context: LockContext) -> DebugServer:
+    server = context._engine.debug_socket
+    assert isinstance(server, DebugServer)
+    return server
+
+
 def test_an_accept_that_fails_is_repeated_after_a_pause(
     labelled: LockContext, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = labelled.serve_debug(short_dir / "top.sock")
-    listener = labelled._engine.debug_socket._listener
+    listener = server_of(labelled)._listener
     accept, attempts = type(listener).accept, list[float]()
 
     def without_descriptors(self: socket.socket) -> object:
@@ -109,7 +115,7 @@ def test_a_socket_whose_thread_has_ended_is_made_anew(
     labelled: LockContext, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = labelled.serve_debug(short_dir / "top.sock")
-    selector = labelled._engine.debug_socket._selector
+    selector = server_of(labelled)._selector
     monkeypatch.setattr(selector, "select", lambda timeout: sys.exit())
     eventually(lambda: labelled._engine.debug_socket is None)
     assert labelled.serve_debug() != path

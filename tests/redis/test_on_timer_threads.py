@@ -17,6 +17,7 @@ from tests.support.background import PATIENCE_S, Background
 from tests.support.timers import Garbage, NewTimer, ask, drain
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
+from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import EmbeddedServer, ManualClock, fake_context
 
@@ -191,12 +192,14 @@ def test_a_timer_is_stopped_on_the_thread_of_another_without_waiting(
 
 def test_counters_are_read_without_waiting(own: LockContext) -> None:
     locked(own).release()
-    own._engine.direct._moves |= 1  # as in the middle of a count, which a finaliser has interrupted
+    path = own._engine.direct
+    assert isinstance(path, DirectPath)
+    path._moves |= 1  # as in the middle of a count, which a finaliser has interrupted
     began = time.monotonic()
     reads = on(own.timer, lambda: [own.stats() for _ in range(20)])
     assert len(reads) == 1
     assert time.monotonic() - began < 1.0  # a read that waits takes 0.1 s at least
-    own._engine.direct._moves += 1
+    path._moves += 1
 
 
 # Finalisers, as they come about
