@@ -19,7 +19,7 @@ A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., object])
 
 _AFTER_AWAIT = 3
-_RESUME_IS_KNOWN = sys.implementation.name == "cpython" and sys.version_info < (3, 15)
+_RESUME_IS_KNOWN = sys.implementation.name == "cpython" and sys.version_info < (3, 16)
 
 
 def uninterrupted_start(function: F) -> F:
