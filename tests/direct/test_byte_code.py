@@ -1,7 +1,7 @@
 """Between its look at the other side and its own write, neither side of the path can be stopped: no call comes in between.
 
 CPython changes threads, and runs handlers of signals, when an instruction checks the *eval breaker*: CALL and its kin after
-the call, RESUME at the start of a function, and jumps back, in 3.11 to 3.13 alike. Garbage is collected at the same places,
+the call, RESUME at the start of a function, and jumps back, in 3.11 to 3.15 alike. Garbage is collected at the same places,
 or in 3.11 at allocations of containers. So between a look and the write that depends on it there may be nothing but
 instructions that read and write local variables, constants and slots, and jumps forward.
 """
@@ -25,7 +25,7 @@ from wheel_lock.lease import Lease, State
 pytestmark = pytest.mark.skipif(sys.implementation.name != "cpython", reason="no other interpreter has a direct path")
 
 _HARMLESS = re.compile(
-    r"LOAD_(FAST|CONST|GLOBAL|ATTR|DEREF|SMALL_INT)\w*|STORE_(FAST|ATTR)\w*|POP_JUMP(_FORWARD)?_IF_\w+|JUMP_FORWARD"
+    r"LOAD_(FAST|CONST|COMMON_CONSTANT|GLOBAL|ATTR|DEREF|SMALL_INT)\w*|STORE_(FAST|ATTR)\w*|POP_JUMP(_FORWARD)?_IF_\w+|JUMP_FORWARD"
     r"|IS_OP|COPY|SWAP|NOP|CACHE|EXTENDED_ARG|POP_TOP|TO_BOOL|UNARY_NOT|NOT_TAKEN"
 )
 _ENDS = re.compile(r"RETURN_\w+|RAISE_VARARGS|RERAISE")

@@ -18,6 +18,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -39,6 +40,7 @@ _LONGEST_INBOX_S = 0.01
 _INBOX_STEP = 16  # messages between two readings of the clock
 _LONGEST_SLEEP_S = 24 * 3600.0  # selectors refuse more than 2**31 milliseconds
 _LINGER_S = 0.02  # a longer sleep is ended by any change, and the thread sleeps no longer while there are changes
+_SHUTDOWN = "interpreter shutdown"  # in the text of the exceptions of Python 3.12 and newer, which start no thread then
 AWAKE, LONG = -math.inf, math.inf  # in place of the time until which the thread sleeps
 
 
@@ -481,7 +483,8 @@ class Loop:
         completed = self._completed
         self._reset()
         log = partial(
-            logger.critical,
+            logger.log,
+            logging.DEBUG if _SHUTDOWN in str(error) else logging.CRITICAL,
             "the thread %s died of %r: every lock that it kept is lost; the next call starts it again",
             self.name,
             error,
@@ -499,7 +502,8 @@ class Loop:
         finally:
             self._sole.end()  # not earlier: until here no other thread may be started
             if self._unread:
-                self._start()
+                with suppress(RuntimeError):  # no thread can be started: the next call tries again
+                    self._start()
 
     def _forked(self) -> None:
         """Start empty in a forked child: threads, timeouts and sockets belong to the parent."""
