@@ -2,8 +2,8 @@
 
 CPython (3.11 to 3.15) runs such a handler in the main thread at the start of a function, after a call of a C function, and
 at the start of a loop's iteration, and not between any other two instructions. Methods that must complete although they are
-interrupted rely on that: their whole body is a ``try`` that hands the work over to the engine, and the statements behind its
-last call cannot be interrupted.
+interrupted rely on that: their whole body is a ``try`` that hands the work over to the engine, and the statements behind
+its last call cannot be interrupted.
 """
 
 from __future__ import annotations
