@@ -13,6 +13,7 @@ from redis.exceptions import LockError
 from wheel_lock.asyncio import AsyncContext
 from wheel_lock.decorator import Locked
 from wheel_lock.engine.engine import ENGINES, Engine
+from wheel_lock.exclusion import exclusively
 from wheel_lock.holder import Holder
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
@@ -197,13 +198,17 @@ class LockContext(ThreadLocks, ThreadContext):
         pool: Any = getattr(client, "connection_pool", client)
         context: LockContext | None = getattr(pool, _SHARED, None)
         if context is None or context.closed:
-            with _shared_lock:
-                context = getattr(pool, _SHARED, None)
-                if context is None or context.closed:
-                    context = cls(client)
-                    if context._connector.let_go(client, pool):
-                        context._client = client  # a cycle that the client has anyway
-                    setattr(pool, _SHARED, context)
+            return exclusively(_shared_lock, cls._new_shared, client, pool)
+        return context
+
+    @classmethod
+    def _new_shared(cls, client: AnyClient, pool: Any) -> LockContext:
+        context: LockContext | None = getattr(pool, _SHARED, None)
+        if context is None or context.closed:  # else another thread has made it meanwhile
+            context = cls(client)
+            if context._connector.let_go(client, pool):
+                context._client = client  # a cycle that the client has anyway
+            setattr(pool, _SHARED, context)
         return context
 
     @classmethod

@@ -274,36 +274,6 @@ def test_what_interrupts_a_threads_start_reaches_the_caller(
     assert seen == ["KeyboardInterrupt", "TimeIsUp"]
 
 
-def test_who_gets_no_thread_leaves_the_one_that_another_has_started_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    notifier, seen = Notifier(), list[threading.Thread]()
-
-    class Threads(dict[None, threading.Thread]):
-        """Where somebody else, or a finaliser, posts just after it has been looked up that there is no thread."""
-
-        def get(self, key: None, default: Any = None) -> Any:
-            found = super().get(key, default)
-            if refused and not meanwhile:
-                meanwhile.append(True)
-                notifier.post(lambda: seen.append(threading.current_thread()))
-                eventually(lambda: len(seen) == 2, message="both calls are run")
-            return found
-
-    refused, meanwhile = list[bool](), list[bool]()
-    threads = Threads()
-    monkeypatch.setattr(notifier, "_threads", threads)
-
-    def no_thread(*arguments: object) -> None:
-        monkeypatch.undo()
-        monkeypatch.setattr(notifier, "_threads", threads)
-        refused.append(True)
-        raise MemoryError
-
-    monkeypatch.setattr("wheel_lock.runtime.notifier.new_thread", no_thread)
-    notifier.post(lambda: seen.append(threading.current_thread()))
-    assert meanwhile
-    assert notifier._thread is seen[0]
-
-
 def test_a_call_may_post_and_is_run_to_its_end_first() -> None:
     seen: list[str] = []
 

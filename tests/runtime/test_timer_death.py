@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -40,6 +41,26 @@ def test_a_thread_that_is_killed_or_exits_says_so(
     assert timer.name in message
     assert (error or SystemExit).__name__ in message
     started(timer)
+
+
+def test_a_thread_that_the_end_of_the_interpreter_refuses_is_no_death(
+    new_timer: NewTimer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timer = new_timer()
+    ends = True
+
+    def start(self: threading.Thread, original: Callable[[threading.Thread], None] = threading.Thread.start) -> None:
+        if ends and self.name == timer.name:
+            raise RuntimeError("can't create new thread at interpreter shutdown")  # as Python 3.12 and newer do
+        original(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    timer.post(list)
+    eventually(lambda: timer.deaths >= 1)
+    ends = False
+    started(timer)
+    drain()
+    assert messages(caplog, logging.WARNING) == []
 
 
 def test_the_next_call_starts_it_again(timer: HashedWheelTimer, clock: ManualClock) -> None:

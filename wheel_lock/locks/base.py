@@ -15,6 +15,7 @@ from typing import ClassVar, NoReturn
 from wheel_lock.engine.future import Future, end_quietly
 from wheel_lock.engine.interfaces import LockEngine, Wait, group_of
 from wheel_lock.errors import LockAlreadyHeld, LockLost, LockNotHeld, LossReason, WheelLockError, WrongThread, quoted
+from wheel_lock.exclusion import exclusively
 from wheel_lock.lease import EXTENDING, NOBODY, Group, Lease, Owner, State
 from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import LockType
@@ -208,12 +209,7 @@ class BaseLock(Side):
 
     def _take(self, lease: Lease) -> None:
         """Keep a new lease. The leases of other owners are kept, too, so that each owner sees the loss of its own."""
-        with _taking:
-            old, owner = self._lease, lease.owner
-            if old is None or (old.owner is owner and owner is not NOBODY):
-                self._lease = lease  # as _keep() does
-            else:
-                self._keep(lease)
+        exclusively(_taking, self._keep, lease)
 
     def _disown(self, leases: Sequence[Lease] | None) -> None:
         """Forget ``leases``, which an interrupted caller may have kept already and which are released."""

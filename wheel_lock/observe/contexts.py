@@ -7,10 +7,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from wheel_lock.exclusion import Lock, exclusively
 from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import Counters
 
@@ -108,7 +108,7 @@ class ContextRegistry:
         self._ended: deque[tuple[str, Counters]] = deque(maxlen=_MOST_ENDED)
         self._sums: dict[str, Counters] = {}
         self._read = False
-        self.lock: AbstractContextManager[object] = threading.RLock()
+        self.lock: Lock = threading.RLock()
 
     def add(self, engine: Observed) -> None:
         """Add an engine, which is removed when it is collected. O(1)."""
@@ -128,25 +128,27 @@ class ContextRegistry:
 
     def readings(self) -> list[Reading]:
         """Return one reading for each label that an uncollected context has, in the order of labels."""
-        with self.lock:
-            self._read = True
-            found: dict[str, Reading] = {}
-            # None of them is collected until the counters of those that have ended have been read, so none counts twice.
-            engines = list(self)
-            for engine in engines:
-                reading = found.get(engine.label)
-                if reading is None:
-                    reading = found[engine.label] = Reading(engine.label)
-                engine.read_into(reading)
-            sums = {label: counted for label, counted in self._sums.items() if label in found}
-            while self._ended:
-                label, counters = self._ended.popleft()
-                if label in found:
-                    sums.setdefault(label, Counters()).merge(counters)
-            self._sums = sums
-            for label, counted in sums.items():
-                found[label].counters.merge(counted)
-            return [found[label] for label in sorted(found)]
+        return exclusively(self.lock, self._readings)
+
+    def _readings(self) -> list[Reading]:
+        self._read = True
+        found: dict[str, Reading] = {}
+        # None of them is collected until the counters of those that have ended have been read, so none counts twice.
+        engines = list(self)
+        for engine in engines:
+            reading = found.get(engine.label)
+            if reading is None:
+                reading = found[engine.label] = Reading(engine.label)
+            engine.read_into(reading)
+        sums = {label: counted for label, counted in self._sums.items() if label in found}
+        while self._ended:
+            label, counters = self._ended.popleft()
+            if label in found:
+                sums.setdefault(label, Counters()).merge(counters)
+        self._sums = sums
+        for label, counted in sums.items():
+            found[label].counters.merge(counted)
+        return [found[label] for label in sorted(found)]
 
     def after_fork_in_child(self) -> None:
         """In a forked child: replace the lock, which another thread of the parent may have held."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
+from wheel_lock.exclusion import exclusively
 from wheel_lock.observe.contexts import CONTEXTS
 from wheel_lock.observe.metrics import METRICS, Metric
 from wheel_lock.observe.stats import Histogram
@@ -141,21 +142,23 @@ class _Histograms:
 
     def record(self) -> None:
         """Record what has been counted since the last call."""
-        with CONTEXTS.lock:  # two readers may collect at the same time
-            recorded, readings = {}, CONTEXTS.readings()
-            for metric, instrument in self._instruments:
-                for reading in readings:
-                    for labels, value in metric.read(reading):
-                        assert isinstance(value, Histogram)
-                        key = (metric.name, reading.label, labels)
-                        before = self._recorded.get(key) or [0] * len(value.counts)
-                        recorded[key] = value.counts
-                        new = [max(now - then, 0) for now, then in zip(value.counts, before, strict=True)]
-                        attributes = _attributes(reading.label, metric, labels)
-                        for middle, times in zip(_middles(value), thinned(new, MOST_RECORDED), strict=True):
-                            for _ in range(times):
-                                instrument.record(middle, attributes)
-            self._recorded = recorded
+        exclusively(CONTEXTS.lock, self._record)  # two readers may collect at the same time
+
+    def _record(self) -> None:
+        recorded, readings = {}, CONTEXTS.readings()
+        for metric, instrument in self._instruments:
+            for reading in readings:
+                for labels, value in metric.read(reading):
+                    assert isinstance(value, Histogram)
+                    key = (metric.name, reading.label, labels)
+                    before = self._recorded.get(key) or [0] * len(value.counts)
+                    recorded[key] = value.counts
+                    new = [max(now - then, 0) for now, then in zip(value.counts, before, strict=True)]
+                    attributes = _attributes(reading.label, metric, labels)
+                    for middle, times in zip(_middles(value), thinned(new, MOST_RECORDED), strict=True):
+                        for _ in range(times):
+                            instrument.record(middle, attributes)
+        self._recorded = recorded
 
 
 def _middles(histogram: Histogram) -> list[float]:

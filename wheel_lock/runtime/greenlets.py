@@ -16,20 +16,18 @@ from time import monotonic
 from typing import Any, Protocol
 
 from wheel_lock.lease import Owner
-from wheel_lock.runtime.native import RLock, allocate_lock, get_ident, sleep, start_new_thread, threads_are_patched
+from wheel_lock.runtime.native import allocate_lock, get_ident, sleep, start_new_thread, threads_are_patched
 from wheel_lock.runtime.timer_threads import TIMER_THREADS, MustNotWait
 
 _HUB_CHECK_S = 1.0
 _EXIT_WAIT_S = 0.5
 _EXIT_POLL_S = 0.002
 
-_sending = RLock()  # held briefly: a hub's watcher is not closed while another thread uses it
 _main_hub: weakref.ref[Any] | None = None  # None until it is known
 
 
 def _after_fork() -> None:
-    global _sending, _main_hub
-    _sending = RLock()
+    global _main_hub
     _main_hub = None  # the forking thread may have been another one
     _with_hubs.clear()
 
@@ -62,43 +60,35 @@ class Gate(Protocol):
 class _HubGate:
     """A gate that blocks only the calling greenlet."""
 
-    __slots__ = ("_hub", "_open", "_watcher")
+    __slots__ = ("_hub", "_open", "_waiter")
 
     def __init__(self, hub: Any) -> None:
         self._hub = hub
         self._open = False
-        self._watcher: Any = None
+        self._waiter: Any = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         loop = self._hub.loop
-        waiter = modules["gevent.hub"].Waiter(self._hub)
-        timer = None
+        self._waiter = waiter = modules["gevent.hub"].Waiter(self._hub)
+        # A hub that watches nothing concludes that nothing will ever wake its greenlets.
+        watcher = loop.timer(timeout) if timeout >= 0 else loop.async_()
         try:
-            if timeout >= 0:
-                timer = loop.timer(timeout)
-                timer.start(waiter.switch, None)
-            self._watcher = loop.async_()
-            self._watcher.start(waiter.switch, None)
-            if not self._open:  # checked after the watcher has been started
+            watcher.start(waiter.switch, None)
+            if not self._open:  # checked after the waiter has been set
                 waiter.get()
             return self._open
         finally:  # also if Timeout or GreenletExit is thrown into the greenlet
-            watcher = self._watcher
-            with _sending:
-                self._watcher = None
-            if watcher is not None:
-                watcher.close()
-            if timer is not None:
-                timer.close()
+            watcher.close()
 
     def release(self) -> None:
         self._open = True
-        with _sending:
-            if self._watcher is not None:
-                try:
-                    self._watcher.send()
-                except Exception:
-                    pass  # the hub has been destroyed together with its greenlets
+        waiter = self._waiter
+        if waiter is not None:
+            try:
+                # Not through a watcher, which the greenlet may close at the same time. A waiter that has ended ignores it.
+                self._hub.loop.run_callback_threadsafe(waiter.switch, None)
+            except Exception:
+                pass  # the hub has been destroyed together with its greenlets
 
 
 def new_gate() -> Gate:

@@ -1,9 +1,9 @@
 """Interruptions: exceptions that a signal's handler raises in the middle of other code (Ctrl-C, the time limit of a job).
 
-CPython runs such a handler in the main thread at the start of a function, after a call of a C function, and at the start
-of a loop's iteration, and not between any other two instructions. Methods that must complete although they are interrupted
-rely on that: their whole body is a ``try`` that hands the work over to the engine, and the statements behind its last call
-cannot be interrupted.
+CPython (3.11 to 3.15) runs such a handler in the main thread at the start of a function, after a call of a C function, and
+at the start of a loop's iteration, and not between any other two instructions. Methods that must complete although they are
+interrupted rely on that: their whole body is a ``try`` that hands the work over to the engine, and the statements behind
+its last call cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., object])
 
 _AFTER_AWAIT = 3
-_RESUME_IS_KNOWN = sys.implementation.name == "cpython" and sys.version_info < (3, 15)
+_RESUME_IS_KNOWN = sys.implementation.name == "cpython" and sys.version_info < (3, 16)
 
 
 def uninterrupted_start(function: F) -> F:

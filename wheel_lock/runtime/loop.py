@@ -18,6 +18,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -28,8 +29,9 @@ from wheel_lock.runtime.dispatch import dispatch
 from wheel_lock.runtime.failures import FailureDomain, contain, log_failure
 from wheel_lock.runtime.greenlets import SystemThread, new_thread
 from wheel_lock.runtime.interruptions import finaliser
-from wheel_lock.runtime.notifier import GIVEN_UP, NOTIFIER, RUNS
+from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.poller import BOTH, EventWaker, Poller, SocketWaker, new_poller, new_waker
+from wheel_lock.runtime.sole_thread import SoleThread
 from wheel_lock.runtime.timer_threads import run_as_timer_thread
 from wheel_lock.runtime.weak_registry import WeakRegistry
 from wheel_lock.wheel import TickScale, Wheel
@@ -41,6 +43,7 @@ _LONGEST_INBOX_S = 0.01
 _INBOX_STEP = 16  # messages between two readings of the clock
 _LONGEST_SLEEP_S = 24 * 3600.0  # selectors refuse more than 2**31 milliseconds
 _LINGER_S = 0.02  # a longer sleep is ended by any change, and the thread sleeps no longer while there are changes
+_SHUTDOWN = "interpreter shutdown"  # in the text of the exceptions of Python 3.12 and newer, which start no thread then
 AWAKE, LONG = -math.inf, math.inf  # in place of the time until which the thread sleeps
 
 
@@ -120,10 +123,7 @@ class Loop:
         self._slots = slots
         self._threaded = threaded
         self._members: WeakRegistry[Member] = WeakRegistry()
-        self._thread: SystemThread | None = None
-        # Guards the start of the thread, which itself never waits for it. Reentrant, because a finaliser may run while its
-        # own thread holds the lock, and post or cancel.
-        self._lock: Any = native.RLock()
+        self._sole = SoleThread()
         self.stopped = False
         self._poller: Poller | None = None
         self._waker = new_waker()
@@ -154,9 +154,13 @@ class Loop:
         return self._threaded
 
     @property
+    def _thread(self) -> SystemThread | None:
+        return self._sole.thread
+
+    @property
     def in_thread(self) -> bool:
         """True if the caller runs on the timer's thread."""
-        thread = self._thread
+        thread = self._sole.get(None)
         return thread is not None and thread.ident == native.get_ident()
 
     @property
@@ -167,7 +171,7 @@ class Loop:
     @property
     def running(self) -> bool:
         """True if the thread runs."""
-        return self._thread is not None
+        return self._sole.launched or bool(self._sole)
 
     @property
     def busy(self) -> bool:
@@ -186,7 +190,7 @@ class Loop:
     @property
     def late_s(self) -> float:
         """Seconds for which an entry has been due; 0 if none is, or there is no thread. From any thread; a snapshot."""
-        due_at = self.next_due_at() if self._thread is not None else None
+        due_at = self.next_due_at() if self._sole else None
         return 0.0 if due_at is None else max(self.clock.now() - due_at, 0.0)
 
     def post(self, call: Callable[[], object], domain: FailureDomain | None = None) -> None:
@@ -200,7 +204,7 @@ class Loop:
         """
         message = (call, domain)  # before the inbox is looked up: an allocation may run a finaliser, which posts
         self._inbox.append(message)
-        if (self._sleeping and not self._woken) or self._thread is None:  # as rouse() asks: each operation passes here
+        if (self._sleeping and not self._woken) or not self._sole:  # as rouse() asks: each operation passes here
             self.rouse()
 
     def go_on_with(self, call: Callable[[], object], domain: FailureDomain | None = None) -> None:
@@ -214,7 +218,7 @@ class Loop:
 
     def rouse(self) -> None:
         """Start the thread, or wake it if it sleeps and nobody has woken it yet, so that it turns once more."""
-        if self._thread is None and self._threaded:
+        if not self._sole and self._threaded:
             self._start()
         if self._sleeping and not self._woken:
             # Set before the wake: after it the thread could have woken, turned and gone to sleep again, and the next
@@ -429,40 +433,20 @@ class Loop:
 
     @finaliser
     def __del__(self) -> None:
-        if getattr(self, "_thread", None) is None:
+        if not getattr(self, "_sole", None):
             return
         self._waker.wake()  # the idle thread closes its poller when it finds the loop collected
         if not sys.is_finalizing():
             NOTIFIER.post(_warn_unstopped, self.name)
 
     def _start(self) -> None:
-        with self._lock:
-            if self.stopped or self._thread is not None:
-                return
-            fate: dict[None, str] = {}
-            thread = new_thread(partial(run_as_timer_thread, partial(_run, [self])), self.name)
-            if self._thread is not None:
-                return  # a finaliser, or a signal's handler, has started it meanwhile
-            # Set before it runs, so that a finaliser that posts from here on starts no second thread.
-            self._thread = thread
-            try:
-                # Not start() here: a KeyboardInterrupt while that waits can keep the thread from ever running its target.
-                native.start_new_thread(self._launch, (thread, fate))
-            except BaseException:
-                if fate.setdefault(None, GIVEN_UP) is GIVEN_UP:
-                    self._thread = None
-                raise
+        if not self.stopped:
+            self._sole.start(new_thread(partial(run_as_timer_thread, partial(_run, [self])), self.name), self._refuse)
 
-    def _launch(self, thread: SystemThread, fate: dict[None, str]) -> None:
-        # No lock here: the starting thread holds it, and a signal's handler that has interrupted that thread may wait for
-        # what this one is to do.
-        if fate.setdefault(None, RUNS) is not RUNS:
-            return  # given up, and another may have been started
-        try:
-            thread.start()
-        except RuntimeError as error:  # the system cannot start another thread
-            native.sleep(0.1)
-            self._died(error)
+    def _refuse(self, error: BaseException) -> None:
+        """End what waits for the thread, which the system could not start."""
+        native.sleep(0.1)
+        self._died(error)
 
     def _main(self) -> _Asleep | None:
         """Turn until the loop is idle; return the resources to sleep on, or None if the thread is to end."""
@@ -483,7 +467,7 @@ class Loop:
             while self.goes_on:  # the rest of a message that failed: those behind it end the parts of this loop
                 self.turn()
             self._close()
-            self._thread = None
+            self._sole.end()
         except BaseException as error:
             self._died(error)
         return None
@@ -496,7 +480,8 @@ class Loop:
         completed = self._completed
         self._reset()
         log = partial(
-            logger.critical,
+            logger.log,
+            logging.DEBUG if _SHUTDOWN in str(error) else logging.CRITICAL,
             "the thread %s died of %r: every lock that it kept is lost; the next call starts it again",
             self.name,
             error,
@@ -512,17 +497,17 @@ class Loop:
                 except BaseException as another:  # it may be killed once more while it dies
                     NOTIFIER.post(log_failure, call, another)
         finally:
-            self._thread = None  # not earlier: until here no other thread may be started
+            self._sole.end()  # not earlier: until here no other thread may be started
             if self._unread:
-                self._start()
+                with suppress(RuntimeError):  # no thread can be started: the next call tries again
+                    self._start()
 
     def _forked(self) -> None:
         """Start empty in a forked child: threads, timeouts and sockets belong to the parent."""
         self._close()  # closes the child's copies only; what the parent watches stays watched
         self._waker.close()
         self._waker = new_waker()
-        self._thread = None
-        self._lock = native.RLock()
+        self._sole = SoleThread()
         self._inbox = deque()
         self._changed = deque()
         self._reset()

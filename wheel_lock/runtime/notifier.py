@@ -21,12 +21,12 @@ from typing import Any, Protocol
 from wheel_lock.runtime import native
 from wheel_lock.runtime.greenlets import SystemThread, new_gate, new_thread, run_among_greenlets
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+from wheel_lock.runtime.sole_thread import SoleThread
 from wheel_lock.runtime.weak_registry import WeakRegistry
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _names = itertools.count(1)
-RUNS, GIVEN_UP = "runs", "given up"  # the two claims to a thread that is being started; the first claim holds
 # Raised when the system cannot start a thread, or the interpreter ends. Compared by identity: exceptions that a signal's
 # handler raises may be subclasses of these.
 _NO_THREAD = (RuntimeError, MemoryError, getattr(builtins, "PythonFinalizationError", RuntimeError))
@@ -69,7 +69,7 @@ class Notifier:
     def _reset(self) -> None:
         # SimpleQueue.put is reentrant, so a post from a finaliser that interrupts another post cannot deadlock.
         self._calls: queue.SimpleQueue[_Call | deque[Task]] = native.SimpleQueue()
-        self._threads: dict[None, SystemThread] = {}  # at most one: a dict, whose setdefault is atomic
+        self._sole = SoleThread()
         self._refused: str | None = None  # why the last attempt to start a thread failed
         # What is left of the flood of tasks that the thread is at. Emptied, not replaced: in the child, a task that has
         # forked returns into the loop over it.
@@ -79,7 +79,7 @@ class Notifier:
 
     @property
     def _thread(self) -> SystemThread | None:
-        return self._threads.get(None)
+        return self._sole.thread
 
     @property
     def busy(self) -> bool:
@@ -121,34 +121,17 @@ class Notifier:
     def _start(self) -> None:
         if self._thread is not None or not self._waiting:
             return
-        thread, fate = None, dict[None, str]()
         try:
-            thread = new_thread(self._run, f"wheel-lock-notifier-{next(_names)}")
-            # An atomic operation decides between this, other threads, and a finaliser that has posted meanwhile.
-            if self._threads.setdefault(None, thread) is thread:
-                # Not start() here: it waits until the new thread runs, which would delay the timer's thread.
-                native.start_new_thread(self._launch, (thread, fate))
+            self._sole.start(new_thread(self._run, f"wheel-lock-notifier-{next(_names)}"), self._refuse)
         except BaseException as error:
-            insist(self._give_up, (thread, fate))
             if type(error) not in _NO_THREAD:
                 raise  # by a signal's handler: passed on to the caller, which starts another thread
             self._refused = repr(error)  # logged later: this may be the timer's thread, and log handlers take locks
 
-    def _give_up(self, attempt: tuple[SystemThread | None, dict[None, str]]) -> None:
-        """Drop a thread whose start failed or was interrupted, unless it runs; it will never run then."""
-        thread, fate = attempt
-        if fate.setdefault(None, GIVEN_UP) is GIVEN_UP and self._thread is thread is not None:
-            self._threads.pop(None, None)
-
-    def _launch(self, thread: SystemThread, fate: dict[None, str]) -> None:
-        if fate.setdefault(None, RUNS) is not RUNS:
-            return
-        try:
-            thread.start()
-        except BaseException as error:  # the system cannot start it: the next post tries again
-            self._refused = repr(error)
-            if self._thread is thread:
-                self._threads.pop(None, None)
+    def _refuse(self, error: BaseException) -> None:
+        """Note that the system could not start the thread: the next post tries again."""
+        self._refused = repr(error)
+        self._sole.end()
 
     def _run(self) -> None:
         me = self._thread  # set before it was started
@@ -173,7 +156,7 @@ class Notifier:
         finally:
             if self._thread is me:
                 # From here on a post starts the next thread; for calls that were queued before it is started here.
-                self._threads.pop(None, None)
+                self._sole.end()
                 self._start()
 
     def _log_refusal(self) -> None:

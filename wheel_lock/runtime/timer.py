@@ -16,6 +16,7 @@ from collections.abc import Callable
 from operator import attrgetter
 
 from wheel_lock.errors import TimerStopped, TooManyTimeouts
+from wheel_lock.exclusion import exclusively
 from wheel_lock.options import count, seconds
 from wheel_lock.runtime.clock import Clock, SystemClock
 from wheel_lock.runtime.failures import FailureDomain
@@ -32,6 +33,7 @@ logger: logging.Logger = logging.getLogger("wheel_lock")
 _LONGEST_DELAY_S = 1e10
 _LONGEST_TAKING_S = 0.005
 _TAKING_STEP = 64  # timeouts between two readings of the clock
+_TOO_MANY = "{0} timeouts are pending, the limit is {0}"
 _STOPPED = "the timer has been stopped and takes no new timeouts"
 MANY_TIMERS = 64  # as in Netty: one timer serves a process, so this many are a leak
 
@@ -202,14 +204,17 @@ class HashedWheelTimer(Loop):
         timeout.state = _PENDING
         if self.stopped:
             raise TimerStopped(_STOPPED)
+        most = self.max_pending
+        if most is not None and len(self._pending) >= most:
+            raise TooManyTimeouts(_TOO_MANY.format(most))
         try:
-            if self.max_pending is None:
-                self._pending[timeout] = None
-            else:
-                self._admit(timeout, self.max_pending)
-            # Once more, now that it is pending: a stop() that comes later finds it there, and returns it.
+            self._pending[timeout] = None
+            # Once more, now that it is pending: a stop() that comes later finds it there, and returns it; and of threads
+            # that come at the same time none is admitted above the limit, as in Netty.
             if self.stopped and timeout.cancel():
                 raise TimerStopped(_STOPPED)
+            if most is not None and len(self._pending) > most and timeout.cancel():
+                raise TooManyTimeouts(_TOO_MANY.format(most))
             self._changed.append(timeout)
             if due_at < self._sleeps_until and not self._woken:
                 self.rouse()
@@ -217,12 +222,6 @@ class HashedWheelTimer(Loop):
             insist(Timeout.cancel, timeout)  # the caller will not have it
             raise
         return timeout
-
-    def _admit(self, timeout: Timeout, most: int) -> None:
-        with self._lock:
-            if len(self._pending) >= most:
-                raise TooManyTimeouts(f"{len(self._pending)} timeouts are pending, the limit is {most}")
-            self._pending[timeout] = None
 
     @property
     def pending(self) -> int:
@@ -244,9 +243,8 @@ class HashedWheelTimer(Loop):
             raise RuntimeError("stop() cannot be called on the timer's own thread")
         for member in list(self._members):
             member.timer_stopped()
-        with self._lock:
-            self.stopped = True
-            thread = self._thread
+        self.stopped = True
+        thread = self._thread
         unprocessed: set[Timeout] = set()
         while self._pending:
             try:
@@ -264,11 +262,15 @@ class HashedWheelTimer(Loop):
     @classmethod
     def shared(cls) -> HashedWheelTimer:
         """Return the timer of this process, which all contexts use by default."""
+        timer = _shared
+        return exclusively(_shared_lock, cls._new_shared) if timer is None or timer.stopped else timer
+
+    @classmethod
+    def _new_shared(cls) -> HashedWheelTimer:
         global _shared
-        with _shared_lock:
-            if _shared is None or _shared.stopped:
-                _shared = cls()
-            return _shared
+        if _shared is None or _shared.stopped:  # else another thread has made it meanwhile
+            _shared = cls()
+        return _shared
 
     @classmethod
     def chosen(cls, timer: HashedWheelTimer | None) -> HashedWheelTimer:

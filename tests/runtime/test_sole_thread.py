@@ -1,0 +1,112 @@
+"""A thread of which there is at most one: starts that come at the same time, fail, or are interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from wheel_lock.runtime import native
+from wheel_lock.runtime.sole_thread import SoleThread
+
+
+class ThreadToStart:
+    """A thread as `SoleThread` knows it, which runs nothing."""
+
+    ident = None
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.starts = 0
+        self._error = error
+
+    def start(self) -> None:
+        self.starts += 1
+        if self._error is not None:
+            raise self._error
+
+    def is_alive(self) -> bool:
+        return False
+
+    def join(self, timeout: float | None = None) -> None:
+        pass
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What is to be run by new threads of the system, in the order in which these were asked for."""
+    asked: list[Callable[[], object]] = []
+
+    def start_new_thread(function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        asked.append(lambda: function(*arguments))
+
+    monkeypatch.setattr(native, "start_new_thread", start_new_thread)
+    return asked
+
+
+def unexpected(error: BaseException) -> None:
+    raise error
+
+
+def test_of_two_starts_at_the_same_time_one_thread_comes(launches: list[Callable[[], object]]) -> None:
+    sole, first, second = SoleThread(), ThreadToStart(), ThreadToStart()
+    sole.start(first, unexpected)
+    sole.launched = False  # as another thread that starts it at the same time sees it
+    sole.start(second, unexpected)
+    for launch in launches:
+        launch()
+    assert (len(launches), first.starts, second.starts) == (2, 1, 0)
+    assert sole.thread is first
+    assert not sole.launched
+
+
+def test_while_a_thread_is_on_its_way_or_there_no_other_is_launched(launches: list[Callable[[], object]]) -> None:
+    sole, thread = SoleThread(), ThreadToStart()
+    sole.start(thread, unexpected)
+    sole.start(ThreadToStart(), unexpected)
+    launches[0]()
+    sole.start(ThreadToStart(), unexpected)
+    assert len(launches) == 1
+    sole.end()
+    sole.start(ThreadToStart(), unexpected)
+    assert len(launches) == 2
+
+
+def test_a_thread_that_the_system_refuses_leaves_the_place_free(launches: list[Callable[[], object]]) -> None:
+    sole, errors = SoleThread(), list[BaseException]()
+
+    def refused(error: BaseException) -> None:
+        errors.append(error)
+        sole.end()
+
+    no_thread = RuntimeError("can't start new thread")
+    sole.start(ThreadToStart(no_thread), refused)
+    launches[0]()
+    assert errors == [no_thread]
+    thread = ThreadToStart()
+    sole.start(thread, unexpected)
+    launches[1]()
+    assert sole.thread is thread
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_an_interrupted_start_keeps_no_other_from_starting_it(
+    monkeypatch: pytest.MonkeyPatch, launches: list[Callable[[], object]], launched: bool
+) -> None:
+    sole, launch = SoleThread(), native.start_new_thread
+
+    def interrupted(function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        if launched:
+            launch(function, arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "start_new_thread", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sole.start(ThreadToStart(), unexpected)
+    sole.start(ThreadToStart(), unexpected)
+    for launch_it in launches:
+        launch_it()
+    thread = sole.thread
+    assert isinstance(thread, ThreadToStart)
+    assert thread.starts == 1
