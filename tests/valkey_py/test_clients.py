@@ -22,9 +22,6 @@ from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockUnavailable
 
 SECRET = "a-password-that-must-not-be-shown"
-LOOPBACK = ("127.0.0.1", "localhost", "127.1")
-"""Three names of one address."""
-
 CONTENDER = dict(EXCLUDING)
 """A kind of lock that one of each kind keeps out."""
 
@@ -155,12 +152,14 @@ def test_the_host_name_of_a_certificate_is_checked_where_the_client_checks_it() 
     assert [each["ssl_check_hostname"] for each in settings] == [False, True]
 
 
-def test_a_quorum_of_clients_of_both_libraries(real: Backend) -> None:
-    servers: list[dict[str, Any]] = [{"host": host, "port": real.port, "db": db} for db, host in enumerate(LOOPBACK)]
-    clients: list[Any] = [valkey.Valkey(**servers[0]), redis.Redis(**servers[1]), valkey.asyncio.Valkey(**servers[2])]
-    with LockContext.quorum(clients) as context, context.lock("order:42", timeout=3.0) as lock:
-        assert lock.is_held
-        assert sum(client.exists("order:42") for client in clients[:2]) >= 1
+def test_a_quorum_of_clients_of_both_libraries() -> None:
+    with RedisServer() as one, RedisServer() as two, RedisServer() as three:
+        clients: list[Any] = [
+            valkey.Valkey(port=one.port), redis.Redis(port=two.port), valkey.asyncio.Valkey(port=three.port)
+        ]  # fmt: skip
+        with LockContext.quorum(clients) as context, context.lock("order:42", timeout=3.0) as lock:
+            assert lock.is_held
+            assert sum(client.exists("order:42") for client in clients[:2]) >= 1
 
 
 # Errors

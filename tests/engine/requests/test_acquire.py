@@ -66,11 +66,12 @@ def test_an_unanswered_acquire_times_out_and_is_released_on_the_same_road(rig: R
 
 
 def test_an_acquire_that_finds_no_connection_times_out_with_the_reason(rig: Rig) -> None:
-    rig.connector.refusal = REFUSED
+    rig.hold("b")
+    rig.be_away()
     attempt = rig.acquire("a")
-    rig.go_to(START + 4.9)
+    rig.go_on(4.9)
     assert not attempt.future.done
-    rig.go_to(START + 5.01)
+    rig.go_on(0.11)
     failure(attempt.future, LockUnavailable, r"No connection to the scripted server: nobody listens \(lock 'a'\)")
 
 

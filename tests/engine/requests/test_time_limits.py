@@ -83,13 +83,17 @@ def test_a_short_limit_does_not_make_the_connection_suspect(rig: WaitingRig) -> 
     assert rig.connector.attempts == attempts
 
 
-@pytest.mark.parametrize("terms", [{"blocking_timeout": 30.0}, {"blocking": False}])
-def test_a_long_limit_does_not_lengthen_the_contexts_own_and_who_does_not_wait_has_set_none(
-    rig: WaitingRig, terms: dict[str, float]
-) -> None:
+def test_a_long_limit_does_not_lengthen_the_contexts_own(rig: WaitingRig) -> None:
     rig.connector.refusal = REFUSED
-    wait = rig.wait("a", **terms)
+    wait = rig.wait("a", blocking_timeout=30.0)
     assert ends_at(rig, wait) == pytest.approx(5.0, abs=0.03)
+    assert isinstance(wait.error, LockUnavailable)
+
+
+def test_a_caller_that_does_not_wait_is_told_of_a_refused_connection_at_once(rig: WaitingRig) -> None:
+    rig.connector.refusal = REFUSED
+    wait = rig.wait("a", blocking=False)
+    assert ends_at(rig, wait) < 0.1
     assert isinstance(wait.error, LockUnavailable)
 
 
@@ -231,7 +235,8 @@ def test_a_bulk_acquire_takes_no_longer_than_its_limit_and_leaves_nothing() -> N
 
 
 def test_a_bulk_acquire_says_why_a_server_cannot_be_reached(rig: WaitingRig) -> None:
-    rig.connector.refusal = REFUSED
+    warm(rig)
+    rig.be_away()
     attempt = rig.acquire_many(names(3), limit_s=0.7)
     rig.go_on(0.68)
     assert not attempt.future.done
