@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, NIL, OK, REFUSED, START, TAKEN, Rig, array, error, failure, integer, names
+from tests.engine.rig import BUSY, FINE, NIL, OK, START, TAKEN, Rig, array, error, failure, integer, names
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
 from wheel_lock.lease import State
 from wheel_lock.lock_types import EXCLUSIVE, FAIR, FENCED, READ, REENTRANT, WRITE, Exclusive, semaphore
