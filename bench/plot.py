@@ -101,7 +101,13 @@ def bars(
                     label=name,
                 )
         width = max(60 // max(len(values), 1), 9)
-        axes.set_xticks(range(len(values)), [textwrap.fill(" ".join(name.split()), width) for name in values])
+        axes.set_xticks(
+            range(len(values)),
+            [
+                textwrap.fill(" ".join(name.replace("(", " (").split()), width, break_long_words=False)
+                for name in values
+            ],
+        )
         axes.grid(visible=False, axis="x")
         if log_y:
             axes.set_yscale("log")
