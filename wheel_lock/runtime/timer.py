@@ -314,8 +314,9 @@ class HashedWheelTimer(Loop):
 
     def _forked(self) -> None:
         self._pending = {}
-        # The ticks go on from where they are: in another time namespace the clock may have gone back.
-        self.scale.origin_s = self.clock.now() - self.wheel.now * self.scale.tick_s
+        # The ticks go on behind all of the parent's entries, so that none looks as if it was on the child's wheel. (Not by
+        # the clock: in another time namespace it may have gone back.)
+        self.scale.origin_s = self.clock.now() - (self.wheel.last_tick + 1) * self.scale.tick_s
         super()._forked()
 
 
