@@ -202,7 +202,7 @@ def test_a_stopped_timer_stays_stopped_in_the_child(timer: HashedWheelTimer, sto
 @pytest.mark.parametrize("delay_s", [1.0, 3600.0])
 def test_an_alarm_of_the_parent_does_not_look_set_in_the_child(timer: HashedWheelTimer, delay_s: float) -> None:
     alarms: list[Alarm] = []
-    timer.post(lambda: alarms.append(timer.call_at(timer.now + delay_s, nothing)))
+    timer.post(lambda: alarms.append(timer.call_at(timer.now + delay_s, lambda now: None)))
     ask(timer)
     assert alarms[0] in timer.wheel
 

@@ -292,9 +292,10 @@ class Waiter(WheelEntry):
             error = None if request.cut_short else future.error
             if error is None and not request.cut_short and future.result():
                 self._queues.open(followers[0]).granted_to(request.lease)
-            hasty = error is not None and request.caller_until is None and self.node.server is None and is_refused(error)
+            # Those with a limit wait for a server that was never there, as ``outlasts_refusal`` says of their own tries.
+            hasty = request.caller_until is None and self.node.server is None and is_refused(error)
             for waiter in followers:
-                if error is None or (hasty and waiter.until is not None):  # as ``outlasts_refusal`` says of its own tries
+                if error is None or (hasty and waiter.until is not None):
                     waiter.begin()
                 else:
                     waiter.fail(copied(error))
