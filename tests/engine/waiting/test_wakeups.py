@@ -70,8 +70,8 @@ def test_two_thousand_names_are_one_connection_and_one_subscription_each(rig: Wa
 def test_while_it_cannot_be_made_it_is_tried_at_a_measured_pace_and_waiters_look_by_themselves(rig: WaitingRig) -> None:
     rig.connector.listeners.refusal = REFUSED
     wait = rig.wait("a")
-    rig.go_to(START + 9.5, rig.be_taken())  # a longer wait is said, and its holder is asked for
-    assert 9.5 / 0.65 <= rig.connector.listeners.attempts <= 9.5 / 0.3
+    rig.go_to(START + 8.5, rig.be_taken())  # a longer wait is said, and its holder is asked for
+    assert 8.5 / 0.65 <= rig.connector.listeners.attempts <= 8.5 / 0.3
     assert sum(command.what == "acquire" for command in rig.commands) in range(5, 10)
     rig.connector.listeners.refusal = None
     rig.commands.clear()
