@@ -60,7 +60,7 @@ class LongWaits:
 
     def _watch_later(self, pause_s: float) -> None:
         timer = self._state.timer
-        self._alarm = timer.call_at(timer.now + pause_s, self._check)  # a failure leaves nothing in doubt
+        self._alarm = timer.call_at(timer.now + pause_s, self._check, domain=None)  # nothing is in doubt
 
     def _check(self, now: float) -> None:
         waits, long = self._waits()
