@@ -109,6 +109,10 @@ class Owner:
         """Return whether both stand for the same thread or task."""
         return self is other
 
+    def releases_alone(self, lease: Lease) -> bool:
+        """Return whether nobody but this owner, which has acquired ``lease``, is to release it."""
+        return True
+
     def lost(self, lease: Lease) -> None:
         """Called when a lease of this owner is lost. On the timer's thread, so it must be quick."""
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.support.background import PATIENCE_S
 from wheel_lock.runtime import native
 from wheel_lock.runtime.sole_thread import SoleThread
+from wheel_lock.runtime.timer import HashedWheelTimer
 
 
 class ThreadToStart:
@@ -110,3 +113,25 @@ def test_an_interrupted_start_keeps_no_other_from_starting_it(
     thread = sole.thread
     assert isinstance(thread, ThreadToStart)
     assert thread.starts == 1
+
+
+def test_a_stop_waits_for_a_thread_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    start_new_thread, sleep, goes_on = native.start_new_thread, native.sleep, threading.Event()
+
+    def start_late(function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        start_new_thread(lambda: goes_on.wait(PATIENCE_S) and function(*arguments), ())
+
+    def let_it_go_on(pause_s: float) -> None:
+        goes_on.set()
+        sleep(pause_s)
+
+    timer, ran = HashedWheelTimer(), list[str]()
+    with monkeypatch.context() as patched:
+        patched.setattr(native, "start_new_thread", start_late)
+        patched.setattr(native, "sleep", let_it_go_on)
+        timer.post(lambda: ran.append("it"))
+        timer.stop()
+        running = timer.running
+        goes_on.set()
+    assert not running
+    assert ran == ["it"]

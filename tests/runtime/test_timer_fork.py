@@ -11,6 +11,7 @@ import pytest
 from tests.support.background import PATIENCE_S, Background, in_a_fork
 from tests.support.timers import Gate, Member, NewTimer, ask, drain, fall_asleep, nothing
 from tests.support.waiting import eventually
+from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.loop import LOOPS
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
 from wheel_lock.testing import ManualClock, settle
@@ -196,3 +197,18 @@ def test_a_stopped_timer_stays_stopped_in_the_child(timer: HashedWheelTimer, sto
         assert timer in LOOPS
 
     in_a_fork(check)
+
+
+@pytest.mark.parametrize("delay_s", [1.0, 3600.0])
+def test_an_alarm_of_the_parent_does_not_look_set_in_the_child(timer: HashedWheelTimer, delay_s: float) -> None:
+    alarms: list[Alarm] = []
+    timer.post(lambda: alarms.append(timer.call_at(timer.now + delay_s, lambda now: None)))
+    ask(timer)
+    assert alarms[0] in timer.wheel
+
+    def check() -> None:
+        assert alarms[0] not in timer.wheel
+        in_a_fork(lambda: ask(timer))
+
+    in_a_fork(check)
+    assert alarms[0] in timer.wheel

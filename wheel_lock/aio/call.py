@@ -268,9 +268,10 @@ class TaskOwner(Owner):
 
     Attributes:
         alarms: Called on the timer's thread if the lease in the key is lost; quick, and without exceptions.
+        in_blocks: The leases of blocks that have not ended.
     """
 
-    __slots__ = ("_loop", "_outlived", "_task", "alarms")
+    __slots__ = ("_loop", "_outlived", "_task", "alarms", "in_blocks")
 
     def __init__(self, task: asyncio.Task[Any], *, outlived: bool = False) -> None:
         # Weak, because a held lease keeps its owner, and must not keep a task that has no other reference.
@@ -279,6 +280,7 @@ class TaskOwner(Owner):
         self._outlived = outlived
         self.holds: dict[Any, Any] | None = None
         self.alarms: dict[Lease, Callable[[], object]] = {}
+        self.in_blocks: dict[Lease, None] = {}
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
@@ -299,6 +301,9 @@ class TaskOwner(Owner):
             return False
         return self._task is other._task  # an object has one plain weak reference
 
+    def releases_alone(self, lease: Lease) -> bool:
+        return lease in self.in_blocks  # any other lease may have been passed on to another task
+
     def lost(self, lease: Lease) -> None:
         alarm = self.alarms.get(lease)
         if alarm is not None:
@@ -314,6 +319,9 @@ class TaskItself(TaskOwner):
     def ended(self) -> bool:  # type: ignore[override]
         """True if the task has ended, or its event loop is closed."""
         return self.gone or super().ended
+
+    def releases_alone(self, lease: Lease) -> bool:
+        return True
 
 
 AnyTaskOwner = TypeVar("AnyTaskOwner", bound=TaskOwner)

@@ -141,6 +141,8 @@ class Lock(TaskSide, BaseLock):
         if self._blocks is None:
             self._blocks = []
         enter(self._blocks, lease, guard)
+        if isinstance(lease.owner, TaskOwner):
+            lease.owner.in_blocks[lease] = None
 
     @uninterrupted_start
     async def __aexit__(
@@ -153,6 +155,8 @@ class Lock(TaskSide, BaseLock):
             lease = mine or (self._lease if block is None else block.lease)
             if block is not None and self._blocks is not None:
                 self._blocks.remove(block)
+                if isinstance(block.lease.owner, TaskOwner):
+                    block.lease.owner.in_blocks.pop(block.lease, None)
             if block is not None and block.guard is not None and block.guard.close(exc_type):
                 self._count_off(block.lease)
                 raise self._lost(block.lease) from exc_value

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from wheel_lock.aio.call import TaskSide, current_task, current_task_itself, run
+from wheel_lock.aio.call import TaskOwner, TaskSide, current_task, current_task_itself, run
 from wheel_lock.aio.lock import Lock
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease, Owner
@@ -14,7 +15,7 @@ from wheel_lock.locks.multi import BaseMultiLock
 from wheel_lock.locks.read_write import BaseReadLock, BaseReadWriteLock, BaseWriteLock
 from wheel_lock.locks.reentrancy import BaseReentrantLock
 from wheel_lock.locks.semaphore import BaseSemaphore
-from wheel_lock.runtime.interruptions import uninterrupted_start
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
 _WRONG_TASK = "another task holds it"
 
@@ -127,7 +128,20 @@ class MultiLock(TaskSide, BaseMultiLock[Lock]):
     async def __aenter__(self) -> Self:
         if not await self.acquire():
             raise await run(operations.not_acquired(self))
-        return self
+        try:
+            for in_blocks, lease in self._noted():
+                in_blocks[lease] = None
+            return self
+        except BaseException:
+            insist(self._let_go, None)
+            raise
+
+    def _noted(self) -> Iterator[tuple[dict[Lease, None], Lease]]:
+        """Yield each lease behind the leases of its task's blocks."""
+        for lock in self.locks.values():
+            lease = lock._lease
+            if lease is not None and isinstance(lease.owner, TaskOwner):
+                yield lease.owner.in_blocks, lease
 
     @uninterrupted_start
     async def __aexit__(
@@ -142,3 +156,6 @@ class MultiLock(TaskSide, BaseMultiLock[Lock]):
             if exc_value is None:
                 raise
             exc_value.add_note(f"and the locks could not be released: {error}")  # the first error is the one to see
+        finally:
+            for in_blocks, lease in self._noted():
+                in_blocks.pop(lease, None)

@@ -95,7 +95,8 @@ class HeldLeases:
         for lease in itertools.islice(reversed(self.held), _LATEST + passed_over):
             if owner.is_same(lease.owner) and lease.key in keys and lease.is_valid(now):
                 # One with limits ends by itself, unless its key has no expiry.
-                if lease.limits is None or lease.group.timeout_s >= MAX_SECONDS:
+                endless = lease.limits is None or lease.group.timeout_s >= MAX_SECONDS
+                if endless and lease.owner.releases_alone(lease):
                     self._refuse_if_owned(lease, refuse)
                 return
 

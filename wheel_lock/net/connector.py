@@ -53,7 +53,7 @@ def is_fatal(error: BaseException) -> bool:
     return _arose_from(error, (ssl.SSLCertVerificationError,))
 
 
-def is_refused(error: BaseException) -> bool:
+def is_refused(error: BaseException | None) -> bool:
     """Return whether nothing listens at the address, or there is no such host: the next attempt will hardly help."""
     return _arose_from(error, (ConnectionRefusedError, FileNotFoundError, socket.gaierror))
 

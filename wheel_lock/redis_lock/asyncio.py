@@ -8,9 +8,11 @@ from typing import Any, Literal
 import redis.asyncio.lock
 from redis import exceptions
 
-from wheel_lock.aio.call import run
-from wheel_lock.errors import LockNotHeld
-from wheel_lock.redis_lock.base import Renewed, redis_pys_errors
+from wheel_lock.aio.call import current_owner, run
+from wheel_lock.errors import LockAlreadyHeld, LockNotHeld, quoted
+from wheel_lock.locks import operations
+from wheel_lock.locks.operations import Steps
+from wheel_lock.redis_lock.base import RENEWED_FROM_S, Renewed, redis_pys_errors
 from wheel_lock.redis_lock.grants import AsyncGrant
 from wheel_lock.runtime.interruptions import insist, uninterrupted_copy, uninterrupted_start
 from wheel_lock.runtime.tokens import new_token
@@ -28,10 +30,24 @@ class AsyncLock(Renewed, redis.asyncio.lock.Lock):
     async def acquire(self, blocking: bool | None = None, blocking_timeout: Any = None, token: Any = None) -> bool:
         """Acquire the lock; see :meth:`Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
         wait = self._wait_limit(blocking, blocking_timeout)
+        if wait == (True, None):
+            await run(self._refuse_endless())
         if self.polls:
             token = new_token() if token is None else token
             return bool(await super().acquire(blocking, blocking_timeout, token))
         return await run(self._attempt(self.sleep, wait, token))
+
+    def _refuse_endless(self) -> Steps[None]:
+        """Raise LockAlreadyHeld if the task holds the lock through this very object, whose token the wait would replace."""
+        for grant in self._kept.copy():
+            if grant.lease.owner is current_owner() and grant.is_held and grant.timeout >= RENEWED_FROM_S:
+                with redis_pys_errors("acquire", self.name):
+                    if (yield from operations.owned(grant)):
+                        raise LockAlreadyHeld(
+                            f"The lock {quoted(self.name)} is held by this very task, which would wait for ever (see "
+                            "thread_local)",
+                            self.name,
+                        )
 
     async def do_acquire(self, token: Any) -> bool:
         """Try once, with a token of the caller's choice."""

@@ -8,9 +8,12 @@ and one atomic operation there decides which of these becomes the thread.
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 
 from wheel_lock.runtime import native
 from wheel_lock.runtime.greenlets import SystemThread
+
+_START_S = 0.001  # between two looks at a thread that starts
 
 
 class SoleThread(dict[None, SystemThread]):
@@ -57,6 +60,16 @@ class SoleThread(dict[None, SystemThread]):
                 thread.start()
             except BaseException as error:  # the system cannot start it
                 refused(error)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until there is no thread, and none on its way, at most ``timeout_s`` seconds."""
+        until = monotonic() + timeout_s
+        while (self.launched or self) and (left_s := until - monotonic()) > 0:
+            thread = self.thread
+            if thread is not None and thread.is_alive():
+                thread.join(left_s)
+            else:
+                native.sleep(_START_S)
 
     def end(self) -> None:
         """From here on another thread may be started. Called by the thread, or in place of it."""

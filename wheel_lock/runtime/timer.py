@@ -33,6 +33,7 @@ logger: logging.Logger = logging.getLogger("wheel_lock")
 _LONGEST_DELAY_S = 1e10
 _LONGEST_TAKING_S = 0.005
 _TAKING_STEP = 64  # timeouts between two readings of the clock
+_LONGEST_END_S = 5.0  # that stop() waits for the end of the thread
 _TOO_MANY = "{0} timeouts are pending, the limit is {0}"
 _STOPPED = "the timer has been stopped and takes no new timeouts"
 MANY_TIMERS = 64  # as in Netty: one timer serves a process, so this many are a leak
@@ -244,18 +245,16 @@ class HashedWheelTimer(Loop):
         for member in list(self._members):
             member.timer_stopped()
         self.stopped = True
-        thread = self._thread
         unprocessed: set[Timeout] = set()
         while self._pending:
             try:
                 unprocessed.add(self._pending.popitem()[0])
             except KeyError:
                 break  # another thread has just settled the last one
-        if thread is not None and thread.is_alive():
-            self.wake()
-            if not on_timer_thread():
-                thread.join(timeout=5.0)
-        if thread is None or not thread.is_alive():
+        self.wake()
+        if not on_timer_thread():
+            self._sole.join(_LONGEST_END_S)
+        if not self.running:
             self._changed.clear()
         return unprocessed
 
@@ -314,8 +313,9 @@ class HashedWheelTimer(Loop):
 
     def _forked(self) -> None:
         self._pending = {}
-        # The ticks go on from where they are: in another time namespace the clock may have gone back.
-        self.scale.origin_s = self.clock.now() - self.wheel.now * self.scale.tick_s
+        # The ticks go on behind all of the parent's entries, so that none looks as if it was on the child's wheel. (Not by
+        # the clock: in another time namespace it may have gone back.)
+        self.scale.origin_s = self.clock.now() - (self.wheel.last_tick + 1) * self.scale.tick_s
         super()._forked()
 
 

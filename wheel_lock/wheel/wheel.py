@@ -327,6 +327,11 @@ class Wheel(Generic[E]):
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
+    @property
+    def last_tick(self) -> int:
+        """A tick behind which there is no entry. O(ticks beyond one rotation)."""
+        return max(self._horizon, *self._later) if self._later else self._horizon
+
     def next_due_tick(self) -> int | None:
         """Return the deadline of the next due entry, None if there is none. O(slots / word size)."""
         bits = self._bits

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from tests.engine.model_server import message
+from tests.engine.rig import OK, breaking
 from tests.engine.waiting_rig import LINGER_S, Wait, WaitingRig
+from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.lease import EXTENDING
 
 LONGEST_LOOK_S = 5.1  # after which a waiter that has heard nothing looks by itself
@@ -152,3 +154,14 @@ def test_waiters_are_told_of_an_error_wherever_it_is_raised_and_the_next_can_wai
             assert nth > 50
             return
     raise AssertionError("it never ends")
+
+
+def test_a_failure_in_the_warning_of_long_waits_ends_no_lock_and_no_wait(failing: WaitingRig) -> None:
+    held = failing.wait("b", 60.0)
+    failing.say(OK)
+    wait = failing.wait("a", 60.0)
+    with breaking(LongWaits, "_waits"):
+        failing.go_on(11.0, failing.be_taken())
+    assert failing.believes(held.lease)
+    assert wait.goes_on
+    failing.give_up(wait)

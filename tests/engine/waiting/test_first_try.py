@@ -6,10 +6,10 @@ import gc
 
 import pytest
 
-from tests.engine.rig import NIL, OK, array, breaking, integer
+from tests.engine.rig import NIL, OK, REFUSED, array, breaking, integer
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.waiting.first_try import FirstTry
-from wheel_lock.errors import LockServerError, TooManyLocks, WheelLockError
+from wheel_lock.errors import LockServerError, LockUnavailable, TooManyLocks, WheelLockError
 from wheel_lock.lock_types import EXCLUSIVE, FENCED, REENTRANT, Exclusive
 
 kinds = pytest.mark.parametrize("kind", [EXCLUSIVE, FENCED, REENTRANT], ids=lambda kind: kind.name)
@@ -126,3 +126,19 @@ def test_the_limit_of_held_locks_is_that_of_tries_in_flight() -> None:
         assert isinstance(second.error, TooManyLocks)
         rig.say(OK)
         assert first.granted
+
+
+def test_a_refused_connection_ends_only_those_who_do_not_wait_for_the_server() -> None:
+    with WaitingRig() as rig:
+        rig.connector.refusal = REFUSED
+        endless, endless_too = rig.wait("a"), rig.wait("a")
+        limited, limited_too = rig.wait("a", blocking_timeout=4.0), rig.wait("a", blocking_timeout=4.0)
+        rig.go_on(1.0)
+        assert isinstance(endless.error, LockUnavailable)
+        assert isinstance(endless_too.error, LockUnavailable)
+        assert limited.goes_on
+        assert limited_too.goes_on
+        rig.connector.refusal = None
+        rig.go_on(2.0, rig.agree)
+        assert limited.granted
+        rig.give_up(limited_too)

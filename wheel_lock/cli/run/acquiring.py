@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -71,8 +70,7 @@ class Acquiring:
         self._until = time.monotonic() + wait_s if wait_s else math.inf
         self._signals = signals
         self._say = say
-        self._mutex = threading.Lock()
-        self._parts = ExitStack()
+        self._parts: list[Closable] = []
         self._over = threading.Event()
         self._done = False  # set behind the two that follow
         self._acquired: Lock | None = None
@@ -86,9 +84,8 @@ class Acquiring:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._mutex:
-            self._over.set()
-        self._parts.close()
+        self._over.set()
+        self._close_parts()
 
     # -- the main thread ---------------------------------------------------------------------------------------------
 
@@ -186,13 +183,24 @@ class Acquiring:
         return max(self._until - time.monotonic(), 0.0)
 
     def _kept(self, make: Callable[[], T]) -> T:
-        """Return what ``make`` returns. The end of the block closes it, or has closed it."""
+        """Return what ``make`` returns. The end of the block closes it; if that has come, this thread does."""
         part = make()
-        with self._mutex:
-            if not self._over.is_set():
-                return self._parts.enter_context(closing(part))
-        part.close()
-        raise _Over
+        self._parts.append(part)
+        if self._over.is_set():  # read behind the append, as the end of the block sets it before it looks for parts
+            self._close_parts()
+            raise _Over
+        return part
+
+    def _close_parts(self) -> None:
+        """Close the parts, the latest first. From either thread: each part is closed by the one that removes it."""
+        try:
+            part = self._parts.pop()
+        except IndexError:
+            return
+        try:
+            part.close()
+        finally:
+            self._close_parts()
 
     def _say_what_it_waits_for(self) -> None:
         lock = self._contending

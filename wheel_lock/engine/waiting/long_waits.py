@@ -60,7 +60,7 @@ class LongWaits:
 
     def _watch_later(self, pause_s: float) -> None:
         timer = self._state.timer
-        self._alarm = timer.call_at(timer.now + pause_s, self._check, self._state)
+        self._alarm = timer.call_at(timer.now + pause_s, self._check, domain=None)  # nothing is in doubt
 
     def _check(self, now: float) -> None:
         waits, long = self._waits()
@@ -85,7 +85,7 @@ class LongWaits:
         if self._look is None:
             self._log(names, None)
         else:
-            asked: Future[list[LockState]] = Future(lambda: guarded(self._state, self._log, names, asked))
+            asked: Future[list[LockState]] = Future(lambda: guarded(None, self._log, names, asked))
             self._look(names[0], asked)
 
     def _log(self, names: list[str | bytes], asked: Future[list[LockState]] | None) -> None:

@@ -19,6 +19,7 @@ from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.errors import LockAlreadyHeld, WheelLockError, copied, internal_error, quoted
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.lock_types.base import Contention, LockType
+from wheel_lock.net.connector import is_refused
 from wheel_lock.net.node import Node
 from wheel_lock.net.pubsub import Listener, PubSub
 from wheel_lock.net.request_queue import Parking
@@ -288,14 +289,16 @@ class Waiter(WheelEntry):
         future = request.future
         self._tried()
         if followers:
-            if future.error is not None and not request.cut_short:
-                for waiter in followers:
-                    waiter.fail(copied(future.error))
-                return
-            if not request.cut_short and future.result():
+            error = None if request.cut_short else future.error
+            if error is None and not request.cut_short and future.result():
                 self._queues.open(followers[0]).granted_to(request.lease)
+            # Those with a limit wait for a server that was never there, as ``outlasts_refusal`` says of their own tries.
+            hasty = request.caller_until is None and self.node.server is None and is_refused(error)
             for waiter in followers:
-                waiter.begin()
+                if error is None or (hasty and waiter.until is not None):
+                    waiter.begin()
+                else:
+                    waiter.fail(copied(error))
 
     def take_followers(self) -> Sequence[Waiter]:
         """End the first try of the name, as far as other waiters see it, and return the followers."""
