@@ -241,8 +241,9 @@ class QuorumLease(Lease):
         super().__init__(name, lease_args, params, owner, on_lost, call_site)
 
     def support(self, now: float) -> list[Lease]:
-        """Return the votes' leases that count at ``now``."""
-        return [lease for vote in self.votes if (lease := vote.live) is not None and vote.counts_from <= now]
+        """Return the votes' leases that count at ``now``. One that has expired does not, though its loss may not be noted yet."""
+        granted = [(vote.counts_from, lease) for vote in self.votes if (lease := vote.live) is not None]
+        return [lease for counts_from, lease in granted if counts_from <= now < lease.deadline]
 
     def majority_until(self, now: float) -> float:
         """Return until when, from ``now`` on, a majority of the votes counts without a gap; ``now`` if none does.
