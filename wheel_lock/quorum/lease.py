@@ -241,7 +241,7 @@ class QuorumLease(Lease):
         super().__init__(name, lease_args, params, owner, on_lost, call_site)
 
     def support(self, now: float) -> list[Lease]:
-        """Return the votes' leases that count at ``now``. One that has expired does not, though its loss may not be noted yet."""
+        """Return the votes' leases that count at ``now``. An expired one does not, though its loss may not be noted yet."""
         granted = [(vote.counts_from, lease) for vote in self.votes if (lease := vote.live) is not None]
         return [lease for counts_from, lease in granted if counts_from <= now < lease.deadline]
 
