@@ -160,12 +160,14 @@ class Vote(Owner):
             by_script: Acquire by the script, whose reply contains the type of a key of another type.
         """
         engine, name = self.node, self.quorum_lease.name
-        if engine.connector.is_double:
+        twin, why = engine.connector.twin, None
+        if twin is not None:
             engine.node.connect()  # it may be another master by now
-            callback()
-            return
-        if engine.is_silent:
-            self.failure = LockUnavailable(f"{engine.connector.describe()} is silent (lock {quoted(name)})", name)
+            why = f"is the same master as {twin}, which has one vote"
+        elif engine.is_silent:
+            why = "is silent"
+        if why is not None:
+            self.failure = LockUnavailable(f"{engine.connector.describe()} {why} (lock {quoted(name)})", name)
             callback()
             return
         key = self.quorum_lease.key
