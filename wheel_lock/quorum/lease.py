@@ -162,7 +162,7 @@ class Vote(Owner):
         engine, name = self.node, self.quorum_lease.name
         twin, why = engine.connector.twin, None
         if twin is not None:
-            engine.node.connect()  # it may be another master by now
+            engine.look_again()
             why = f"is the same master as {twin}, which has one vote"
         elif engine.is_silent:
             why = "is silent"

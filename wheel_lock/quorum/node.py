@@ -41,6 +41,7 @@ _RUN_ID = re.compile(
 )  # some services give a text of one character, for all of their servers
 _SECONDS = re.compile("[0-9]{1,12}")
 _INFO_LIMIT_BYTES = 100_000
+_LOOK_S = 1.0  # between two looks at a node that is another one, too: each is a connection
 
 
 class Masters:
@@ -182,10 +183,18 @@ class NodeEngine(Engine):
         super().__init__(self.connector, options, timer)
         self.node: Node = self.router.renewer.node
         self.leases.report_lost = partial(NOTIFIER.post, _log_lost)
+        self._look_at = -math.inf
 
     def after_fork_in_child(self) -> None:
         super().after_fork_in_child()
         self.history.after_fork_in_child()
+        self._look_at = -math.inf
+
+    def look_again(self) -> None:
+        """Connect, after a pause: the node may be a master of its own by now."""
+        if self.timer.now >= self._look_at:
+            self._look_at: float = self.timer.now + _LOOK_S
+            self.node.connect()
 
     @property
     def is_silent(self) -> bool:
