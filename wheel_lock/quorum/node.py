@@ -183,7 +183,7 @@ class NodeEngine(Engine):
         super().__init__(self.connector, options, timer)
         self.node: Node = self.router.renewer.node
         self.leases.report_lost = partial(NOTIFIER.post, _log_lost)
-        self._look_at = -math.inf
+        self._look_at: float = -math.inf
 
     def after_fork_in_child(self) -> None:
         super().after_fork_in_child()
@@ -193,7 +193,7 @@ class NodeEngine(Engine):
     def look_again(self) -> None:
         """Connect, after a pause: the node may be a master of its own by now."""
         if self.timer.now >= self._look_at:
-            self._look_at: float = self.timer.now + _LOOK_S
+            self._look_at = self.timer.now + _LOOK_S
             self.node.connect()
 
     @property
