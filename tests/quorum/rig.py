@@ -29,7 +29,7 @@ Waiting = Future[Sequence[Lease] | None]
 class _Connector(ScriptedConnector):
     """The connector of one of the masters."""
 
-    is_double = False
+    twin: str | None = None
     owner: str | None = None
 
 

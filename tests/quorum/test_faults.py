@@ -27,6 +27,7 @@ from wheel_lock import (
     LossReason,
     LostEvent,
 )
+from wheel_lock.quorum import node
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.quorum.locks import QuorumLock
 from wheel_lock.quorum.node import History, NodeConnector
@@ -222,7 +223,8 @@ def test_it_counts_again_after_the_longest_timeout(masters: Masters) -> None:
         began = time.monotonic()
         connect(context)
         lock = context.lock("order:42", timeout=2.0)
-        assert lock.acquire(blocking=False) is False
+        with pytest.raises(LockUnavailable, match=r"Only 2 of 5 nodes have votes.* has restarted"):
+            lock.acquire(blocking=False)
         eventually(lambda: masters.count("order:42") == 0)
         assert lock.acquire(blocking_timeout=LONG_S)
         assert time.monotonic() - began >= 1.9
@@ -245,6 +247,36 @@ def test_a_young_master_counts_at_once_only_where_it_is_trusted() -> None:
     now = 300.0
     trusting.seen(None, 0)
     assert trusting.counts_from(30.0) == 330.0
+
+
+def test_a_forked_child_goes_by_its_own_clock() -> None:
+    now = 1000.0
+    history = History(lambda: now, True)
+    history.seen("a", 7)
+    history.after_fork_in_child()
+    assert history.counts_from(30.0) < now  # it was trusted from the first
+    history.seen("b", 0)
+    now = 100.0  # in a time namespace of the child's
+    history.after_fork_in_child()
+    assert history.counts_from(30.0) == 130.0
+    history.seen("b", 500)
+    assert history.counts_from(30.0) == 130.0
+    now = 5000.0
+    history.after_fork_in_child()
+    history.seen("b", 11)
+    assert history.counts_from(30.0) == 5020.0
+
+
+@pytest.mark.parametrize("told", ["", "n/a", "0" * 40])
+def test_an_id_that_is_none_makes_no_two_masters_one(
+    masters: Masters, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "_fields", lambda text: {"run_id": told, "uptime_in_seconds": "99"})
+    with masters.connected() as context:
+        assert all(engine.node.connected for engine in context._engine.engines)
+        assert (
+            context._engine.engines[0].history.empty_since > 0.0
+        )  # restarts cannot be told, so each connection may be one
 
 
 def test_the_death_of_the_thread_loses_it(masters: Masters) -> None:
@@ -379,6 +411,8 @@ def test_a_master_with_two_addresses_has_one_vote(masters: Masters, log: Log) ->
         other.pause()
         eventually(lambda: lock.lost is LossReason.NOT_CONFIRMED, timeout_s=LONG_S)
         assert not acquirable(context)
+        with pytest.raises(LockUnavailable, match=r"Only \d of 3 nodes answered"):
+            context.lock("order:42", timeout=2.0).acquire(blocking=False)
         other.resume()
         eventually(lambda: acquirable(context), timeout_s=LONG_S)
 

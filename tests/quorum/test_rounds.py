@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import NIL, OK, failure
+from tests.engine.rig import NIL, OK, array, failure
 from tests.quorum.rig import QuorumRig
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, WheelLockError
@@ -95,6 +95,38 @@ def test_the_end_of_the_context_is_what_ends_an_acquire(rig: QuorumRig, how: str
         rig.turn()
     failure(future, ContextClosed)
     assert not rig.engine.in_use
+
+
+def test_a_round_ends_whose_votes_have_expired_when_its_last_answer_is_read(rig: QuorumRig) -> None:
+    rig.engine.engines[2].history.doubt()  # its vote counts in 4 s, when it has expired
+    future = rig.begin(rig.lease(4.0), limit=6.0)
+    for server, reply in zip(rig.servers[1:], (OK, OK), strict=True):
+        server.one("SET")
+        server.say(reply)
+    rig.turn()
+    rig.clock.jump(5.0)  # the process stands still
+    rig.servers[0].say(NIL)
+    rig.turn()
+    rig.go_on(3.0)
+    assert future.done
+
+
+def test_a_node_that_is_another_one_too_is_looked_at_with_pauses(rig: QuorumRig) -> None:
+    future = waiting(rig, limit=10.0)
+    doubled: Any = rig.engine.engines[0].connector
+    doubled.refusal = ConnectionRefusedError("it is the same master")
+    doubled.twin = "elsewhere"
+    rig.servers[0].close()
+    rig._launch.slow = False
+    rig.go_on(0.1)
+    before = doubled.attempts
+    for _ in range(100):
+        rig.go_on(0.03)
+        for server in rig.servers[1:]:
+            for command in server.take():
+                server.say(array(1000) if command.what == "acquire" else NIL)
+    assert not future.done
+    assert before < doubled.attempts <= before + 4
 
 
 class Undeliverable(Future[Any]):

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.topology.cluster_nodes import Nodes
-from tests.topology.moving_slots import heal, patient
+from tests.support.waiting import eventually
+from tests.topology.cluster_nodes import LONG_S, Nodes
+from tests.topology.moving_slots import at_home, heal, patient
 from wheel_lock import LockContext
 
 
@@ -29,6 +30,7 @@ def cluster_without_replicas() -> Iterator[Nodes]:
 def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
     """A cluster, whole and empty: `cluster`, or what the module's NODES names."""
     nodes: Nodes = request.getfixturevalue(getattr(request.module, "NODES", "cluster"))
+    eventually(lambda: at_home(nodes), LONG_S)  # messages that were on their way may have undone moves of the last test
     yield nodes
     heal(nodes)
 

@@ -5,7 +5,8 @@ concurrent rounds may split the votes. Then both return their votes, and pause f
 takes, before the next one.
 
 A caller whose first round too few nodes answer is told so at once. One that waits already has more rounds, and is told when
-that has lasted for as long as one server may leave a caller without an answer.
+that has lasted for as long as one server may leave a caller without an answer. Nodes without votes, because they have
+restarted, are waited for like a holder.
 
 Source: "Distributed Locks with Redis" on redis.io, section "Retry on failure".
 """
@@ -68,7 +69,8 @@ class AcquireRound:
 
     Attributes:
         granted: Whether a majority granted it.
-        failure: The error if too few nodes answered, or the context admits no more locks; None otherwise.
+        failure: The error if too few nodes answered or have votes, or the context admits no more locks; None otherwise.
+        answered: True if enough nodes answered.
         passes: True if another round may have no such failure.
     """
 
@@ -90,6 +92,7 @@ class AcquireRound:
         self._lease = lease
         self.granted: bool = False
         self.failure: WheelLockError | None = None
+        self.answered: bool = False
         self.passes: bool = False
 
     def begin(self) -> None:
@@ -126,6 +129,9 @@ class AcquireRound:
                 self.passes = sum(map(_lasts, failures)) <= len(lease.votes) - lease.quorum
             elif len(lease.votes) - len(failures) - open_votes < lease.quorum:
                 return  # it will not be granted; whether by refusals or failures is not certain yet
+            else:
+                self.answered = True
+                self.failure = self._without_votes(len(failures), now)
         self._uncount()
         self._end()
 
@@ -146,6 +152,23 @@ class AcquireRound:
             error.code = failures[0].code
         error.__cause__ = failures[0]
         return error
+
+    def _without_votes(self, failures: int, now: float) -> LockUnavailable | None:
+        """Return the error if so many nodes have restarted, beside the ``failures``, that no round could be granted."""
+        lease, longest_s = self._lease, self._engine.longest_s
+        young = [
+            vote for vote in lease.votes if vote.failure is None and now < vote.node.history.counts_from(longest_s)
+        ]
+        voting = len(lease.votes) - failures - len(young)
+        if voting >= lease.quorum:
+            return None
+        first = young[0].node
+        return LockUnavailable(
+            f"Only {voting} of {len(lease.votes)} nodes have votes, and it takes {lease.quorum}: "
+            f"{first.connector.describe()} has restarted, or may have, and has no vote for another "
+            f"{first.history.counts_from(longest_s) - now:.3g} s (lock {quoted(lease.name)})",
+            lease.name,
+        )
 
     def _end(self) -> None:
         self._over = True
@@ -265,18 +288,19 @@ class QuorumWaiter(WheelEntry):
             self._engine.grant(self._lease, self.began_at)
             self._future.set_result((self._lease,))
         else:
-            self._refused(began_at, self._round.failure, self._round.passes)
+            self._refused(began_at, self._round)
 
-    def _refused(self, began_at: float, failure: WheelLockError | None, passes: bool) -> None:
-        """Have another round after a pause, or end the wait: with ``failure`` if too few nodes answered the last one."""
+    def _refused(self, began_at: float, last: AcquireRound) -> None:
+        """Have another round after a pause, or end the wait: with the failure of the ``last`` one, if it has one."""
         engine, options = self._engine, self._lease.options
         now = engine.timer.clock.now()
         over = not self._blocking or self._rounds == options.max_attempts
         over = over or (self._until is not None and now >= self._until)
-        if failure is None:
+        if last.answered:
             self._heard_at = now
-        elif over or not passes or now - self._heard_at >= engine.options.response_timeout_s:
-            self.fail(failure)
+        over = over or not (last.passes or last.answered) or now - self._heard_at >= engine.options.response_timeout_s
+        if over and last.failure is not None:
+            self.fail(last.failure)
             return
         if over:
             self.end()

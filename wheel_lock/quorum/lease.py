@@ -160,12 +160,14 @@ class Vote(Owner):
             by_script: Acquire by the script, whose reply contains the type of a key of another type.
         """
         engine, name = self.node, self.quorum_lease.name
-        if engine.connector.is_double:
-            engine.node.connect()  # it may be another master by now
-            callback()
-            return
-        if engine.is_silent:
-            self.failure = LockUnavailable(f"{engine.connector.describe()} is silent (lock {quoted(name)})", name)
+        twin, why = engine.connector.twin, None
+        if twin is not None:
+            engine.look_again()
+            why = f"is the same master as {twin}, which has one vote"
+        elif engine.is_silent:
+            why = "is silent"
+        if why is not None:
+            self.failure = LockUnavailable(f"{engine.connector.describe()} {why} (lock {quoted(name)})", name)
             callback()
             return
         key = self.quorum_lease.key
@@ -241,8 +243,9 @@ class QuorumLease(Lease):
         super().__init__(name, lease_args, params, owner, on_lost, call_site)
 
     def support(self, now: float) -> list[Lease]:
-        """Return the votes' leases that count at ``now``."""
-        return [lease for vote in self.votes if (lease := vote.live) is not None and vote.counts_from <= now]
+        """Return the votes' leases that count at ``now``. An expired one does not, though its loss may not be noted yet."""
+        granted = [(vote.counts_from, lease) for vote in self.votes if (lease := vote.live) is not None]
+        return [lease for counts_from, lease in granted if counts_from <= now < lease.deadline]
 
     def majority_until(self, now: float) -> float:
         """Return until when, from ``now`` on, a majority of the votes counts without a gap; ``now`` if none does.

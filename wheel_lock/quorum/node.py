@@ -36,8 +36,12 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
+_RUN_ID = re.compile(
+    r"(?!(.)\1*\Z)[0-9a-fA-F]{40}"
+)  # some services give a text of one character, for all of their servers
 _SECONDS = re.compile("[0-9]{1,12}")
 _INFO_LIMIT_BYTES = 100_000
+_LOOK_S = 1.0  # between two looks at a node that is another one, too: each is a connection
 
 
 class Masters:
@@ -71,6 +75,7 @@ class History:
         self._trusts_new = trusts_new
         self._run_id: str | None = None
         self._is_known = False
+        self._is_inherited = False
         self.empty_since: float = -math.inf
 
     def seen(self, run_id: str | None, up_s: int) -> bool:
@@ -86,13 +91,19 @@ class History:
         restarted = run_id is None or not (first or run_id == before)
         if restarted:
             self.doubt()
-        elif first and not self._trusts_new:
+        elif (first and not self._trusts_new) or self._is_inherited:
             self.empty_since = max(self.empty_since, self._now() - max(up_s - 1, 0))
+        self._is_inherited = False
         return restarted
 
     def doubt(self) -> None:
         """Note that its grants were or may be lost by now."""
         self.empty_since = self._now()
+
+    def after_fork_in_child(self) -> None:
+        """Do not rely on a time of the parent's: in a time namespace of its own the child's clock is another one."""
+        self._is_inherited = self.empty_since > -math.inf
+        self.empty_since = min(self.empty_since, self._now())
 
     def counts_from(self, longest_s: float) -> float:
         """Return when its grants begin to count, if no lease that it may have lost is longer than ``longest_s`` seconds."""
@@ -103,7 +114,7 @@ class NodeConnector(RedisPyConnector):
     """Connects to one master as its client does, notes its run_id and uptime, and refuses one that is another node, too.
 
     Attributes:
-        is_double: True if another node of the quorum had the same master at the latest attempt to connect.
+        twin: The address of another node that had the same master at the latest attempt to connect; None if none had.
 
     Raises:
         TypeError: ``client`` is not a client of one server.
@@ -113,7 +124,7 @@ class NodeConnector(RedisPyConnector):
         super().__init__(client)  # type: ignore[arg-type]  # it refuses the others itself
         self._history = history
         self._masters = masters
-        self.is_double: bool = False
+        self.twin: str | None = None
 
     def _check(self, connection: AbstractConnection) -> None:
         if not self._runs_scripts:
@@ -126,7 +137,10 @@ class NodeConnector(RedisPyConnector):
                 # This does not indicate a restart: ask again later.
                 raise RedisConnectionError(error_text(error)) from None
             fields = {}  # INFO is not allowed or not supported, so restarts cannot be detected
-        if (run_id := fields.get("run_id")) is not None:
+        run_id = fields.get("run_id")
+        if run_id is not None and _RUN_ID.fullmatch(run_id) is None:
+            run_id = None
+        if run_id is not None:
             self._check_master(run_id)
         up = fields.get("uptime_in_seconds", "")
         if self._history.seen(run_id, int(up) if _SECONDS.fullmatch(up) else 0):
@@ -141,10 +155,10 @@ class NodeConnector(RedisPyConnector):
         """Raise redis.exceptions.ConnectionError if another node of the quorum has the same master."""
         node = self.describe()
         voter = self._masters.claim(run_id, node)
-        known, self.is_double = self.is_double, voter != node
-        if self.is_double:
+        known, self.twin = self.twin, None if voter == node else voter
+        if self.twin is not None:
             self._history.doubt()  # what it grants later is not to count beside a vote that it has given as the other node
-            if not known:
+            if known is None:
                 fields = log_fields("node_twice", node=node)
                 text = "%s and %s are one master, which has one vote: a quorum needs independent masters"
                 NOTIFIER.post(partial(logger.critical, extra=fields), text, node, voter)
@@ -169,6 +183,18 @@ class NodeEngine(Engine):
         super().__init__(self.connector, options, timer)
         self.node: Node = self.router.renewer.node
         self.leases.report_lost = partial(NOTIFIER.post, _log_lost)
+        self._look_at: float = -math.inf
+
+    def after_fork_in_child(self) -> None:
+        super().after_fork_in_child()
+        self.history.after_fork_in_child()
+        self._look_at = -math.inf
+
+    def look_again(self) -> None:
+        """Connect, after a pause: the node may be a master of its own by now."""
+        if self.timer.now >= self._look_at:
+            self._look_at = self.timer.now + _LOOK_S
+            self.node.connect()
 
     @property
     def is_silent(self) -> bool:

@@ -225,6 +225,17 @@ def test_the_loss_of_a_writer_whose_swap_is_unanswered_is_told_by_its_deadline(
     assert all(deadline - 2 * TICK_S <= event.at <= deadline for _, event in rig.told)
 
 
+@pytest.mark.parametrize("left", [0.025, 0.05])
+def test_a_swap_that_has_hardly_any_time_left_says_nothing_about_its_connection(rig: Rig, left: float) -> None:
+    swapping = Swapping(rig, renew=False)
+    rig.launch.slow = True
+    rig.clock.jump(swapping.old.deadline - rig.now - left)
+    swapping.begun()
+    rig.go_on(left + TICK_S)
+    failure(swapping.future, LockTimeout, r"did not answer within 0(\.\d+)? s")
+    assert rig.ready
+
+
 @pytest.mark.parametrize("late_by", [0.0, 0.5])
 def test_a_confirmation_at_or_after_the_writers_deadline_is_taken_back(rig: Rig, late_by: float) -> None:
     swapping = Swapping(rig, renew=False)

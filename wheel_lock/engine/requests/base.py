@@ -30,7 +30,7 @@ from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.wheel import WheelEntry
 
-_AT_ONCE_S = 0.05  # a request that is suspicious so soon goes onto the wheel at once
+_AT_ONCE_S = 0.05  # a request that is suspicious, or over, so soon goes onto the wheel at once
 _LEAST_S = 0.1  # minimum duration of a try, however little time its caller has left: a round trip to a healthy server
 _LEAST_CONNECTING_S = 0.5  # the same where the try waits for a connection
 _TO_CALL_SCRIPTS = frozenset({"eval", "evalsha"})
@@ -305,7 +305,7 @@ class CallerRequest(Request):
         self.limit_s += self.node.expected_delay_s
         self.suspicion_s += self.node.expected_delay_s
         self.until = timer.now + self.limit_s
-        if self.suspicion_s > _AT_ONCE_S:
+        if self.suspicion_s > _AT_ONCE_S < self.limit_s:
             self.node.expect(self)
         else:
             self.look_later()
