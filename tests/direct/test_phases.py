@@ -47,7 +47,11 @@ class AtInstruction:
     def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
         if not frame.f_code.co_filename.startswith(HERE) or not frame.f_code.co_filename.endswith(_PARTS):
             return None
-        frame.f_trace_opcodes = True
+        if not frame.f_trace_opcodes:
+            frame.f_trace_opcodes = True
+            sys.settrace(
+                self._on_call
+            )  # from Python 3.12 on it is this call that switches the events of instructions on
         return self._on_instruction
 
     def _on_instruction(self, frame: FrameType, event: str, argument: object) -> Any:
@@ -65,6 +69,8 @@ def before_every_instruction(
     scene: Callable[[Callable[[Callable[[], object]], AtInstruction]], object],
 ) -> Iterator[str]:
     """Play a scene once for each instruction; it gets what makes the watcher of the instructions in its block."""
+    # From Python 3.12 on the first trace of a function switches the events of its instructions on, too late for itself.
+    scene(lambda meanwhile: AtInstruction(sys.maxsize, meanwhile))
     nth, where = 0, "the first"
     while where:
         watcher: list[AtInstruction] = []

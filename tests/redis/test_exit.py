@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -71,10 +72,10 @@ def check_quiet_end(script: Script, code: int = 0) -> None:
     assert took_s < ALLOWED_S
 
 
-def run(text: str, port: int) -> subprocess.CompletedProcess[str]:
+def run(text: str, *ports: int) -> subprocess.CompletedProcess[str]:
     """Run a program from its start to its end, which is to be quiet."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", text, str(port)]
+    command = [sys.executable, "-c", text, *map(str, ports)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30.0)
     assert (done.returncode, done.stderr) == (0, "")
     return done
@@ -280,7 +281,7 @@ def work(number):
     asyncio.run(tasks(number))
 """,
     "quorum": """
-quorum = LockContext.quorum([redis.Redis(host=f"127.0.0.{n}", port=port) for n in (1, 2, 3)])
+quorum = LockContext.quorum([redis.Redis(port=int(each)) for each in sys.argv[1:]])
 def work(number):
     while True:
         with quorum.lock(f"q:{number}"):
@@ -336,7 +337,9 @@ for number in range(3):
     threading.Thread(target=work, args=(number,), daemon=True).start()
 time.sleep({pause_s})
 """
-        run(beginning + end, fresh_redis.port)
+        with ExitStack() as stack:
+            others = [stack.enter_context(RedisServer()).port for _ in range(2 if kind == "quorum" else 0)]
+            run(beginning + end, fresh_redis.port, *others)
 
 
 def test_a_daemon_thread_that_waits_for_its_own_reply_prints_nothing(real: Backend) -> None:
