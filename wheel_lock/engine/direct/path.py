@@ -381,7 +381,8 @@ class DirectPath:
         if pipeline is None or self._connecting or (connection is not None and connection.pipeline is pipeline):
             return
         self._connecting = True
-        Query(self._table, b"INFO", Command(None, 0, 0, INFO), run_id, _Identity(self, pipeline)).start()
+        identity = _Identity(self, pipeline)
+        Query(self._table, b"INFO", b"INFO", Command(None, 0, 0, INFO), run_id, identity).start()
 
     def identified(self, known: Future[bytes | None], pipeline: object) -> None:
         """Connect to the server of that identity, which is the one at the other end of ``pipeline``."""
