@@ -101,7 +101,7 @@ class LockContext(ThreadLocks, ThreadContext):
             64 bytes as UTF-8; by default the host's name and the number of the process. The context's connections have it
             in their names (CLIENT LIST).
         readable_owner: True if each token begins with the owner: :meth:`Lock.holder` returns it, also in other processes,
-            and each client that may read the lock's key sees it.
+            and each client that may read the lock's key sees it. False hides it, and saves its bytes in each lock.
         label: The name of this context in metrics, dumps and log records, 1 to 64 printable characters; by default the
             ``owner`` that is given, else the address of the server. Contexts with one label share their metrics.
         watch: True to have the server report at once when the key of a held lock is deleted, overwritten, expired or
@@ -145,7 +145,7 @@ class LockContext(ThreadLocks, ThreadContext):
         timeout: float = 30.0,
         blocking_timeout: float | None = None,
         owner: str | None = None,
-        readable_owner: bool = False,
+        readable_owner: bool = True,
         label: str | None = None,
         watch: bool = False,
     ) -> None:
@@ -471,6 +471,7 @@ class LockContext(ThreadLocks, ThreadContext):
         retry_every: float | None = None,
         max_attempts: int | None = None,
         fencing: bool = False,
+        on_lost: OnLost | None = None,
         thread_local: bool = True,
     ) -> Locked:
         """Return a decorator: the function, or coroutine function, runs while it holds a lock.
@@ -504,8 +505,8 @@ class LockContext(ThreadLocks, ThreadContext):
         terms = terms_of(locals())
         return Locked(
             name,
-            lambda filled: self.lock(filled, **terms),
-            lambda filled: self.asyncio.lock(filled, **terms),
+            lambda filled: self.lock(filled, on_lost=on_lost, **terms),
+            lambda filled: self.asyncio.lock(filled, on_lost=on_lost, **terms),
         )
 
     @property

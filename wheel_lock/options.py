@@ -436,7 +436,7 @@ class ContextOptions:
     timeout_s: float = 30.0
     blocking_timeout_s: float | None = None
     owner: str | None = None
-    readable_owner: bool = False
+    readable_owner: bool = True
     label: str | None = None
     watch: bool = False
 

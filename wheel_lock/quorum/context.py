@@ -138,7 +138,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         timeout: float = 30.0,
         blocking_timeout: float | None = None,
         owner: str | None = None,
-        readable_owner: bool = False,
+        readable_owner: bool = True,
         label: str | None = None,
         watch: bool = False,
     ) -> None:
@@ -242,14 +242,15 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         retry_every: float | None = None,
         max_attempts: int | None = None,
         fencing: bool = False,
+        on_lost: OnLost | None = None,
         thread_local: bool = True,
     ) -> Locked:
         """Return a decorator; see :meth:`wheel_lock.LockContext.locked`."""
         terms = terms_of(locals())
         return Locked(
             name,
-            lambda filled: self.lock(filled, **terms),
-            lambda filled: self.asyncio.lock(filled, **terms),
+            lambda filled: self.lock(filled, on_lost=on_lost, **terms),
+            lambda filled: self.asyncio.lock(filled, on_lost=on_lost, **terms),
         )
 
     @property
