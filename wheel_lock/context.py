@@ -288,19 +288,7 @@ class LockContext(ThreadLocks, ThreadContext):
         if plain and blocking_timeout is renew_every is max_renewals is max_hold is retry_every is max_attempts is None:
             options = lock_options(context.timeout_s if timeout is None else timeout)
         else:
-            options = context.of_lock(
-                timeout,
-                blocking=blocking,
-                blocking_timeout=blocking_timeout,
-                renew=renew,
-                renew_every=renew_every,
-                max_renewals=max_renewals,
-                max_hold=max_hold,
-                retry_every=retry_every,
-                max_attempts=max_attempts,
-                fencing=fencing,
-                thread_local=thread_local,
-            )
+            options = context.of_lock(locals())
         if on_lost is not None:
             checked_callback(on_lost)
         return Lock(self._engine, FENCED if fencing else EXCLUSIVE, name, options, on_lost, key)
@@ -345,8 +333,8 @@ class LockContext(ThreadLocks, ThreadContext):
             LockUnavailable, LockTimeout, LockServerError: Not all could be requested. None is left acquired.
             TooManyLocks: ``max_held``, or ``max_waiting``, does not allow that many. None is left acquired.
         """
-        terms = {"renew": renew, "renew_every": renew_every, "max_renewals": max_renewals, "max_hold": max_hold}
-        options = self._engine.options.of_lock(timeout, blocking=False, thread_local=thread_local, **terms)
+        # The locks do not wait, though the call may; the limit is that of the call.
+        options = self._engine.options.of_lock({**locals(), "blocking": False, "blocking_timeout": None})
         callback = checked_callback(on_lost)
         return run(
             operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking, blocking_timeout)

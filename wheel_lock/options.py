@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -373,8 +374,8 @@ def _cached_options(
     )
 
 
-TERMS: frozenset[str] = frozenset(_cached_options.__wrapped__.__kwdefaults__ or ())
-"""The parameters of a lock beside its name and its timeout."""
+TERMS: Mapping[str, Any] = _cached_options.__wrapped__.__kwdefaults__ or {}
+"""The parameters of a lock beside its name and its timeout, and their defaults."""
 
 
 def context_label(label: object) -> str:
@@ -475,10 +476,20 @@ class ContextOptions:
                 f"backoff_first must not exceed backoff_max of {self.backoff_max_s:g} s, not {self.backoff_first_s!r}"
             )
 
-    def of_lock(self, timeout: float | None, **terms: Any) -> LockOptions:
-        """Return the options of a lock, with the context's defaults for what is None; see :func:`lock_options`."""
-        if self.blocking_timeout_s is not None and terms.get("blocking_timeout") is None:
-            terms["blocking_timeout"] = self.blocking_timeout_s
+    def of_lock(self, given: Mapping[str, Any]) -> LockOptions:
+        """Return the options of a lock, with the context's defaults for what is None; see :func:`lock_options`.
+
+        Args:
+            given: The ``locals()`` of the method that makes it, which writes out all parameters for those who complete and
+                read them. A call that repeats all their names could pass one in place of another unseen.
+        """
+        terms: dict[str, Any] = {}  # those that are no defaults: the cache finds few terms sooner
+        for term, value in given.items():
+            if term in TERMS and value is not TERMS[term]:
+                terms[term] = value
+        if self.blocking_timeout_s is not None:
+            terms.setdefault("blocking_timeout", self.blocking_timeout_s)
+        timeout = given["timeout"]
         return lock_options(self.timeout_s if timeout is None else timeout, **terms)
 
     @property

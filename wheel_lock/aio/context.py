@@ -20,7 +20,6 @@ from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.bulk import Name
 from wheel_lock.locks.context import BaseContext, close_later
-from wheel_lock.locks.factory import allowed_options
 from wheel_lock.options import lock_name
 from wheel_lock.runtime.interruptions import uninterrupted_start
 
@@ -92,7 +91,8 @@ class AsyncContext(TaskLocks, TaskContext):
         Raises:
             ValueError: A value is out of range; before any I/O.
         """
-        options, key = allowed_options(self._engine.options, locals()), lock_name(name, self._engine.options.prefix)
+        context = self._engine.options
+        key, options = lock_name(name, context.prefix), context.of_lock(locals())
         lock_type = FENCED if options.fencing else EXCLUSIVE
         return Lock(self._engine, lock_type, name, options, task_callback(on_lost), key, cancel_on_lost=cancel_on_lost)
 
@@ -112,8 +112,8 @@ class AsyncContext(TaskLocks, TaskContext):
         thread_local: bool = False,
     ) -> dict[Name, Lock | None]:
         """Acquire each of ``names``; see :meth:`wheel_lock.LockContext.acquire_many`."""
-        terms = {"renew": renew, "renew_every": renew_every, "max_renewals": max_renewals, "max_hold": max_hold}
-        options = self._engine.options.of_lock(timeout, blocking=False, thread_local=thread_local, **terms)
+        # The locks do not wait, though the call may; the limit is that of the call.
+        options = self._engine.options.of_lock({**locals(), "blocking": False, "blocking_timeout": None})
         callback = task_callback(on_lost)
         return await run(
             operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking, blocking_timeout)

@@ -9,7 +9,7 @@ from wheel_lock.aio.lock import Lock, task_callback
 from wheel_lock.aio.primitives import MultiLock, ReadWriteLock, ReentrantLock, Semaphore
 from wheel_lock.engine.engine import Engine
 from wheel_lock.locks.base import OnLost
-from wheel_lock.locks.factory import allowed_options, named_options, semaphore_of, type_and_options
+from wheel_lock.locks.factory import named_options, semaphore_of, type_and_options
 from wheel_lock.locks.leader import LeaderTerms
 
 
@@ -126,7 +126,7 @@ class TaskLocks:
         thread_local: bool = True,
     ) -> MultiLock:
         """Return several exclusive locks as one; see :meth:`LockContext.multi_lock`."""
-        options = allowed_options(self._engine.options, locals())
+        options = self._engine.options.of_lock(locals())
         return MultiLock(self._engine, names, options, task_callback(on_lost))
 
     def leader(

@@ -1,7 +1,6 @@
 """The lock types and options of all locks beyond the plain one, for the methods of contexts that make them.
 
-These methods write out all parameters for those who complete and read them, and pass on their ``locals()``. A call that
-repeats all names could pass one in place of another unseen.
+They get the ``locals()`` of these methods; see :meth:`wheel_lock.options.ContextOptions.of_lock`.
 """
 
 from __future__ import annotations
@@ -20,19 +19,14 @@ _TYPES: dict[str, tuple[LockType, LockType]] = {  # without and with fences
 
 
 def terms_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the ``locals()`` of a method that are parameters of a lock: the timeout, and the other terms."""
+    """Return those that are parameters of a lock: the timeout, and the other terms."""
     return {term: value for term, value in given.items() if term in TERMS or term == "timeout"}
 
 
-def allowed_options(context: ContextOptions, given: Mapping[str, Any]) -> LockOptions:
-    """Return the options of a lock of the context, from the ``locals()`` of the method that makes it."""
-    return context.of_lock(**terms_of(given))
-
-
 def named_options(context: ContextOptions, given: Mapping[str, Any]) -> LockOptions:
-    """The same, and check its ``name``. Raises ValueError for an invalid name or option."""
+    """Return the options of a lock. Raises ValueError for an invalid name or option."""
     lock_name(given["name"], context.prefix)
-    return allowed_options(context, given)
+    return context.of_lock(given)
 
 
 def type_and_options(context: ContextOptions, method: str, given: Mapping[str, Any]) -> tuple[LockType, LockOptions]:
@@ -44,4 +38,4 @@ def type_and_options(context: ContextOptions, method: str, given: Mapping[str, A
 def semaphore_of(context: ContextOptions, given: Mapping[str, Any]) -> tuple[Permit, LockOptions]:
     """Return the lock type and the options of a semaphore. Raises as :func:`named_options` does."""
     lock_name(given["name"], context.prefix)
-    return semaphore(count("permits", given["permits"], least=1)), allowed_options(context, given)
+    return semaphore(count("permits", given["permits"], least=1)), context.of_lock(given)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from wheel_lock.engine.engine import Engine
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.callbacks import checked_callback
-from wheel_lock.locks.factory import allowed_options, named_options, semaphore_of, type_and_options
+from wheel_lock.locks.factory import named_options, semaphore_of, type_and_options
 from wheel_lock.locks.leader import LeaderTerms
 from wheel_lock.sync.leader import Leader, Leadership
 from wheel_lock.sync.lock import Lock
@@ -169,7 +169,7 @@ class ThreadLocks:
         Raises:
             ValueError: A name or a value is out of range; before any I/O.
         """
-        options = allowed_options(self._engine.options, locals())
+        options = self._engine.options.of_lock(locals())
         return MultiLock(self._engine, names, options, checked_callback(on_lost))
 
     def leader(
