@@ -503,7 +503,7 @@ class LockContext(ThreadLocks, ThreadContext):
         return AsyncContext(self._engine, self)
 
     def __repr__(self) -> str:
-        return f"<LockContext {self._engine.connector.describe()} {self._state}>"
+        return f"<LockContext {self._engine.connector.describe()}{self._under} {self._state}>"
 
 
 _SHARED = "_wheel_lock_context"  # attribute of a pool: a table would keep contexts and their pools for ever

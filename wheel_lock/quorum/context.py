@@ -260,7 +260,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
 
     def __repr__(self) -> str:
         addresses = ", ".join(engine.connector.describe() for engine in self._engine.engines)
-        return f"<QuorumContext {self._engine.quorum} of {addresses}; {self._state}>"
+        return f"<QuorumContext {self._engine.quorum} of {addresses};{self._under} {self._state}>"
 
 
 class AsyncQuorumContext(BaseQuorumContext, TaskContext):
