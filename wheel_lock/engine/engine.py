@@ -9,7 +9,7 @@ from typing import Any
 from wheel_lock.engine.direct.conditions import fits
 from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import LeaseGroup, LockEngine, group_of
+from wheel_lock.engine.interfaces import DirectLocks, LeaseGroup, LockEngine, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.batch import RenewalGroup
@@ -61,13 +61,13 @@ class Engine(EngineState):
     ) -> None:
         super().__init__(options, timer, launch)
         self.connector = connector
-        self.losses = LossReporter(self)
+        self.losses: LossReporter = LossReporter(self)
         self.leases: LeaseTable = LeaseTable(self, self.losses.report)
         self.router = self.leases.router = router_for(connector, self.leases)
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
         self._shutdown = Shutdown(self.leases, self.router, self.wait_queues)
         if fits(self, self.router.one_server):
-            self.direct = DirectPath(self.leases, self.wait_queues, self.router.renewer)
+            self.direct: DirectLocks | None = DirectPath(self.leases, self.wait_queues, self.router.renewer)
         self.leases.on_ended = self._shutdown.on_lease_ended
         self.stable: bool = self.router.stable
         timer.attach(self)
