@@ -205,6 +205,8 @@ class LockContext(ThreadLocks, ThreadContext):
     def shared(cls, client: AnyClient) -> LockContext:
         """Return the one context of this process for ``client``, made at the first call and anew after a close.
 
+        It has the default settings, and no prefix: all callers get the same one.
+
         Clients that share a connection pool share it, too: frameworks make a client per request, but keep the pool. The
         pool (or the client of a cluster) keeps the context, which is collected with it; held locks stay held. If a
         ``redis_connect_func``, a credential provider and the like refer to the client, the context keeps the client in
