@@ -293,14 +293,14 @@ def test_a_bad_value_of_any_length_makes_a_short_message(check: Callable[..., ob
     "name", ["order:42", "Schlüssel", "a\r\nDEL b\r\n", "\0", "{user}:1", "}{", "x" * 512, "ü" * 256], ids=case_id
 )
 def test_a_legal_name_or_token_is_sent_as_it_is(name: str) -> None:
-    for check in (lock_name, lock_token):
-        assert check(name) == check(name.encode()) == name.encode()
+    assert lock_name(name, b"") == lock_name(name.encode(), b"") == name.encode()
+    assert lock_token(name) == lock_token(name.encode()) == name.encode()
 
 
 @given(name=st.binary(min_size=1, max_size=512).filter(lambda name: not name.startswith(b"wheel_lock:")))
 @settings(deadline=None)
 def test_any_1_to_512_bytes_are_a_name_or_a_token(name: bytes) -> None:
-    assert lock_name(name) == lock_token(name) == name
+    assert lock_name(name, b"") == lock_token(name) == name
 
 
 NO_NAMES: dict[str, list[object]] = {
@@ -318,7 +318,7 @@ NO_NAMES: dict[str, list[object]] = {
 @pytest.mark.parametrize("said", NO_NAMES)
 def test_anything_else_is_no_name(said: str) -> None:
     for name in NO_NAMES[said]:
-        message = refusal(lambda name=name: lock_name(name))
+        message = refusal(lambda name=name: lock_name(name, b""))
         assert "lock name" in message
         assert said in message
         assert len(message) < 300
@@ -349,7 +349,7 @@ class OddBytes(bytes):
 
 def test_a_text_is_what_it_is_whatever_its_class_makes_of_it() -> None:
     for text in (OddText("night"), OddBytes(b"night")):
-        for kept in (lock_name(text), lock_token(text)):
+        for kept in (lock_name(text, b""), lock_token(text)):
             assert (type(kept), kept) == (bytes, b"night")
     assert [(type(plain_name(name)), plain_name(name)) for name in (OddText("a"), OddBytes(b"a"))] == [
         (str, "a"),

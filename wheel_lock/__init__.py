@@ -1,8 +1,20 @@
-"""Very many Redis locks, all renewed from one thread.
+"""Redis locks, one or a million, every one of them kept alive from one thread.
 
->>> import wheel_lock
->>> wheel_lock.LossReason.KEY_GONE.value
-'key gone'
+    from wheel_lock import LockContext
+
+    context = LockContext.from_url("redis://localhost:6379")
+
+    with context.lock("order:42", timeout=30.0) as lock:  # renewed every 10 s for as long as the block runs
+        lock.raise_if_lost()  # costs no round trip: call it as often as you like
+
+    shards = context.acquire_many([f"shard:{n}" for n in range(1_000)])  # {name: lock or None}
+
+``help(LockContext)`` has the other kinds of locks, ``context.asyncio`` is the same for tasks. Without a server:
+
+>>> from wheel_lock.testing import fake_context
+>>> with fake_context() as context, context.lock("order:42", timeout=30.0) as lock:
+...     lock.is_held
+True
 """
 
 from importlib import import_module

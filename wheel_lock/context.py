@@ -20,9 +20,10 @@ from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.bulk import Name
 from wheel_lock.locks.callbacks import checked_callback
+from wheel_lock.locks.factory import terms_of
 from wheel_lock.net.clients import AnyClient, connector_for, parse
 from wheel_lock.observe.contexts import CONTEXTS
-from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options
+from wheel_lock.options import ContextOptions, lock_name, lock_options, name_prefix
 from wheel_lock.quorum.context import QuorumContext, QuorumOptions
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.native import RLock
@@ -52,6 +53,9 @@ class ContextSettings(TypedDict, total=False):
     declare_keys: bool
     track_acquisitions: bool
     renewal_slack: float
+    prefix: str
+    timeout: float
+    blocking_timeout: float | None
     owner: str | None
     readable_owner: bool
     label: str | None
@@ -88,11 +92,16 @@ class LockContext(ThreadLocks, ThreadContext):
         renewal_slack: The share of its interval, 0 to 0.5, by which a renewal may come early to join others that are due
             at the same server: fewer calls, for more renewals by at most that share. With 0 none comes early; a lock that
             is alone never is.
+        prefix: Text that precedes the name of each lock in its key, such as ``"billing:"``. The server, ACLs and the
+            ``wheel-lock`` commands see both together; this context, its results, errors and log records know the name only.
+            Exported texts have both: a context adopts them if its own prefix, which may be empty, is the beginning.
+        timeout: The time-to-live in seconds of locks that are given none.
+        blocking_timeout: The longest wait in seconds of locks that are given none; None for ever. Leaders wait for ever.
         owner: A readable name of what holds the locks, such as ``"billing@host-7"``: 1 to 64 printable characters, at most
             64 bytes as UTF-8; by default the host's name and the number of the process. The context's connections have it
             in their names (CLIENT LIST).
         readable_owner: True if each token begins with the owner: :meth:`Lock.holder` returns it, also in other processes,
-            and each client that may read the lock's key sees it.
+            and each client that may read the lock's key sees it. False hides it, and saves its bytes in each lock.
         label: The name of this context in metrics, dumps and log records, 1 to 64 printable characters; by default the
             ``owner`` that is given, else the address of the server. Contexts with one label share their metrics.
         watch: True to have the server report at once when the key of a held lock is deleted, overwritten, expired or
@@ -132,8 +141,11 @@ class LockContext(ThreadLocks, ThreadContext):
         declare_keys: bool = False,
         track_acquisitions: bool = False,
         renewal_slack: float = 1 / 32,
+        prefix: str = "",
+        timeout: float = 30.0,
+        blocking_timeout: float | None = None,
         owner: str | None = None,
-        readable_owner: bool = False,
+        readable_owner: bool = True,
         label: str | None = None,
         watch: bool = False,
     ) -> None:
@@ -151,6 +163,9 @@ class LockContext(ThreadLocks, ThreadContext):
             declare_keys=declare_keys,
             track_acquisitions=track_acquisitions,
             renewal_slack=renewal_slack,
+            prefix=name_prefix(prefix),
+            timeout_s=timeout,
+            blocking_timeout_s=blocking_timeout,
             owner=owner,
             readable_owner=readable_owner,
             label=label,
@@ -190,6 +205,8 @@ class LockContext(ThreadLocks, ThreadContext):
     def shared(cls, client: AnyClient) -> LockContext:
         """Return the one context of this process for ``client``, made at the first call and anew after a close.
 
+        It has the default settings, and no prefix: all callers get the same one.
+
         Clients that share a connection pool share it, too: frameworks make a client per request, but keep the pool. The
         pool (or the client of a cluster) keeps the context, which is collected with it; held locks stay held. If a
         ``redis_connect_func``, a credential provider and the like refer to the client, the context keeps the client in
@@ -224,7 +241,7 @@ class LockContext(ThreadLocks, ThreadContext):
     def lock(
         self,
         name: str | bytes,
-        timeout: float = 30.0,
+        timeout: float | None = None,
         *,
         blocking: bool = True,
         blocking_timeout: float | None = None,
@@ -241,10 +258,13 @@ class LockContext(ThreadLocks, ThreadContext):
         """Return an exclusive lock, not yet acquired.
 
         Args:
-            name: Its name, 1 to 512 bytes of any value that do not begin with ``wheel_lock:``; text is sent as UTF-8.
-            timeout: Its time-to-live in seconds, after which it expires if its owner crashes.
+            name: Its name, 1 to 512 bytes (with the ``prefix``) of any value that do not begin with ``wheel_lock:``; text
+                is sent as UTF-8.
+            timeout: Its time-to-live in seconds, after which it expires if its owner crashes; by default that of the
+                context, which is 30 unless it was given another one.
             blocking: True if ``acquire`` waits while another owner holds it.
-            blocking_timeout: Longest such wait in seconds, reconnecting included; None for ever.
+            blocking_timeout: Longest such wait in seconds, reconnecting included; by default that of the context, which is
+                for ever unless it was given one.
             renew: True to renew it until it is released.
             renew_every: Seconds between renewals; a third of the timeout by default. It must be less than
                 0.99 timeout - 2 ms, the validity of a lease, and is rounded down to 30 ms before that, with a WARNING.
@@ -261,25 +281,16 @@ class LockContext(ThreadLocks, ThreadContext):
         Raises:
             ValueError: A value is out of range; before any I/O.
         """
-        key = lock_name(name)
+        context = self._engine.options
+        key = lock_name(name, context.prefix)
         # Most locks have the default for all the rest, of which the look-up in the cache of options costs a microsecond.
         plain = blocking is True and renew is True and fencing is False and thread_local is True
+        if blocking_timeout is None:
+            blocking_timeout = context.blocking_timeout_s
         if plain and blocking_timeout is renew_every is max_renewals is max_hold is retry_every is max_attempts is None:
-            options = lock_options(timeout)
+            options = lock_options(context.timeout_s if timeout is None else timeout)
         else:
-            options = lock_options(
-                timeout,
-                blocking=blocking,
-                blocking_timeout=blocking_timeout,
-                renew=renew,
-                renew_every=renew_every,
-                max_renewals=max_renewals,
-                max_hold=max_hold,
-                retry_every=retry_every,
-                max_attempts=max_attempts,
-                fencing=fencing,
-                thread_local=thread_local,
-            )
+            options = context.of_lock(locals())
         if on_lost is not None:
             checked_callback(on_lost)
         return Lock(self._engine, FENCED if fencing else EXCLUSIVE, name, options, on_lost, key)
@@ -287,7 +298,7 @@ class LockContext(ThreadLocks, ThreadContext):
     def acquire_many(
         self,
         names: Iterable[Name],
-        timeout: float = 30.0,
+        timeout: float | None = None,
         *,
         all_or_nothing: bool = False,
         blocking: bool = False,
@@ -307,8 +318,8 @@ class LockContext(ThreadLocks, ThreadContext):
             blocking: True to wait for locks that other owners hold. Each is waited for by itself, and those that are
                 granted are held meanwhile: two callers with overlapping names may wait for each other until
                 ``blocking_timeout`` ends it. With ``all_or_nothing`` nothing is held during the wait, so they cannot.
-            blocking_timeout: Longest time in seconds for the whole call. None for no limit, where each part of a try has
-                ``response_timeout``.
+            blocking_timeout: Longest time in seconds for the whole call; by default that of the context if it is to wait.
+                Without a limit each part of a try has ``response_timeout``.
             thread_local: As for :meth:`lock`, but False by default: locks in bulk belong to the process.
             timeout, renew, renew_every, max_renewals, max_hold, on_lost: As for :meth:`lock`.
 
@@ -324,8 +335,8 @@ class LockContext(ThreadLocks, ThreadContext):
             LockUnavailable, LockTimeout, LockServerError: Not all could be requested. None is left acquired.
             TooManyLocks: ``max_held``, or ``max_waiting``, does not allow that many. None is left acquired.
         """
-        terms = {"renew": renew, "renew_every": renew_every, "max_renewals": max_renewals, "max_hold": max_hold}
-        options = lock_options(timeout, blocking=False, thread_local=thread_local, **terms)
+        # The locks do not wait, though the call may; the limit is that of the call.
+        options = self._engine.options.of_lock({**locals(), "blocking": False, "blocking_timeout": None})
         callback = checked_callback(on_lost)
         return run(
             operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking, blocking_timeout)
@@ -436,7 +447,23 @@ class LockContext(ThreadLocks, ThreadContext):
         """
         return run(operations.adopt_many(self, Lock, texts, checked_callback(on_lost), thread_local))
 
-    def locked(self, name: str, timeout: float = 30.0, **terms: Unpack[LockTerms]) -> Locked:
+    def locked(
+        self,
+        name: str,
+        timeout: float | None = None,
+        *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+        retry_every: float | None = None,
+        max_attempts: int | None = None,
+        fencing: bool = False,
+        on_lost: OnLost | None = None,
+        thread_local: bool = True,
+    ) -> Locked:
         """Return a decorator: the function, or coroutine function, runs while it holds a lock.
 
         The lock is not reentrant: a recursive call that needs the same name, in the same thread or task, raises
@@ -447,11 +474,10 @@ class LockContext(ThreadLocks, ThreadContext):
         read (``map``, ``filter``, ``re.finditer``, or a ``zip`` of those). A function that is not a coroutine function may
         not return any other awaitable either. The result is closed or cancelled if possible, and the call raises
         TypeError. Other iterators, files and finished futures are returned; lazy iterators of other classes are not
-        recognised.
+        recognised. The other parameters are those of :meth:`lock`.
 
         Args:
             name: The lock's name; ``{user_id}`` stands for the argument of that name, ``{order.id}`` for its attribute.
-            timeout, terms: As for :meth:`lock`.
 
         Raises:
             ValueError: A value is out of range, or a field of the name is not a parameter.
@@ -466,10 +492,11 @@ class LockContext(ThreadLocks, ThreadContext):
             ...     write_report(7)
             'report:7'
         """
+        terms = terms_of(locals())
         return Locked(
             name,
-            lambda filled: self.lock(filled, timeout, **terms),
-            lambda filled: self.asyncio.lock(filled, timeout, **terms),
+            lambda filled: self.lock(filled, on_lost=on_lost, **terms),
+            lambda filled: self.asyncio.lock(filled, on_lost=on_lost, **terms),
         )
 
     @property
@@ -478,7 +505,7 @@ class LockContext(ThreadLocks, ThreadContext):
         return AsyncContext(self._engine, self)
 
     def __repr__(self) -> str:
-        return f"<LockContext {self._engine.connector.describe()} {self._state}>"
+        return f"<LockContext {self._engine.connector.describe()}{self._under} {self._state}>"
 
 
 _SHARED = "_wheel_lock_context"  # attribute of a pool: a table would keep contexts and their pools for ever

@@ -20,7 +20,6 @@ from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.lease import Owner
 from wheel_lock.locks.base import BaseLock
 from wheel_lock.locks.callbacks import is_awaited
-from wheel_lock.options import lock_name
 from wheel_lock.sync import call as sync_call
 from wheel_lock.sync.lock import Lock
 from wheel_lock.unfinished import refuse_to_decorate, refuse_to_return, title_of
@@ -64,9 +63,8 @@ class Locked:
         self._fields = list(_fields(template))
         self._new_lock = new_lock
         self._new_async_lock = new_async_lock
-        if not self._fields:
-            lock_name(template.format())
-        new_async_lock("terms")  # raises here for invalid parameters of the lock, not at the first call
+        self._sample = "name" if self._fields else template.format()
+        new_async_lock(self._sample)  # raises here for invalid parameters of the lock, not at the first call
 
     if not TYPE_CHECKING:  # where types are checked this is an object like any other
 
@@ -113,7 +111,7 @@ class Locked:
 
             return with_async_lock
 
-        self._new_lock("terms")  # raises here for a callback that only tasks can await
+        self._new_lock(self._sample)  # raises here for a callback that only tasks can await
 
         @functools.wraps(function)
         def with_lock(*arguments: P.args, **named: P.kwargs) -> Any:

@@ -10,8 +10,9 @@ import logging
 import math
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 Name = TypeVar("Name", bound="str | bytes")
 
@@ -181,19 +182,35 @@ def interval_s(timeout_s: float, renew_every: float) -> float:
     return latest_s
 
 
-def lock_name(name: object) -> bytes:
-    """Return a lock's name as 1 to 512 bytes, text encoded as UTF-8.
+def lock_name(name: object, prefix: bytes) -> bytes:
+    """Return the key of a lock at the server, 1 to 512 bytes: the context's prefix and the name, text encoded as UTF-8.
 
     Raises:
-        ValueError: It is neither str nor bytes, empty, too long, not encodable, or begins with ``wheel_lock:``.
+        ValueError: The name is neither str nor bytes, empty, not encodable, or too long with the prefix, or begins with
+            ``wheel_lock:``.
     """
-    if type(name) is str and name.isascii() and 0 < len(name) <= MAX_NAME_BYTES and not name.startswith(RESERVED):
-        return name.encode()  # the fast path: bulk calls validate a million names
-    data = _binary("a lock name", name, MAX_NAME_BYTES)
+    most = MAX_NAME_BYTES - len(prefix)
+    if type(name) is str and name.isascii() and 0 < len(name) <= most and not name.startswith(RESERVED):
+        return prefix + name.encode()  # the fast path: bulk calls validate a million names
+    data = _binary(f"a lock name after the prefix {prefix.decode()!r}" if prefix else "a lock name", name, most)
     if data.startswith(_RESERVED):
         raise ValueError(
             f"a lock name must not begin with {RESERVED!r}, which is for the keys that accompany locks: {_shown(name)}"
         )
+    return prefix + data
+
+
+def name_prefix(prefix: object) -> bytes:
+    """Return the prefix of a context's locks, text, as UTF-8.
+
+    Raises:
+        ValueError: It is no str, not encodable, leaves no room for a name, or could make a key begin with ``wheel_lock:``.
+    """
+    if not isinstance(prefix, str):
+        raise ValueError(f"prefix must be a str, not {type(prefix).__name__}")
+    data = _binary("prefix", prefix, MAX_NAME_BYTES - 1) if prefix else b""
+    if data.startswith(_RESERVED) or (data and _RESERVED.startswith(data)):
+        raise ValueError(f"prefix must not make names begin with {RESERVED!r}, not {_shown(prefix)}")
     return data
 
 
@@ -284,35 +301,6 @@ class LockOptions:
     thread_local: bool
 
 
-class WaitTerms(TypedDict, total=False):
-    """The parameters of every lock type beside the timeout; see :meth:`wheel_lock.LockContext.lock`."""
-
-    blocking: bool
-    blocking_timeout: float | None
-    renew: bool
-    renew_every: float | None
-    max_renewals: int | None
-    max_hold: float | None
-    retry_every: float | None
-    max_attempts: int | None
-
-
-class OwnedTerms(WaitTerms, total=False):
-    """The parameters of lock types that always belong to the thread, or task, that acquires them."""
-
-    fencing: bool
-
-
-class SharedTerms(WaitTerms, total=False):
-    """The parameters of lock types with several holders, which have no fences."""
-
-    thread_local: bool
-
-
-class LockTerms(OwnedTerms, SharedTerms, total=False):
-    """The parameters of an exclusive lock."""
-
-
 def lock_options(timeout: float = 30.0, **others: Any) -> LockOptions:
     """Validate a lock's parameters, and return them. Results are cached.
 
@@ -386,6 +374,10 @@ def _cached_options(
     )
 
 
+TERMS: Mapping[str, Any] = _cached_options.__wrapped__.__kwdefaults__ or {}
+"""The parameters of a lock beside its name and its timeout, and their defaults."""
+
+
 def context_label(label: object) -> str:
     """Return the label of a context. Raises ValueError unless it is a str of 1 to 64 printable characters."""
     text = str.__str__(label) if isinstance(label, str) else ""
@@ -416,6 +408,9 @@ class ContextOptions:
             other calls are detected in any case.
         track_acquisitions: True to keep the call site of each acquisition for the warning about an abandoned lock.
         renewal_slack: The share of its interval by which a renewal may come early to join others that are due.
+        prefix: What precedes the names of locks in their keys.
+        timeout_s: The time-to-live of locks that are given none.
+        blocking_timeout_s: The longest wait for locks that are given none; None for ever.
         owner: The readable owner of the context; None for the host and the process.
         readable_owner: True if tokens begin with the owner.
         label: The name of the context in metrics, dumps and log records; None for the owner, or the address of its server.
@@ -438,8 +433,11 @@ class ContextOptions:
     declare_keys: bool = False
     track_acquisitions: bool = False
     renewal_slack: float = 1 / 32
+    prefix: bytes = b""
+    timeout_s: float = 30.0
+    blocking_timeout_s: float | None = None
     owner: str | None = None
-    readable_owner: bool = False
+    readable_owner: bool = True
     label: str | None = None
     watch: bool = False
 
@@ -462,6 +460,9 @@ class ContextOptions:
         ):
             self._take(f"{what}_s", seconds(what, getattr(self, f"{what}_s"), above=0.0))
         self._take("renewal_slack", share("renewal_slack", self.renewal_slack, most=MAX_SLACK))
+        defaults = lock_options(self.timeout_s, blocking_timeout=self.blocking_timeout_s)
+        self._take("timeout_s", defaults.timeout_s)
+        self._take("blocking_timeout_s", defaults.blocking_timeout_s)
         if self.owner is not None:
             self._take("owner", owner_text(self.owner))
         if self.label is not None:
@@ -475,11 +476,27 @@ class ContextOptions:
                 f"backoff_first must not exceed backoff_max of {self.backoff_max_s:g} s, not {self.backoff_first_s!r}"
             )
 
+    def of_lock(self, given: Mapping[str, Any]) -> LockOptions:
+        """Return the options of a lock, with the context's defaults for what is None; see :func:`lock_options`.
+
+        Args:
+            given: The ``locals()`` of the method that makes it, which writes out all parameters for those who complete and
+                read them. A call that repeats all their names could pass one in place of another unseen.
+        """
+        terms: dict[str, Any] = {}  # those that are no defaults: the cache finds few terms sooner
+        for term, value in given.items():
+            if term in TERMS and value is not TERMS[term]:
+                terms[term] = value
+        if self.blocking_timeout_s is not None:
+            terms.setdefault("blocking_timeout", self.blocking_timeout_s)
+        timeout = given["timeout"]
+        return lock_options(self.timeout_s if timeout is None else timeout, **terms)
+
     @property
     def current_owner(self) -> str:
         """The owner, in this process."""
         return process_owner() if self.owner is None else self.owner
 
-    def _take(self, setting: str, value: float | str) -> None:
+    def _take(self, setting: str, value: float | str | None) -> None:
         """Store a validated setting as a plain number or text."""
         object.__setattr__(self, setting, value)

@@ -175,7 +175,7 @@ class EmbeddedServer:
 class FakeContext(LockContext):
     """A context with its own embedded ``server``, which is stopped when the context is closed."""
 
-    def __init__(self, clock: Clock | None, timer: HashedWheelTimer | None, options: dict[str, Any]) -> None:
+    def __init__(self, clock: Clock | None, timer: HashedWheelTimer | None, **options: Any) -> None:
         self._own_timer = None if clock is None else HashedWheelTimer(clock=clock)
         self.server: EmbeddedServer = EmbeddedServer()
         try:
@@ -196,7 +196,7 @@ class FakeContext(LockContext):
 
 
 def fake_context(*, clock: Clock | None = None, timer: HashedWheelTimer | None = None, **options: Any) -> FakeContext:
-    """Start an embedded server and return a ready context for it. Needs the extra ``demo`` (fakeredis).
+    """Start an embedded server and return a ready context for it. Needs the extra ``testing`` (fakeredis).
 
     Args:
         clock: A clock, for which the context gets a timer of its own.
@@ -211,4 +211,4 @@ def fake_context(*, clock: Clock | None = None, timer: HashedWheelTimer | None =
     """
     if clock is not None and timer is not None:
         raise ValueError("fake_context() takes a clock or a timer, not both: a timer has its clock already")
-    return FakeContext(clock, timer, options)
+    return FakeContext(clock, timer, **options)

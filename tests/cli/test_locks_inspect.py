@@ -12,6 +12,7 @@ from tests.support.backend import Backend
 from tests.support.lock_types import KINDS, NAME, make
 from tests.support.redis_server import RedisServer
 from wheel_lock.cli import main
+from wheel_lock.options import process_owner
 from wheel_lock.protocol.keys import fence_key
 from wheel_lock.protocol.owners import owner_head, token_id
 
@@ -30,7 +31,7 @@ def test_a_held_lock_of_each_kind(real: Backend, run: CommandLine, kind: str) ->
         token = lock.token
     assert (said.status, said.err) == (0, "")
     assert said.out.isascii()
-    assert said.out.splitlines()[-1] == f"{NAME} is held by {token_id(token)}."
+    assert said.out.splitlines()[-1] == f"{NAME} is held by {process_owner()} ({token_id(token)})."
     assert (found.status, found.json["held"]) == (0, True)
     assert found.json["holders"][0]["token_id"] == token_id(token)
     for text in (said.out, found.out):

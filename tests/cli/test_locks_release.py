@@ -20,6 +20,7 @@ from tests.support.waiting import eventually
 from wheel_lock.cli import main, target
 from wheel_lock.cli.locks.looking import force_release, look_at
 from wheel_lock.cli.server import ServerTrouble
+from wheel_lock.options import process_owner
 from wheel_lock.protocol.owners import owner_head, token_id
 
 FORCED = (NAME, "--force", "--yes")
@@ -39,7 +40,7 @@ def test_a_lock_of_each_kind_is_released_and_its_waiter_is_woken(real: Backend, 
     eventually(lambda: listening(real) == 1 or waiting.done)
     said = run("release", *FORCED)
     assert (said.status, said.err) == (0, "")
-    assert f"is held by {token_id(holder.token)}." in said.out
+    assert f"is held by {process_owner()} ({token_id(holder.token)})." in said.out
     assert said.out.splitlines()[-1] == f"{NAME} is released: 1 holder removed."
     assert waiting.result(60.0), "it would look by itself after ten minutes"
 

@@ -68,7 +68,7 @@ class Driver:
         self.counting = counting
         self.clock = ManualClock()
         self.timer = HashedWheelTimer(clock=self.clock, threaded=False)
-        self.context = LockContext(redis.Redis(port=port), timer=self.timer)
+        self.context = LockContext(redis.Redis(port=port), timer=self.timer, owner="host-7:4711")
 
     def call(self, call: Callable[[], object]) -> None:
         """Have something called by another thread, and turn until it has returned."""
@@ -210,7 +210,7 @@ class PairRig:
         self.counting = counting
         self.clock = ManualClock()
         self.timer = HashedWheelTimer(clock=self.clock)
-        self.context = LockContext(redis.Redis(port=port), timer=self.timer)
+        self.context = LockContext(redis.Redis(port=port), timer=self.timer, owner="host-7:4711")
 
     def asleep(self) -> None:
         """Return when the timer's thread has nothing to do."""

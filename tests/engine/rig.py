@@ -617,7 +617,7 @@ class Rig:
         options = lock_options(timeout, **terms)
         group = self.engine.router.renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
         word = new_token() if token is None else token.encode()
-        lease = Lease(name, lease_args(lock_name(name), word), group, owner)
+        lease = Lease(name, lease_args(lock_name(name, b""), word), group, owner)
         lease.on_lost = partial(self._note, lease)
         return lease
 

@@ -187,7 +187,7 @@ class WaitingRig(Rig):
 
     def wake(self, name: str) -> None:
         """Tell the listeners that the lock has been released."""
-        self.listener.say(message(wake_channel(lock_name(name))))
+        self.listener.say(message(wake_channel(lock_name(name, b""))))
         self.turn()
 
     def agree(self) -> None:
@@ -217,7 +217,7 @@ class WaitingRig(Rig):
 
     def line(self, name: str) -> BaseWaitQueue | None:
         """The line for a name, if there is one."""
-        return self.engine.wait_queues.queues.get(EXCLUSIVE.queue_key(lock_name(name)))
+        return self.engine.wait_queues.queues.get(EXCLUSIVE.queue_key(lock_name(name, b"")))
 
     def first(self, name: str) -> Waiter | None:
         line = self.line(name)

@@ -12,6 +12,7 @@ from tests.support.lock_types import KINDS, NAME, make
 from wheel_lock import LockContext
 from wheel_lock.lock_types import holders
 from wheel_lock.lock_types.holders import MAX_HOLDERS, LockState, look_arguments, parse_look
+from wheel_lock.options import process_owner
 from wheel_lock.protocol.keys import fence_key, permits_key, queue_keys
 from wheel_lock.protocol.owners import owner_head, token_id
 from wheel_lock.protocol.resp import MalformedReply
@@ -49,7 +50,7 @@ def test_a_lock_of_each_kind_has_its_kind_its_holder_and_its_time(
     assert state.is_held
     assert holder.token_id == token_id(token)
     assert state.values == (token,)
-    assert holder.owner is None
+    assert holder.owner == process_owner()
     assert holder.count == 1
     assert holder.remaining_s is not None
     assert 0 < holder.remaining_s <= TIMEOUT_S

@@ -115,7 +115,7 @@ class QuorumRig:
     def lease(self, timeout: float, owner: Owner = NOBODY, **terms: Any) -> QuorumLease:
         """A lease that is not acquired yet."""
         options = lock_options(timeout, **terms)
-        key = lock_name("n")
+        key = lock_name("n", b"")
         group = self.engine.group(key, EXCLUSIVE, options)
         return QuorumLease("n", lease_args(key, new_token()), group, owner, self._told.append, None, options)
 

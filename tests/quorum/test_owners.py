@@ -28,6 +28,16 @@ def test_the_locks_of_a_quorum_refuse_the_question(masters: Masters) -> None:
         assert raised.value.holder is None
 
 
+def test_a_prefix_precedes_the_name_at_each_master(masters: Masters) -> None:
+    with masters.context(prefix="billing:", timeout=20.0, blocking_timeout=0.05) as quorum, quorum.lock(NAME) as lock:
+        assert (lock.name, lock.timeout) == (NAME, 20.0)
+        assert all(masters.holders("billing:" + NAME))
+        assert not any(masters.holders(NAME))
+        assert lock.locked()
+        assert lock.owned()
+        assert not quorum.reentrant_lock(NAME).acquire()
+
+
 def test_an_endless_wait_for_the_callers_own_release_is_refused(masters: Masters) -> None:
     with masters.context() as quorum, quorum.lock(NAME) as lock:
         with pytest.raises(LockAlreadyHeld, match="by this very thread or task"):

@@ -275,7 +275,7 @@ def test_neither_the_text_nor_a_token_is_ever_shown(real: Backend, caplog: pytes
     listener.tokens += [token_of(lock).decode(), base64.b64encode(token_of(lock)).decode()]
     text = lock.export()
     listener.tokens.append(text.removeprefix(PREFIX))
-    listener.hear(repr(Handoff.from_text(text)))
+    listener.hear(repr(Handoff.from_text(text, b"")))
     for wrong in (text[:-1], text[1:], forged(text, timeout=0), forged(text, name=""), forged(text, kind="other")):
         listener.catch(lambda wrong=wrong: context.adopt(wrong))  # type: ignore[misc]
     real.view.set(NAME, "stranger")

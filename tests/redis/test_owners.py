@@ -57,7 +57,7 @@ def test_the_default_is_the_host_and_the_process(monkeypatch: pytest.MonkeyPatch
     assert process_owner().endswith(f"h:{os.getpid()}")
 
 
-@pytest.mark.settings(owner=OWNER)
+@pytest.mark.settings(owner=OWNER, readable_owner=False)
 def test_the_connections_have_the_owner_in_their_names_and_the_tokens_have_not(
     backend: Backend, context: LockContext, other: LockContext
 ) -> None:
@@ -163,7 +163,6 @@ def test_locks_in_bulk_and_a_downgrade_have_the_owner_too(context: LockContext, 
     assert not backend.view.exists(NAME)
 
 
-@pytest.mark.settings(readable_owner=True)
 def test_a_forked_child_has_an_owner_of_its_own(context: LockContext, backend: Backend) -> None:
     with context.lock("before"):
         parent = process_owner()

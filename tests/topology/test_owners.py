@@ -41,6 +41,23 @@ def test_locks_of_each_kind_are_found_and_released_on_their_nodes(
             assert len(context.force_release(name)) == 0
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multi"])
+def test_names_with_a_prefix_are_routed_by_the_whole_key(nodes: Nodes, kind: str) -> None:
+    with LockContext(nodes.client(), prefix="billing:") as context, LockContext(nodes.client()) as other:
+        for number in range(3):
+            name = f"prefixed:{kind}:{number}"
+            lock = make(context, kind, name, timeout=600.0)
+            assert lock.acquire()
+            assert lock.locked()
+            assert lock.owned()
+            waiter = make(other, "write" if kind == "read" else kind, "billing:" + name)
+            waiting = Background(waiter.acquire)
+            eventually(lambda: other.stats().waiting == 1)
+            assert len(context.force_release(name)) == 1
+            assert lock.lost is LossReason.KEY_GONE
+            assert waiting.result(LONG_S)
+
+
 def _names(entries: list[dict[str, str]]) -> set[str]:
     return {entry["name"] for entry in entries}
 

@@ -34,6 +34,9 @@ def contexts() -> None:
     LockContext(redis.Redis(), min_replicas=1, replica_timeout=0.5, declare_keys=True)
     LockContext.from_url("redis://localhost:6379", client_options={"db": 1}, track_acquisitions=True, renewal_slack=0.0)
     LockContext(redis.Redis(), owner="billing@host-7", readable_owner=True, label="orders").close()
+    LockContext(redis.Redis(), prefix="billing:", timeout=10.0, blocking_timeout=None).close()
+    LockContext.from_url("redis://localhost:6379", prefix="billing:", timeout=10.0, blocking_timeout=5.0).close()
+    LockContext.quorum([redis.Redis()], prefix="billing:", timeout=10.0, blocking_timeout=5.0).close()
     with LockContext.quorum([redis.Redis()], node_timeout=0.1, longest_timeout=60.0, trust_new_nodes=False) as quorum:
         majority(quorum)
 
@@ -46,7 +49,7 @@ def majority(quorum: QuorumContext) -> None:
     for node, stats in quorum.node_stats().items():
         print(node, stats.connects)
 
-    @quorum.locked("report:{number}")
+    @quorum.locked("report:{number}", timeout=None, on_lost=report)
     def write(number: int) -> str:
         return str(number)
 

@@ -177,7 +177,7 @@ class AsyncFuture(CallerFuture[T]):
         self._value = None
         self.done = False
         self.error: Exception | None = None
-        self.until = None
+        self.until: float | None = None
         self.engine: LockEngine = engine
         self._deaths = engine.deaths
         self._bridge = bridge = _loop_bridge()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self
 
 from wheel_lock.aio.call import TaskSide, run
 from wheel_lock.aio.factory import TaskLocks
@@ -20,7 +20,7 @@ from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.bulk import Name
 from wheel_lock.locks.context import BaseContext, close_later
-from wheel_lock.options import LockTerms, lock_name, lock_options
+from wheel_lock.options import lock_name
 from wheel_lock.runtime.interruptions import uninterrupted_start
 
 
@@ -63,32 +63,43 @@ class AsyncContext(TaskLocks, TaskContext):
     def lock(
         self,
         name: str | bytes,
-        timeout: float = 30.0,
+        timeout: float | None = None,
         *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+        retry_every: float | None = None,
+        max_attempts: int | None = None,
+        fencing: bool = False,
         on_lost: OnLost | None = None,
         cancel_on_lost: bool = False,
-        **terms: Unpack[LockTerms],
+        thread_local: bool = True,
     ) -> Lock:
-        """Return an exclusive lock, not yet acquired; see :meth:`wheel_lock.LockContext.lock`.
+        """Return an exclusive lock, not yet acquired.
+
+        The other parameters are those of :meth:`wheel_lock.LockContext.lock`. With ``thread_local`` (the default) a lease
+        ends with its event loop.
 
         Args:
             on_lost: Called once with a :class:`~wheel_lock.LostEvent`, on the event loop, if it is lost.
             cancel_on_lost: True to cancel the task inside ``async with`` if it is lost; the end of the block then raises
                 ``LockLost``.
-            name, timeout, terms: As for threads; with ``thread_local`` (the default) a lease ends with its event loop.
 
         Raises:
             ValueError: A value is out of range; before any I/O.
         """
-        key = lock_name(name)
-        options = lock_options(timeout, **terms)
+        context = self._engine.options
+        key, options = lock_name(name, context.prefix), context.of_lock(locals())
         lock_type = FENCED if options.fencing else EXCLUSIVE
         return Lock(self._engine, lock_type, name, options, task_callback(on_lost), key, cancel_on_lost=cancel_on_lost)
 
     async def acquire_many(
         self,
         names: Iterable[Name],
-        timeout: float = 30.0,
+        timeout: float | None = None,
         *,
         all_or_nothing: bool = False,
         blocking: bool = False,
@@ -101,8 +112,8 @@ class AsyncContext(TaskLocks, TaskContext):
         thread_local: bool = False,
     ) -> dict[Name, Lock | None]:
         """Acquire each of ``names``; see :meth:`wheel_lock.LockContext.acquire_many`."""
-        terms = {"renew": renew, "renew_every": renew_every, "max_renewals": max_renewals, "max_hold": max_hold}
-        options = lock_options(timeout, blocking=False, thread_local=thread_local, **terms)
+        # The locks do not wait, though the call may; the limit is that of the call.
+        options = self._engine.options.of_lock({**locals(), "blocking": False, "blocking_timeout": None})
         callback = task_callback(on_lost)
         return await run(
             operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking, blocking_timeout)

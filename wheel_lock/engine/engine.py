@@ -9,7 +9,7 @@ from typing import Any
 from wheel_lock.engine.direct.conditions import fits
 from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import LeaseGroup, LockEngine, group_of
+from wheel_lock.engine.interfaces import DirectLocks, LeaseGroup, LockEngine, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.batch import RenewalGroup
@@ -33,7 +33,7 @@ from wheel_lock.lock_types.holders import LockState
 from wheel_lock.observe.contexts import Reading
 from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import ContextStats, snapshot
-from wheel_lock.options import ContextOptions, LockOptions
+from wheel_lock.options import ContextOptions, LockOptions, lock_name
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.greenlets import start_helper_thread
@@ -61,13 +61,13 @@ class Engine(EngineState):
     ) -> None:
         super().__init__(options, timer, launch)
         self.connector = connector
-        self.losses = LossReporter(self)
+        self.losses: LossReporter = LossReporter(self)
         self.leases: LeaseTable = LeaseTable(self, self.losses.report)
         self.router = self.leases.router = router_for(connector, self.leases)
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
         self._shutdown = Shutdown(self.leases, self.router, self.wait_queues)
         if fits(self, self.router.one_server):
-            self.direct = DirectPath(self.leases, self.wait_queues, self.router.renewer)
+            self.direct: DirectLocks | None = DirectPath(self.leases, self.wait_queues, self.router.renewer)
         self.leases.on_ended = self._shutdown.on_lease_ended
         self.stable: bool = self.router.stable
         timer.attach(self)
@@ -175,11 +175,12 @@ class Engine(EngineState):
 
     def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
         """Send ``call``; the result of ``future`` is ``read(reply)``."""
-        Query(self.leases, name, call, read, future).start()
+        Query(self.leases, name, lock_name(name, self.options.prefix), call, read, future).start()
 
     def owned(self, lease: Lease, future: Future[Any]) -> None:
         lock_type = group_of(lease).lock_type
-        self.query(lease.name, lock_type.owned(lease), partial(lock_type.parse_owned, lease=lease), future)
+        read = partial(lock_type.parse_owned, lease=lease)
+        Query(self.leases, lease.name, lease.key, lock_type.owned(lease), read, future).start()
 
     def look(self, name: str | bytes, future: Future[LockState]) -> None:
         """Query the state of the lock of a name, of whatever kind it is."""

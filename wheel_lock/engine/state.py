@@ -27,7 +27,7 @@ from wheel_lock.observe.contexts import HeldName, Reading
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.health import Health, NodeHealth, assess
 from wheel_lock.observe.stats import ContextStats, Counters
-from wheel_lock.options import MAX_SECONDS, ContextOptions, lock_name
+from wheel_lock.options import MAX_SECONDS, ContextOptions
 from wheel_lock.protocol.owners import owner_head
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -73,7 +73,7 @@ class HeldLeases:
     def refuse_endless(
         self,
         owner: Owner,
-        names: Collection[str | bytes],
+        keys: Collection[bytes],
         refuse: Callable[[LockAlreadyHeld], object],
         passed_over: int = 0,
     ) -> None:
@@ -85,13 +85,13 @@ class HeldLeases:
 
         Args:
             owner: The thread or task that waits.
-            names: The names for which it waits.
+            keys: The keys of the locks for which it waits.
             refuse: Ends the wait, if it has not ended.
             passed_over: The number of leases that the same call was granted.
         """
         if owner is NOBODY or not self.held:
             return
-        now, keys = self.timer.clock.now(), {lock_name(name) for name in names}
+        now = self.timer.clock.now()
         for lease in itertools.islice(reversed(self.held), _LATEST + passed_over):
             if owner.is_same(lease.owner) and lease.key in keys and lease.is_valid(now):
                 # One with limits ends by itself, unless its key has no expiry.

@@ -81,7 +81,7 @@ class BaseLock(Side):
         on_lost: OnLost | None,
         key: bytes | None = None,
     ) -> None:
-        """``key`` is what ``lock_name(name)`` has returned, if the caller has checked the name already."""
+        """``key`` is what ``lock_name`` has returned, if the caller has checked the name already."""
         self._lease: Lease | None = None
         self._others: dict[Owner, Lease] | None = None
         self._adopted: dict[Lease, None] | None = None  # a dict, whose pop is atomic
@@ -97,18 +97,18 @@ class BaseLock(Side):
 
     @property
     def name(self) -> str | bytes:
-        """The lock's name. One that is set later holds from the next acquire on."""
+        """The lock's name, without the prefix of the context. One that is set later holds from the next acquire on."""
         return self._name
 
     @name.setter
     def name(self, name: str | bytes) -> None:
-        self._key = lock_name(name)
+        self._key = lock_name(name, self._engine.options.prefix)
         self._name = plain_name(name)
 
     def _encoded_name(self) -> bytes:
-        """Return the name as it is sent."""
+        """Return the name as it is sent, with the prefix of the context."""
         if not self._key:
-            self._key = lock_name(self._name)
+            self._key = lock_name(self._name, self._engine.options.prefix)
         return self._key
 
     @property

@@ -64,8 +64,9 @@ class BulkAcquire(Generic[Name, AnyLock]):
         self._new_lock = new_lock
         self._all_or_nothing = all_or_nothing
         self._call_site = call_site() if engine.options.track_acquisitions else None
+        prefix = engine.options.prefix
         self._distinct: Mapping[Name, bytes] = {
-            name if type(name) is str else plain_name(name): lock_name(name) for name in names
+            name if type(name) is str else plain_name(name): lock_name(name, prefix) for name in names
         }
         self._locks: dict[Name, AnyLock] = {}
         self._waits: AcquireEach | AcquireTogether | None = None

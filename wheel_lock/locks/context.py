@@ -94,6 +94,12 @@ class BaseContext(Side):
         """The state as shown by ``repr()``."""
         return "closed" if self._engine.closed else f"{len(self._engine.held)} held"
 
+    @property
+    def _under(self) -> str:
+        """The prefix as shown by ``repr()``."""
+        prefix = self._engine.options.prefix
+        return f" {prefix.decode()!r}" if prefix else ""
+
     def __reduce__(self) -> NoReturn:
         # Not even a shallow copy: the first of the two to be collected would close the connections of both.
         raise TypeError(

@@ -1,53 +1,41 @@
-"""The lock types and options of all locks beyond the plain one, for the methods of contexts that make them."""
+"""The lock types and options of all locks beyond the plain one, for the methods of contexts that make them.
+
+They get the ``locals()`` of these methods; see :meth:`wheel_lock.options.ContextOptions.of_lock`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from wheel_lock.lock_types import FAIR, FENCED_FAIR, FENCED_REENTRANT, REENTRANT, Permit, semaphore
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.options import LockOptions, LockTerms, OwnedTerms, SharedTerms, count, lock_name, lock_options
+from wheel_lock.options import TERMS, ContextOptions, LockOptions, count, lock_name
 
-_ALLOWED: dict[str, type] = {
-    "reentrant_lock": OwnedTerms,
-    "rw_lock": OwnedTerms,
-    "fair_lock": LockTerms,
-    "semaphore": SharedTerms,
-    "multi_lock": SharedTerms,
-}
 _TYPES: dict[str, tuple[LockType, LockType]] = {  # without and with fences
     "reentrant_lock": (REENTRANT, FENCED_REENTRANT),
     "fair_lock": (FAIR, FENCED_FAIR),
 }
 
 
-def allowed_options(method: str, timeout: float, terms: Mapping[str, object]) -> LockOptions:
-    """Return the options. Raises TypeError, as Python itself would, for one that ``method`` does not take."""
-    known: frozenset[str] = getattr(_ALLOWED[method], "__optional_keys__")  # noqa: B009  # mypy does not know it
-    for name in terms:
-        if name not in known:
-            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
-    return lock_options(timeout, **terms)
+def terms_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those that are parameters of a lock: the timeout, and the other terms."""
+    return {term: value for term, value in given.items() if term in TERMS or term == "timeout"}
 
 
-def named_options(method: str, name: str | bytes, timeout: float, terms: Mapping[str, object]) -> LockOptions:
-    """Return the options. Raises ValueError for an invalid name or option, TypeError for an unknown option."""
-    lock_name(name)
-    return allowed_options(method, timeout, terms)
+def named_options(context: ContextOptions, given: Mapping[str, Any]) -> LockOptions:
+    """Return the options of a lock. Raises ValueError for an invalid name or option."""
+    lock_name(given["name"], context.prefix)
+    return context.of_lock(given)
 
 
-def type_and_options(
-    method: str, name: str | bytes, timeout: float, terms: Mapping[str, object]
-) -> tuple[LockType, LockOptions]:
+def type_and_options(context: ContextOptions, method: str, given: Mapping[str, Any]) -> tuple[LockType, LockOptions]:
     """Return the lock type and the options of a reentrant or fair lock. Raises as :func:`named_options` does."""
-    options = named_options(method, name, timeout, terms)
+    options = named_options(context, given)
     return _TYPES[method][options.fencing], options
 
 
-def semaphore_of(
-    name: str | bytes, permits: int, timeout: float, terms: Mapping[str, object]
-) -> tuple[Permit, LockOptions]:
+def semaphore_of(context: ContextOptions, given: Mapping[str, Any]) -> tuple[Permit, LockOptions]:
     """Return the lock type and the options of a semaphore. Raises as :func:`named_options` does."""
-    lock_name(name)
-    lock_type = semaphore(count("permits", permits, least=1))
-    return lock_type, allowed_options("semaphore", timeout, terms)
+    lock_name(given["name"], context.prefix)
+    return semaphore(count("permits", given["permits"], least=1)), context.of_lock(given)

@@ -53,6 +53,7 @@ class BulkExport:
 
     Args:
         locks: The locks; None is skipped. All of them are checked before the first is exported.
+        prefix: That of the context.
 
     Attributes:
         leases: The leases to export.
@@ -64,7 +65,8 @@ class BulkExport:
         ValueError: Two of them have one name.
     """
 
-    def __init__(self, locks: Iterable[BaseLock | None]) -> None:
+    def __init__(self, locks: Iterable[BaseLock | None], prefix: bytes) -> None:
+        self._prefix = prefix
         self._locks: dict[str | bytes, BaseLock] = {}
         self._leases: dict[str | bytes, Lease] = {}
         for lock in locks:
@@ -85,7 +87,7 @@ class BulkExport:
     def write(self) -> Iterator[None]:
         """Write the texts part by part. They are of use to an adopter only when the locks are exported."""
         for number, (name, lease) in enumerate(self._leases.items(), 1):
-            self._texts[name] = self._locks[name]._handoff(lease).to_text()
+            self._texts[name] = self._locks[name]._handoff(lease).to_text(self._prefix)
             if number % _PART == 0:
                 yield
 
@@ -133,10 +135,11 @@ class BulkAdoption(Generic[AnyLock]):
         Raises:
             InvalidHandoff: A text is malformed, or has been changed, or two are of one lock; nothing has been sent.
         """
+        prefix = self._engine.options.prefix
         for number, text in enumerate(self._texts, 1):
-            handoff = Handoff.from_text(text)
+            handoff = Handoff.from_text(text, prefix)
             adopted_type(handoff)
-            if self._handoffs.setdefault(lock_name(handoff.name), handoff) is not handoff:
+            if self._handoffs.setdefault(lock_name(handoff.name, prefix), handoff) is not handoff:
                 raise InvalidHandoff(f"Two of the texts are of the lock {quoted(handoff.name)}", handoff.name)
             if number % _PART == 0:
                 yield

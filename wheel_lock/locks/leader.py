@@ -21,7 +21,7 @@ from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock
 from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.locks.callers import CallerFuture, Side
-from wheel_lock.options import LockOptions, lock_name, lock_options, seconds
+from wheel_lock.options import ContextOptions, LockOptions, lock_name, lock_options, seconds
 from wheel_lock.runtime.backoff import Backoff
 from wheel_lock.runtime.interruptions import insist
 
@@ -45,10 +45,14 @@ class LeaderTerms(NamedTuple):
     options: LockOptions
 
     @classmethod
-    def checked(cls, name: str | bytes, timeout: float, **others: Any) -> LeaderTerms:
+    def checked(
+        cls, context: ContextOptions, name: str | bytes, timeout: float | None, renew_every: float | None
+    ) -> LeaderTerms:
         """Return the terms. Raises ValueError for a name or a value that is out of range."""
-        lock_name(name)
-        return cls(name, lock_options(timeout, fencing=True, thread_local=False, **others))
+        lock_name(name, context.prefix)
+        timeout_s = context.timeout_s if timeout is None else timeout
+        # Without the context's limit of a wait: a candidate waits for as long as it stands.
+        return cls(name, lock_options(timeout_s, fencing=True, thread_local=False, renew_every=renew_every))
 
 
 class Term(Owner):

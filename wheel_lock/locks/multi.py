@@ -37,7 +37,8 @@ class BaseMultiLock(Side, Generic[L]):
     ) -> None:
         if isinstance(names, (str, bytes)):
             raise ValueError(f"names must be several names, not one text: {names!r:.80}")
-        distinct = {lock_name(name): plain_name(name) for name in names}
+        prefix = engine.options.prefix
+        distinct = {lock_name(name, prefix): plain_name(name) for name in names}
         if not distinct:
             raise ValueError("names must hold at least one name")
         self._engine = engine

@@ -200,7 +200,7 @@ def export(lock: BaseLock) -> Steps[str]:
         engine.submit(partial(engine.export, lease, exported))
         yield from exported.wait()
         exported.result()
-        return handoff.to_text()
+        return handoff.to_text(engine.options.prefix)
     except BaseException:
         engine.post_if_open(undo)  # the text reaches no caller
         raise
@@ -210,7 +210,8 @@ def adopt(
     side: Side, lock_class: Callable[..., AnyLock], text: str, on_lost: OnLost | None, thread_local: bool, **more: Any
 ) -> Steps[AnyLock]:
     """Adopt an exported lease; return the lock object that holds it. ``more`` are further arguments of its class."""
-    engine, handoff = side._server, Handoff.from_text(text)
+    engine = side._server
+    handoff = Handoff.from_text(text, engine.options.prefix)
     lock_type, options = adopted_type(handoff), adopted_options(handoff, thread_local)
     lock = lock_class(engine, lock_type, handoff.name, options, on_lost, **more)
     adopted: CallerFuture[bool] = lock._new_future()
@@ -230,7 +231,8 @@ def adopt(
 
 def export_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[dict[str | bytes, str | None]]:
     """Export ``locks``; return the text of each name, or None for a lock that was lost before."""
-    engine, bulk = side._server, BulkExport(locks)
+    engine = side._server
+    bulk = BulkExport(locks, engine.options.prefix)
     exported: CallerFuture[set[Lease]] = side._new_future()
     undo = partial(engine.undo_export_many, bulk.leases, exported)
     exported.if_undeliverable(undo)
@@ -320,7 +322,8 @@ def not_acquired(lock: BaseLock | BaseMultiLock[Any]) -> Steps[LockNotAcquired]:
 
 def force_release(side: Side, name: str | bytes, foreign: bool) -> Steps[tuple[Holder, ...]]:
     """Release a lock for its holders, of whatever process; return them."""
-    engine, key, name = side._server, lock_name(name), plain_name(name)
+    engine = side._server
+    key, name = lock_name(name, engine.options.prefix), plain_name(name)
     seen: LockState = yield from ask(side, partial(engine.look, name))
     _check_readable(seen, name)
     if not seen.holders and seen.kind != "foreign":
@@ -357,6 +360,8 @@ def acquire_many(
 ) -> Steps[dict[Name, AnyLock | None]]:
     """Acquire each of ``names``, or all or none; return the lock of each, or None. See :class:`BulkAcquire`."""
     engine = side._server
+    if blocking and limit is None:
+        limit = options.blocking_timeout_s
     acquired: CallerFuture[None] = side._new_future()
 
     def new_lock(name: Name) -> AnyLock:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from wheel_lock.errors import InvalidHandoff
+from wheel_lock.errors import InvalidHandoff, quoted
 from wheel_lock.options import MAX_SECONDS, LockOptions, count, lock_name, lock_options, lock_token
 
 _PREFIX = "wheel_lock-handoff-1:"
@@ -23,7 +23,7 @@ class Handoff:
     """The values of an exported lease.
 
     Attributes:
-        name: The lock's name as its first holder gave it.
+        name: The lock's name as its holder gave it. The text has it with the prefix of the context, as at the server.
         token: The exporter's token.
         lock_type: The name of its lock type.
         fence: Its fence, or None.
@@ -42,12 +42,12 @@ class Handoff:
     max_renewals: int | None
     hold_until: float | None
 
-    def to_text(self) -> str:
+    def to_text(self, prefix: bytes) -> str:
         """Return the values as one line of ASCII, which is as secret as a token: it is enough to take over the lock."""
         name = self.name
         values: dict[str, Any] = {
             "bytes": isinstance(name, bytes),
-            "name": _encode(lock_name(name)),
+            "name": _encode(lock_name(name, prefix)),
             "token": _encode(self.token),
             "kind": self.lock_type,
             **{field: getattr(self, field) for field in _PLAIN_FIELDS},
@@ -56,11 +56,11 @@ class Handoff:
         return f"{_PREFIX}{body}.{_sum(body)}"
 
     @classmethod
-    def from_text(cls, text: object) -> Self:
-        """Parse a text that :meth:`to_text` returned.
+    def from_text(cls, text: object, prefix: bytes) -> Self:
+        """Parse a text that :meth:`to_text` returned, for a context with this prefix.
 
         Raises:
-            InvalidHandoff: It is another text, or has been changed.
+            InvalidHandoff: It is another text, or has been changed, or its lock is not under the prefix.
         """
         if not isinstance(text, str) or not text.startswith(_PREFIX):
             raise InvalidHandoff("This is not the text of an exported lock")
@@ -73,9 +73,12 @@ class Handoff:
             raise InvalidHandoff("The text of this exported lock has been cut off or changed")
         try:
             values = json.loads(_decode(body))
-            key = lock_name(_decode(values["name"]))
+            key = lock_name(_decode(values["name"]), b"")
+            under = key.startswith(prefix)
+            name = key.removeprefix(prefix)
+            lock_name(name, prefix if under else b"")
             handoff = cls(
-                name=key if values["bytes"] else key.decode(),
+                name=name if values["bytes"] else name.decode(),
                 token=lock_token(_decode(values["token"])),
                 lock_type=values["kind"],
                 **{field: values[field] for field in _PLAIN_FIELDS},
@@ -91,6 +94,12 @@ class Handoff:
                 raise ValueError("the lock type is no text")
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise InvalidHandoff(f"The text of this exported lock makes no sense: {error}") from None
+        if not under:
+            raise InvalidHandoff(
+                f"The lock {quoted(handoff.name)} cannot be adopted by this context: it is not under its prefix "
+                f"{prefix.decode()!r}",
+                handoff.name,
+            )
         return handoff
 
     def options(self, *, max_hold: float | None = None, thread_local: bool = True) -> LockOptions:

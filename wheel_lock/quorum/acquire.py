@@ -312,7 +312,7 @@ class QuorumWaiter(WheelEntry):
             return
         pause_s = max(options.retry_every_s or _RETRY_S, _PAUSE_ROUNDS * (now - began_at)) * JITTER.uniform(0.5, 1.5)
         if self._rounds == 1 and self._until is None and options.max_attempts is None:
-            engine.leases.refuse_endless(self._lease.owner, [self.name], self._refused_endless)
+            engine.leases.refuse_endless(self._lease.owner, [self._lease.key], self._refused_endless)
         # The pause is shortened such that the last round begins at the time limit.
         at = now + pause_s if self._until is None else min(now + pause_s, self._until)
         engine.timer.wheel.schedule(self, engine.timer.scale.ceil(at))

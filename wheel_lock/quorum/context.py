@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypedDict, Unpack
+from typing import Any, NoReturn, TypedDict
 
 from wheel_lock.aio.context import AsyncContext, TaskContext
 from wheel_lock.aio.lock import task_callback
@@ -12,11 +12,12 @@ from wheel_lock.errors import WheelLockError
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.locks.context import BaseContext
+from wheel_lock.locks.factory import named_options, terms_of
 from wheel_lock.net.clients import AnyClient
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.observe import ContextStats
 from wheel_lock.observe.contexts import CONTEXTS
-from wheel_lock.options import ContextOptions, LockOptions, LockTerms, OwnedTerms, lock_name, lock_options, seconds
+from wheel_lock.options import ContextOptions, LockOptions, name_prefix, seconds
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.locks import QuorumLock, QuorumReentrantLock, QuorumTaskLock, QuorumTaskReentrantLock
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -58,17 +59,20 @@ class QuorumOptions(TypedDict, total=False):
     declare_keys: bool
     track_acquisitions: bool
     renewal_slack: float
+    prefix: str
+    timeout: float
+    blocking_timeout: float | None
     owner: str | None
     readable_owner: bool
     label: str | None
     watch: bool
 
 
-def _options(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOptions:
-    lock_name(name)
-    if terms.get("fencing"):
+def _options(context: ContextOptions, given: dict[str, Any]) -> LockOptions:
+    options = named_options(context, given)
+    if options.fencing:
         raise ValueError(_NO_FENCES)
-    return lock_options(timeout, **terms)
+    return options
 
 
 class BaseQuorumContext(BaseContext):
@@ -104,8 +108,8 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             long as a restarted one: safe also for a process that starts after a master's restart, but masters that have
             just been set up grant nothing until then.
         timer, batch_size, response_timeout, connect_timeout, close_timeout, release_on_close, max_held, max_waiting,
-            declare_keys, track_acquisitions, renewal_slack, owner, readable_owner, label, watch: As for
-                :class:`wheel_lock.LockContext`.
+            declare_keys, track_acquisitions, renewal_slack, prefix, timeout, blocking_timeout, owner, readable_owner,
+            label, watch: As for :class:`wheel_lock.LockContext`.
 
     Raises:
         TypeError: A client is not that of a single server over a socket.
@@ -130,8 +134,11 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         declare_keys: bool = False,
         track_acquisitions: bool = False,
         renewal_slack: float = 1 / 32,
+        prefix: str = "",
+        timeout: float = 30.0,
+        blocking_timeout: float | None = None,
         owner: str | None = None,
-        readable_owner: bool = False,
+        readable_owner: bool = True,
         label: str | None = None,
         watch: bool = False,
     ) -> None:
@@ -155,6 +162,9 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             declare_keys=bool(declare_keys),
             track_acquisitions=track_acquisitions,
             renewal_slack=renewal_slack,
+            prefix=name_prefix(prefix),
+            timeout_s=timeout,
+            blocking_timeout_s=blocking_timeout,
             owner=owner,
             readable_owner=bool(readable_owner),
             label=label,
@@ -171,31 +181,76 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         CONTEXTS.add(self._engine)
 
     def lock(
-        self, name: str | bytes, timeout: float = 30.0, *, on_lost: OnLost | None = None, **terms: Unpack[LockTerms]
+        self,
+        name: str | bytes,
+        timeout: float | None = None,
+        *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+        retry_every: float | None = None,
+        max_attempts: int | None = None,
+        fencing: bool = False,
+        on_lost: OnLost | None = None,
+        thread_local: bool = True,
     ) -> QuorumLock:
         """Return an exclusive lock, not yet acquired.
 
-        Args:
-            name, timeout, on_lost, terms: As for :meth:`wheel_lock.LockContext.lock`. A waiter polls, every ``retry_every``
-                seconds (0.05 by default) on average.
+        The parameters are those of :meth:`wheel_lock.LockContext.lock`. A waiter polls, every ``retry_every`` seconds (0.05
+        by default) on average.
 
         Raises:
             ValueError: A value is out of range, or ``fencing`` is requested; before any I/O.
         """
-        return QuorumLock(self._engine, name, _options(name, timeout, dict(terms)), checked_callback(on_lost))
+        return QuorumLock(self._engine, name, _options(self._engine.options, locals()), checked_callback(on_lost))
 
     def reentrant_lock(
-        self, name: str | bytes, timeout: float = 30.0, *, on_lost: OnLost | None = None, **terms: Unpack[OwnedTerms]
+        self,
+        name: str | bytes,
+        timeout: float | None = None,
+        *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+        retry_every: float | None = None,
+        max_attempts: int | None = None,
+        fencing: bool = False,
+        on_lost: OnLost | None = None,
     ) -> QuorumReentrantLock:
         """Return a reentrant lock; see :meth:`lock`. It excludes other locks of that name, reentrant or not."""
-        return QuorumReentrantLock(self._engine, name, _options(name, timeout, dict(terms)), checked_callback(on_lost))
+        return QuorumReentrantLock(
+            self._engine, name, _options(self._engine.options, locals()), checked_callback(on_lost)
+        )
 
-    def locked(self, name: str, timeout: float = 30.0, **terms: Unpack[LockTerms]) -> Locked:
+    def locked(
+        self,
+        name: str,
+        timeout: float | None = None,
+        *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+        retry_every: float | None = None,
+        max_attempts: int | None = None,
+        fencing: bool = False,
+        on_lost: OnLost | None = None,
+        thread_local: bool = True,
+    ) -> Locked:
         """Return a decorator; see :meth:`wheel_lock.LockContext.locked`."""
+        terms = terms_of(locals())
         return Locked(
             name,
-            lambda filled: self.lock(filled, timeout, **terms),
-            lambda filled: self.asyncio.lock(filled, timeout, **terms),
+            lambda filled: self.lock(filled, on_lost=on_lost, **terms),
+            lambda filled: self.asyncio.lock(filled, on_lost=on_lost, **terms),
         )
 
     @property
@@ -205,7 +260,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
 
     def __repr__(self) -> str:
         addresses = ", ".join(engine.connector.describe() for engine in self._engine.engines)
-        return f"<QuorumContext {self._engine.quorum} of {addresses}; {self._state}>"
+        return f"<QuorumContext {self._engine.quorum} of {addresses};{self._under} {self._state}>"
 
 
 class AsyncQuorumContext(BaseQuorumContext, TaskContext):
@@ -214,25 +269,42 @@ class AsyncQuorumContext(BaseQuorumContext, TaskContext):
     def lock(
         self,
         name: str | bytes,
-        timeout: float = 30.0,
+        timeout: float | None = None,
         *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+        retry_every: float | None = None,
+        max_attempts: int | None = None,
+        fencing: bool = False,
         on_lost: OnLost | None = None,
         cancel_on_lost: bool = False,
-        **terms: Unpack[LockTerms],
+        thread_local: bool = True,
     ) -> QuorumTaskLock:
         """Return an exclusive lock, not yet acquired; see :meth:`QuorumContext.lock`."""
-        options, callback = _options(name, timeout, dict(terms)), task_callback(on_lost)
+        options, callback = _options(self._engine.options, locals()), task_callback(on_lost)
         return QuorumTaskLock(self._engine, name, options, callback, cancel_on_lost=cancel_on_lost)
 
     def reentrant_lock(
         self,
         name: str | bytes,
-        timeout: float = 30.0,
+        timeout: float | None = None,
         *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+        retry_every: float | None = None,
+        max_attempts: int | None = None,
+        fencing: bool = False,
         on_lost: OnLost | None = None,
         cancel_on_lost: bool = False,
-        **terms: Unpack[OwnedTerms],
     ) -> QuorumTaskReentrantLock:
         """Return a reentrant lock, not yet acquired; see :meth:`QuorumContext.reentrant_lock`."""
-        options, callback = _options(name, timeout, dict(terms)), task_callback(on_lost)
+        options, callback = _options(self._engine.options, locals()), task_callback(on_lost)
         return QuorumTaskReentrantLock(self._engine, name, options, callback, cancel_on_lost=cancel_on_lost)

@@ -79,7 +79,7 @@ class QuorumEngine(EngineState):
         self.waiters: set[QuorumWaiter] = set()
         self.long_waits: LongWaits = LongWaits(self, self._longest)
         self.longest_s: float = longest_s
-        self.losses = LossReporter(self)
+        self.losses: LossReporter = LossReporter(self)
         self.leases: QuorumLeases = QuorumLeases(self, self.losses.report)
         self._node_timeout_s = node_timeout_s
         self._groups: Groups[QuorumGroup] = Groups()

@@ -23,7 +23,7 @@ class SoleThread(dict[None, SystemThread]):
         launched: True while one is on its way: more are not needed, and do no harm.
     """
 
-    launched = False
+    launched: bool = False
 
     @property
     def thread(self) -> SystemThread | None:

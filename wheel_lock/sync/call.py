@@ -62,7 +62,7 @@ class SyncFuture(CallerFuture[T]):
         self._value = None
         self.done = False
         self.error: Exception | None = None
-        self.until = None
+        self.until: float | None = None
         self._engine = engine
         self._deaths = engine.deaths
 

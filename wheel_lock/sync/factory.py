@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Unpack
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.callbacks import checked_callback
-from wheel_lock.locks.factory import allowed_options, named_options, semaphore_of, type_and_options
+from wheel_lock.locks.factory import named_options, semaphore_of, type_and_options
 from wheel_lock.locks.leader import LeaderTerms
-from wheel_lock.options import LockTerms, OwnedTerms, SharedTerms
 from wheel_lock.sync.leader import Leader, Leadership
 from wheel_lock.sync.lock import Lock
 from wheel_lock.sync.primitives import MultiLock, ReadWriteLock, ReentrantLock, Semaphore
@@ -22,23 +20,48 @@ class ThreadLocks:
     _engine: Engine
 
     def reentrant_lock(
-        self, name: str | bytes, timeout: float = 30.0, *, on_lost: OnLost | None = None, **terms: Unpack[OwnedTerms]
+        self,
+        name: str | bytes,
+        timeout: float | None = None,
+        *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+        retry_every: float | None = None,
+        max_attempts: int | None = None,
+        fencing: bool = False,
+        on_lost: OnLost | None = None,
     ) -> ReentrantLock:
         """Return a lock that the thread which holds it may acquire again, not yet acquired.
 
         At the server it is the same as Redisson's RLock, so services in Java and in Python exclude each other on one name.
 
-        Args:
-            name, timeout, on_lost, terms: As for :meth:`lock`. It always belongs to the thread that acquires it.
+        The parameters are those of :meth:`lock`. It always belongs to the thread that acquires it.
 
         Raises:
             ValueError: A value is out of range; before any I/O.
         """
-        lock_type, options = type_and_options("reentrant_lock", name, timeout, terms)
+        lock_type, options = type_and_options(self._engine.options, "reentrant_lock", locals())
         return ReentrantLock(self._engine, lock_type, name, options, checked_callback(on_lost))
 
     def rw_lock(
-        self, name: str | bytes, timeout: float = 30.0, *, on_lost: OnLost | None = None, **terms: Unpack[OwnedTerms]
+        self,
+        name: str | bytes,
+        timeout: float | None = None,
+        *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+        retry_every: float | None = None,
+        max_attempts: int | None = None,
+        fencing: bool = False,
+        on_lost: OnLost | None = None,
     ) -> ReadWriteLock:
         """Return a read-write lock: ``.read()`` and ``.write()`` are its two halves, not yet acquired.
 
@@ -46,86 +69,113 @@ class ThreadLocks:
         holds them. A writer may acquire it for reading, too, and goes on reading when it has released it for writing (or
         with ``downgrade()``); a reader must not acquire it for writing.
 
-        Args:
-            name, timeout, on_lost, terms: As for :meth:`lock`; a fence is drawn by writers only. It always belongs to the
-                thread that acquires it.
+        The parameters are those of :meth:`lock`; a fence is drawn by writers only. It always belongs to the thread that
+        acquires it.
 
         Raises:
             ValueError: A value is out of range; before any I/O.
         """
-        options = named_options("rw_lock", name, timeout, terms)
+        options = named_options(self._engine.options, locals())
         return ReadWriteLock(self._engine, name, options, checked_callback(on_lost))
 
     def fair_lock(
-        self, name: str | bytes, timeout: float = 30.0, *, on_lost: OnLost | None = None, **terms: Unpack[LockTerms]
+        self,
+        name: str | bytes,
+        timeout: float | None = None,
+        *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+        retry_every: float | None = None,
+        max_attempts: int | None = None,
+        fencing: bool = False,
+        on_lost: OnLost | None = None,
+        thread_local: bool = True,
     ) -> Lock:
         """Return an exclusive lock that is granted in the order of arrival, across processes; not yet acquired.
 
         A dead waiter is skipped after ``fallback_interval`` (or the timeout, if that is shorter) without a sign of life, by
         the server's clock. A waiter whose process stood still for longer loses its place.
 
-        Args:
-            name, timeout, on_lost, terms: As for :meth:`lock`.
+        The parameters are those of :meth:`lock`.
 
         Raises:
             ValueError: A value is out of range; before any I/O.
         """
-        lock_type, options = type_and_options("fair_lock", name, timeout, terms)
+        lock_type, options = type_and_options(self._engine.options, "fair_lock", locals())
         return Lock(self._engine, lock_type, name, options, checked_callback(on_lost))
 
     def semaphore(
         self,
         name: str | bytes,
         permits: int,
-        timeout: float = 30.0,
+        timeout: float | None = None,
         *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+        retry_every: float | None = None,
+        max_attempts: int | None = None,
         on_lost: OnLost | None = None,
-        **terms: Unpack[SharedTerms],
+        thread_local: bool = True,
     ) -> Semaphore:
         """Return a semaphore: at most ``permits`` hold it at once, each with a lease of its own that is renewed.
 
         One object holds one permit per thread; another object, or another thread, holds another one. Only the thread that
         acquired a permit may release it, unless ``thread_local=False``: then all threads share one, and any may release it.
+        The other parameters are those of :meth:`lock`; there are no fences.
 
         Args:
-            name: Its name.
             permits: The number of permits, unless another number was set with ``set_permits``.
-            timeout, on_lost, terms: As for :meth:`lock`; there are no fences.
 
         Raises:
             ValueError: A value is out of range; before any I/O.
         """
-        lock_type, options = semaphore_of(name, permits, timeout, terms)
+        lock_type, options = semaphore_of(self._engine.options, locals())
         return Semaphore(self._engine, lock_type, name, options, checked_callback(on_lost))
 
     def multi_lock(
         self,
         names: Iterable[str | bytes],
-        timeout: float = 30.0,
+        timeout: float | None = None,
         *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+        retry_every: float | None = None,
+        max_attempts: int | None = None,
         on_lost: OnLost | None = None,
-        **terms: Unpack[SharedTerms],
+        thread_local: bool = True,
     ) -> MultiLock:
         """Return several exclusive locks as one: all of them are acquired at once, or none is.
 
         No lock is held during the wait, so overlapping sets cannot wait for each other for ever. Each lock is an ordinary
-        one with a lease of its own, and excludes ``lock(name)``.
+        one with a lease of its own, and excludes ``lock(name)``. The other parameters are those of :meth:`lock`; there are
+        no fences.
 
         Args:
             names: Their names, at least one; duplicates are ignored.
-            timeout, terms: As for :meth:`lock`; there are no fences.
             on_lost: Called once for each of them that is lost.
 
         Raises:
             ValueError: A name or a value is out of range; before any I/O.
         """
-        options = allowed_options("multi_lock", timeout, terms)
+        options = self._engine.options.of_lock(locals())
         return MultiLock(self._engine, names, options, checked_callback(on_lost))
 
     def leader(
         self,
         name: str | bytes,
-        timeout: float = 30.0,
+        timeout: float | None = None,
         *,
         on_elected: Callable[[Leadership], object] | None = None,
         on_demoted: Callable[[Leadership], object] | None = None,
@@ -152,5 +202,5 @@ class ThreadLocks:
         Raises:
             ValueError: A value is out of range, a callback is not callable, or one is a coroutine function; before any I/O.
         """
-        terms = LeaderTerms.checked(name, timeout, renew_every=renew_every)
+        terms = LeaderTerms.checked(self._engine.options, name, timeout, renew_every)
         return Leader(self._engine, self, terms, on_elected, on_demoted, on_error)

@@ -73,7 +73,7 @@ def _plan(locks: int, timeout: float, seconds_in_all: float, prefix: str) -> Pla
         count("locks", locks, least=1)
         options = lock_options(timeout)
         seconds("seconds", seconds_in_all, above=0.0)
-        lock_name(prefix + "0" * 32)  # what follows is shorter
+        lock_name(prefix + "0" * 32, b"")  # what follows is shorter
         if "{" in prefix:
             raise ValueError(f"prefix must not contain a brace, or all names share one slot of a cluster: {prefix!r}")
     except ValueError as error:

@@ -64,7 +64,7 @@ def _validate(prefix: str, timeout: float, min_replicas: int) -> None:
     try:
         lock_options(timeout)
         count("min-replicas", min_replicas, least=0)
-        lock_name(prefix + "0" * 40)  # what follows is shorter
+        lock_name(prefix + "0" * 40, b"")  # what follows is shorter
     except ValueError as error:
         raise Refusal(f"--{str(error).replace('a lock name', 'prefix', 1)}", USAGE) from None
 

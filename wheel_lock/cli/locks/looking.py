@@ -37,7 +37,7 @@ class Found(NamedTuple):
 def key_of(name: str) -> bytes:
     """Return the key of a lock's name on the command line. Raises Refusal if it is none."""
     try:
-        return lock_name(name.encode("utf-8", "surrogateescape"))
+        return lock_name(name.encode("utf-8", "surrogateescape"), b"")
     except (ValueError, UnicodeEncodeError) as error:
         raise Refusal(str(error), USAGE) from None
 

@@ -123,7 +123,7 @@ def _options(name: str, timeout: float, wait: float | None, fence_env: str | Non
     if fence_env is not None and re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", fence_env) is None:
         raise Refusal(f"--fence-env must be the name of a variable, not {fence_env!r}", USAGE)
     try:
-        lock_name(name)
+        lock_name(name, b"")
     except ValueError as error:
         raise Refusal(f"NAME: {error}", USAGE) from None
     try:

@@ -34,6 +34,7 @@ from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.renewal.verification import check
 from wheel_lock.engine.requests.base import Query
 from wheel_lock.engine.requests.release import Release, release
+from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.errors import LockServerError, LossReason
@@ -98,7 +99,7 @@ class DirectPath:
 
     def __init__(self, table: LeaseTable, queues: WaitQueueRegistry, renewer: Renewer) -> None:
         self._table = table
-        self.state = table.state
+        self.state: EngineState = table.state
         self._timer = table.timer
         self.clock: Callable[[], float] = table.timer.clock.now
         self.queues = queues
@@ -381,7 +382,8 @@ class DirectPath:
         if pipeline is None or self._connecting or (connection is not None and connection.pipeline is pipeline):
             return
         self._connecting = True
-        Query(self._table, b"INFO", Command(None, 0, 0, INFO), run_id, _Identity(self, pipeline)).start()
+        identity = _Identity(self, pipeline)
+        Query(self._table, b"INFO", b"INFO", Command(None, 0, 0, INFO), run_id, identity).start()
 
     def identified(self, known: Future[bytes | None], pipeline: object) -> None:
         """Connect to the server of that identity, which is the one at the other end of ``pipeline``."""

@@ -302,7 +302,7 @@ class RenewalRetries(BatchOwner):
 
         future = Future[bool](looked)
         read = partial(lock_type.parse_owned, lease=lease)
-        Query(self.table, lease.name, lock_type.owned(lease), read, future).start()
+        Query(self.table, lease.name, lease.key, lock_type.owned(lease), read, future).start()
 
     def server_is_well(self) -> None:
         if self._server_rejecting:

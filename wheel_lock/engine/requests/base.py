@@ -22,7 +22,7 @@ from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.capabilities import read_missing
 from wheel_lock.net.connection import NodeRequest
 from wheel_lock.net.node import Node
-from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import LONG_TEXT, MalformedReply, Reply, error_text
 from wheel_lock.protocol.scripts import Command, rights_call
 from wheel_lock.protocol.server_errors import ServerError, remedy_for
@@ -481,14 +481,21 @@ class LeaseRequest(CallerRequest):
 
 
 class Query(CallerRequest):
-    """A plain read about a name; ``future`` receives what ``read`` returns for the reply."""
+    """A plain read about a name and its key; ``future`` receives what ``read`` returns for the reply."""
 
-    __slots__ = ("_call", "_future", "_read")
+    __slots__ = ("_call", "_future", "_key", "_read")
 
     def __init__(
-        self, table: LeaseTable, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]
+        self,
+        table: LeaseTable,
+        name: str | bytes,
+        key: bytes,
+        call: Command,
+        read: Callable[[Reply], Any],
+        future: Future[Any],
     ) -> None:
-        super().__init__(table, table.router.shard_of(lock_name(name)).node, name)
+        super().__init__(table, table.router.shard_of(key).node, name)
+        self._key = key
         self._call = call
         self._read = read
         self._future = future
@@ -516,7 +523,7 @@ class Query(CallerRequest):
 
     @property
     def key(self) -> bytes | None:
-        return None if self.name is None else lock_name(self.name)
+        return self._key
 
     def failed(self, error: WheelLockError) -> None:
         self._future.set_exception(error)

@@ -41,7 +41,7 @@ class ForceRelease(CallerRequest):
         own: Sequence[Lease],
         future: Future[int | None],
     ) -> None:
-        self._key = lock_name(name)
+        self._key = lock_name(name, table.state.options.prefix)
         self._seen = seen
         self._own = own
         self._future = future

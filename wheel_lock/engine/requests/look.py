@@ -22,7 +22,8 @@ class Look(Query):
         self, table: LeaseTable, name: str | bytes, future: Future[LockState], limit_s: float | None = None
     ) -> None:
         # The key itself is enough, and a user may have no right to its companions.
-        super().__init__(table, name, look(lock_name(name), companions=False), parse_look, future)
+        key = lock_name(name, table.state.options.prefix)
+        super().__init__(table, name, key, look(key, companions=False), parse_look, future)
         if limit_s is not None:
             self.limit_s: float = min(self.limit_s, limit_s)
 

@@ -37,7 +37,7 @@ def announce(table: LeaseTable, key: bytes, channel: bytes) -> None:
     Like any request it waits for a connection, and is sent again if that breaks, until the time limit of requests.
     """
     publish = b"SPUBLISH" if table.router.shard_of(key).node.capability == SHARDED else b"PUBLISH"
-    Query(table, key, Command(None, 0, 0, command(publish, channel, b"0")), replies.count, Future(noop)).start()
+    Query(table, key, key, Command(None, 0, 0, command(publish, channel, b"0")), replies.count, Future(noop)).start()
 
 
 class Release(LeaseRequest):

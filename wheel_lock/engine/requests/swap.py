@@ -62,7 +62,7 @@ class Swap(LeaseRequest):
     def start(self) -> None:
         """Send the swap. Its time limit is the old lease's deadline, if that is nearer: a tick early, as for any loss."""
         left_s = self.lease.deadline - self.timer.scale.tick_s - self.timer.now - self.node.expected_delay_s
-        self.limit_s = min(self.limit_s, max(left_s, 0.0))
+        self.limit_s: float = min(self.limit_s, max(left_s, 0.0))
         super().start()
 
     def release(self, future: Future[None]) -> None:

@@ -144,8 +144,8 @@ class AcquireEach(BulkCall, WheelEntry):
         self._refused = [lease for lease in self._leases if lease.state is State.REFUSED]
         self._leases.clear()
         if self._until is None and self._refused:
-            names = [lease.name for lease in self._refused]
-            self.table.refuse_endless(self._refused[0].owner, names, self._fail, len(self._held))
+            keys = {lease.key for lease in self._refused}
+            self.table.refuse_endless(self._refused[0].owner, keys, self._fail, len(self._held))
         self._begin_some()
 
     def _begin_some(self) -> None:

@@ -368,7 +368,7 @@ class Waiter(WheelEntry):
     def _refuse_endless(self) -> None:
         """Fail the wait, which has no limit, if its caller waits for its own release."""
         self.table.refuse_endless(
-            self._template[0].owner, [lease.name for lease in self._template], self._refused_endless
+            self._template[0].owner, [lease.key for lease in self._template], self._refused_endless
         )
 
     def _refused_endless(self, error: LockAlreadyHeld) -> None:

@@ -1,0 +1,189 @@
+"""The prefix of a context, which precedes each name at the server, and the context's defaults for its locks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.backend import Backend
+from tests.support.callers import Caller
+from tests.support.lock_types import KINDS, NAME, make
+from tests.support.waiting import eventually
+from wheel_lock import InvalidHandoff, LockAlreadyHeld, LockContext, LockLost, LockNotAcquired, LossReason
+from wheel_lock.testing import fake_context
+
+PREFIX = "billing:"
+KEY = PREFIX + NAME
+
+prefixed = pytest.mark.settings(prefix=PREFIX)
+pytestmark = pytest.mark.servers("real")
+
+
+def keys(backend: Backend) -> set[bytes]:
+    return {bytes(key) for key in backend.view.scan_iter()}
+
+
+@prefixed
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_key_of_each_kind_has_the_prefix_and_its_name_has_not(me: Caller, backend: Backend, kind: str) -> None:
+    with make(me.locks, kind) as lock:
+        assert backend.view.exists(KEY)
+        assert not any(key == NAME.encode() or key.startswith(b"{" + NAME.encode()) for key in keys(backend))
+        names = lock.names if kind == "multi" else (lock.name,)
+        assert NAME in names
+        assert {held.name for held in me.context.held()} == set(names)
+        if kind != "multi":
+            assert lock.locked()
+            assert lock.holder() is not None
+            assert lock.owned()
+    assert not backend.view.exists(KEY)
+
+
+@prefixed
+def test_a_prefixed_name_excludes_the_whole_name_elsewhere(context: LockContext, backend: Backend) -> None:
+    elsewhere, other = backend.context(), backend.context(prefix="reports:")
+    with context.lock(NAME):
+        assert not elsewhere.lock(KEY).acquire(blocking=False)
+        with other.lock(NAME), elsewhere.lock(NAME):
+            pass
+        with pytest.raises(LockNotAcquired) as refused, context.lock(NAME, blocking=False):
+            pass
+    assert refused.value.lock_name == NAME
+    assert refused.value.holder is not None
+
+
+@prefixed
+def test_a_nested_wait_that_cannot_end_is_refused(me: Caller) -> None:
+    with me.locks.lock(NAME), pytest.raises(LockAlreadyHeld):
+        me.locks.lock(NAME).acquire()
+
+
+@prefixed
+def test_bulk_results_have_the_names_as_they_were_given(context: LockContext, backend: Backend) -> None:
+    for both in (False, True):
+        locks: dict[Any, Any] = context.acquire_many(["a", b"b"], all_or_nothing=both)
+        assert list(locks) == ["a", b"b"]
+        assert keys(backend) >= {b"billing:a", b"billing:b"}
+        assert {lock.name for lock in locks.values()} == {"a", b"b"}
+        context.release_many(locks.values())
+    with context.lock("a"):
+        assert context.acquire_many(["a", "c"], blocking=True, blocking_timeout=0.05)["a"] is None
+
+
+@prefixed
+def test_a_force_release_takes_the_name_and_its_loss_says_it(context: LockContext, backend: Backend) -> None:
+    lock = context.lock(NAME)
+    lock.acquire()
+    [_] = context.force_release(NAME)
+    assert lock.lost is LossReason.KEY_GONE
+    with pytest.raises(LockLost, match=f"'{NAME}'"):
+        lock.release()
+    assert not backend.view.exists(KEY)
+
+
+@prefixed
+def test_an_exported_text_has_the_whole_name(context: LockContext, backend: Backend) -> None:
+    def exported(name: str | bytes = NAME) -> str:
+        lock = context.lock(name)
+        lock.acquire()
+        return lock.export()
+
+    same, whole, part = backend.context(prefix=PREFIX), backend.context(), backend.context(prefix="bill")
+    for adopter, name in ((same, NAME), (whole, KEY), (part, "ing:" + NAME)):
+        with adopter.adopt(exported()) as adopted:
+            assert adopted.name == name
+            assert backend.view.exists(KEY)
+        many = adopter.adopt_many([exported()])
+        assert list(many) == [name]
+        adopter.release_many(many.values())
+        assert not backend.view.exists(KEY)
+    other, text = backend.context(prefix="reports:"), exported()
+    for adopt in (other.adopt, lambda text: other.adopt_many([text])):
+        with pytest.raises(InvalidHandoff, match=r"'billing:.*' cannot be adopted .* not under its prefix 'reports:'"):
+            adopt(text)
+    context.adopt(text).release()
+    context.adopt(exported(b"\xff")).release()
+
+
+@prefixed
+def test_a_decorator_and_a_leader_have_the_prefix(context: LockContext, backend: Backend) -> None:
+    @context.locked("report:{number}")
+    def write(number: int) -> bool:
+        return bool(backend.view.exists(f"billing:report:{number}"))
+
+    assert write(7)
+    with context.leader("chief") as leader:
+        assert leader.name == "chief"
+        eventually(lambda: bool(backend.view.exists("billing:chief")))
+
+
+def test_the_length_of_a_name_counts_the_prefix() -> None:
+    with LockContext(redis.Redis(port=1), prefix="ü" * 250) as context:
+        context.lock("x" * 12)
+        context.multi_lock(["x" * 12])
+        makers: list[Any] = [
+            getattr(context, kind) for kind in ("lock", "reentrant_lock", "rw_lock", "fair_lock", "leader")
+        ]
+        makers += [
+            context.asyncio.lock,
+            lambda name: context.multi_lock([name]),
+            lambda name: context.semaphore(name, 1),
+        ]
+        makers += [lambda name: context.acquire_many([name]), context.force_release, context.locked]
+        for make_lock in makers:
+            with pytest.raises(ValueError, match="must have 1 to 12 bytes, not 13"):
+                make_lock("x" * 13)
+            with pytest.raises(ValueError, match="must have 1 to 12 bytes, not 0"):
+                make_lock("")
+
+
+@pytest.mark.parametrize("prefix", ["x" * 512, "wheel_lock:", "wheel_lock:a", "wheel", "w", b"a:", 5, None, "\ud800"])
+def test_an_invalid_prefix_is_refused_at_once(prefix: Any) -> None:
+    with pytest.raises(ValueError, match="prefix must"):
+        LockContext(redis.Redis(port=1), prefix=prefix)
+    with pytest.raises(ValueError, match="prefix must"):
+        LockContext.from_url("redis://localhost:1", prefix=prefix)
+    with pytest.raises(ValueError, match="prefix must"):
+        LockContext.quorum([redis.Redis(port=port) for port in (1, 2, 3)], prefix=prefix)
+
+
+def test_the_defaults_hold_for_locks_that_say_none() -> None:
+    with fake_context(prefix=PREFIX, timeout=10.0, blocking_timeout=0.05) as context:
+        locks = (
+            context.lock,
+            context.reentrant_lock,
+            context.fair_lock,
+            context.asyncio.lock,
+            context.asyncio.fair_lock,
+        )
+        for make_lock in locks:
+            assert (make_lock("a").timeout, make_lock("a", 20.0).timeout) == (10.0, 20.0)
+        assert context.rw_lock("a").read().timeout == context.semaphore("a", 2).timeout == 10.0
+        [granted] = context.acquire_many(["many"]).values()
+        assert granted is not None
+        assert granted.timeout == 10.0
+        assert not context.lock("many").acquire()
+        assert not context.lock("many", fencing=True).acquire()
+        assert not context.fair_lock("many").acquire()
+        assert not context.multi_lock(["many", "more"]).acquire()
+        assert context.acquire_many(["many"], blocking=True) == {"many": None}
+        granted.release()
+
+
+@pytest.mark.parametrize(
+    "defaults", [{"timeout": 0.01}, {"timeout": "30"}, {"timeout": None}, {"blocking_timeout": -1}]
+)
+def test_invalid_defaults_are_refused_at_once(defaults: dict[str, Any]) -> None:
+    [what] = defaults
+    with pytest.raises(ValueError, match=f"^{what} must"):
+        LockContext(redis.Redis(port=1), **defaults)
+    with pytest.raises(ValueError, match=f"^{what} must"):
+        LockContext.quorum([redis.Redis(port=port) for port in (1, 2, 3)], **defaults)
+
+
+def test_a_contexts_repr_shows_its_prefix() -> None:
+    with LockContext(redis.Redis(port=1), prefix=PREFIX) as context:
+        assert repr(context) == "<LockContext localhost:1 'billing:' 0 held>"
+        assert repr(context.asyncio) == f"<AsyncContext of {context!r}>"
