@@ -104,7 +104,7 @@ def _found(client: redis.Redis | redis.RedisCluster, address: str, kind: str, he
     if isinstance(client, redis.RedisCluster):
         masters = tuple(client.get_redis_connection(node) for node in client.get_primaries())
     else:
-        client.ping()
+        server.greet(client)
         masters = (client,)
     version = error_text(hello["version"], 40) if "version" in hello else server.version(masters[0])
     return Target(client, masters, address, kind, version, _cpu_unknown(masters[0]))
@@ -143,11 +143,12 @@ def _info(client: redis.Redis, section: str) -> dict[str, Any]:
 
 
 def _cluster(named: ServerUrl, url: str, parameter: str) -> redis.RedisCluster:
+    settings = {**server.SETTINGS, "require_full_coverage": False}  # the server says which slots it does not serve
     if named.topology == "cluster":
-        client = named.client(**server.SETTINGS)
+        client = named.client(**settings)
         assert isinstance(client, redis.RedisCluster)
     else:
-        client = redis.RedisCluster.from_url(named.urls[0], **server.SETTINGS)
+        client = redis.RedisCluster.from_url(named.urls[0], **settings)
     if client.encoder.decode_responses:
         client.close()
         raise server.bad_url(url, parameter)  # tokens are compared as bytes
@@ -161,11 +162,11 @@ def _named_master(named: ServerUrl, url: str, parameter: str) -> tuple[redis.Red
     client.connection_pool.connection_kwargs["decode_responses"] = False
     manager: Any = client.connection_pool.sentinel_manager  # type: ignore[attr-defined]
     try:
-        place = _place(*manager.discover_master(named.service))
+        place = server.place(*manager.discover_master(named.service))
     except (*FAILURES, UnicodeError) as error:
         raise _of_sentinels(manager.sentinels, named.service) from error
     try:
-        client.ping()
+        server.greet(client)
         return client, place
     except (redis.RedisError, OSError) as error:
         client.close()
@@ -209,14 +210,9 @@ def _only_master(url: str, sentinel: redis.Redis) -> tuple[redis.Redis, str]:
     for_sentinel = {name: value for name, value in settings.items() if name != "db"}
     sentinels = Sentinel([asked], sentinel_kwargs=for_sentinel, **settings)
     name = next(iter(masters))
-    place = _place(*sentinels.discover_master(name))
+    place = server.place(*sentinels.discover_master(name))
     sentinel.close()
     return sentinels.master_for(name), place
-
-
-def _place(host: str, port: int) -> str:
-    text = error_text(host)
-    return f"{f'[{text}]' if ':' in text else text}:{port}"
 
 
 def _cpu_unknown(master: redis.Redis) -> str | None:
