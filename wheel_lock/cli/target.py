@@ -15,6 +15,7 @@ from wheel_lock.cli.arguments import Refusal
 from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.net.clients import ServerUrl
 from wheel_lock.protocol.resp import error_text
+from wheel_lock.protocol.server_errors import REMEDIES
 
 # RedisClusterException is no RedisError; the last four are raised by redis-py for malformed replies.
 FAILURES = (redis.RedisError, redis.RedisClusterException, OSError, ValueError, TypeError, LookupError, AttributeError)
@@ -144,11 +145,15 @@ def _info(client: redis.Redis, section: str) -> dict[str, Any]:
 
 def _cluster(named: ServerUrl, url: str, parameter: str) -> redis.RedisCluster:
     settings = {**server.SETTINGS, "require_full_coverage": False}  # the server says which slots it does not serve
-    if named.topology == "cluster":
-        client = named.client(**settings)
-        assert isinstance(client, redis.RedisCluster)
-    else:
-        client = redis.RedisCluster.from_url(named.urls[0], **settings)
+    client: redis.Redis | redis.RedisCluster
+    try:
+        if named.topology == "cluster":
+            client = named.client(**settings)
+        else:
+            client = redis.RedisCluster.from_url(named.urls[0], **settings)
+    except IndexError:  # redis-py takes the first node that has slots
+        raise ServerTrouble(f"no server of the cluster has slots: {REMEDIES['CLUSTERDOWN']}") from None
+    assert isinstance(client, redis.RedisCluster)
     if client.encoder.decode_responses:
         client.close()
         raise server.bad_url(url, parameter)  # tokens are compared as bytes

@@ -113,7 +113,7 @@ def _use(context: LockContext, kind: str, new_lock: Callable[[], Any], user: str
             if kind != "multi-lock":
                 lock.extend(_TTL_S, replace_ttl=True)
     except WheelLockError as error:
-        words, remedy = without_remedy(_OF_LOCK.sub("", server.one_line(error)))
+        words, remedy = without_remedy(_OF_LOCK.sub("", server.one_line(error)).rstrip("."))
         if isinstance(error, LockServerError) and error.code == "NOPERM":
             return Finding(kind, Severity.PROBLEM, f"the server refuses it: {words}", _grant_for(error, user))
         if remedy or isinstance(error, (LockUnavailable, LockTimeout)):
