@@ -181,6 +181,18 @@ def test_a_disk_that_is_full_leaves_looking_at_locks_as_it_is(capsys: pytest.Cap
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("code", ["MASTERDOWN", "MAXCLIENTS"])
+def test_the_sentence_of_a_refusal_has_the_remedy(capsys: pytest.CaptureFixture[str], code: str) -> None:
+    if code == "MASTERDOWN":
+        with state_of(code) as url:
+            status, sentence = refused(capsys, "ls", "--redis", url)
+    else:
+        with RedisServer() as server, server.client() as view:
+            view.config_set("maxclients", "1")
+            status, sentence = refused(capsys, "ls", "--redis", server.url)
+    assert (status, REMEDIES[code] in sentence) == (1, True)
+
+
 def test_errors_of_redis_py_have_the_remedy_of_the_code_that_it_takes_away() -> None:
     for error, code in (
         (redis.exceptions.ClusterDownError("Hash slot not served"), "CLUSTERDOWN"),

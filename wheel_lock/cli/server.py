@@ -17,6 +17,7 @@ from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, Refusal
 from wheel_lock.net.clients import ServerUrl, UnknownOption, parse
 from wheel_lock.net.tls_mismatch import disagreement
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
+from wheel_lock.protocol.server_errors import remedy_for
 
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError)  # raised by redis-py for malformed replies
 SETTINGS: dict[str, Any] = {"socket_connect_timeout": 3.0, "socket_timeout": 5.0, "protocol": 2}
@@ -141,7 +142,7 @@ def refusal(client: redis.Redis, error: Exception, at: str = "", what: str = "se
         mismatch = disagreement((host.strip("[]"), int(port)), encrypted)
         if mismatch is not None:
             return f"cannot reach the {what} {at}: {mismatch}"
-    return f"cannot reach the {what} {at}: {one_line(error)}"
+    return f"cannot reach the {what} {at}: {with_remedy(one_line(error), error)}"
 
 
 def address(client: redis.Redis) -> str:
@@ -163,6 +164,12 @@ def place(host: object, port: object) -> str:
 def one_line(error: BaseException) -> str:
     """Return the text of an error as one line without a full stop."""
     return " ".join(error_text(error, LONG_TEXT).split()).rstrip(".") or type(error).__name__
+
+
+def with_remedy(reason: str, error: BaseException) -> str:
+    """Return the reason of a failure and what to do about the error, if that is known."""
+    remedy = remedy_for(error)
+    return reason if remedy is None else f"{reason}: {remedy}"
 
 
 def cpu_s(client: redis.Redis) -> float | None:

@@ -93,7 +93,8 @@ def find(url: str, parameter: str = "--redis") -> Target:
         return _found(entrance, server.address(entrance), kind, hello)
     except FAILURES as error:
         entrance.close()
-        raise ServerTrouble(f"cannot use the server {server.address(entrance)}: {server.one_line(error)}") from error
+        reason = server.with_remedy(server.one_line(error), error)
+        raise ServerTrouble(f"cannot use the server {server.address(entrance)}: {reason}") from error
     except Refusal:
         entrance.close()
         raise
