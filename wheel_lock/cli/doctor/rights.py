@@ -18,7 +18,7 @@ from wheel_lock.cli.target import FAILURES
 from wheel_lock.errors import quoted
 from wheel_lock.protocol.keys import wake_channel
 
-OF_PATTERNS = "See the line for ACL SETUSER at the end."
+OF_PATTERNS = "See the ACL SETUSER line of the check rights."
 """The advice where keys or channels are refused: the line is long, and the same for all kinds of lock."""
 
 _ALL = "locks"  # the check of what goes for every kind alike: the others are not tried
