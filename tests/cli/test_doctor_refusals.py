@@ -77,6 +77,14 @@ def test_what_every_lock_is_refused_for_is_one_finding_with_its_remedy(
     assert "round trip" in found
 
 
+def test_memory_that_is_nearly_full_is_a_warning(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    with fresh_redis.client() as view:
+        view.config_set("maxmemory", int(view.info("memory")["used_memory"] * 1.05))
+    _, found = examined(capsys, fresh_redis.url)
+    assert found["eviction"]["severity"] != "ok"
+    assert "full" in found["eviction"]["text"]
+
+
 def test_a_server_that_loads_its_data(capsys: pytest.CaptureFixture[str]) -> None:
     with RedisServer("enable-debug-command yes", "loading-process-events-interval-bytes 1024") as server:
         with server.client() as view:
@@ -176,7 +184,7 @@ def test_findings_that_are_alike_are_one_line(
 
 def test_a_disk_that_is_full_leaves_looking_at_locks_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     with state_of("MISCONF") as url:
-        assert main(["ls", "--redis", url]) == 0
+        assert main(["ls", "lock:*", "--redis", url]) == 0
         assert main(["inspect", "order:42", "--redis", url]) == 3
     assert capsys.readouterr().err == ""
 

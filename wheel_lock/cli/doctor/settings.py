@@ -18,6 +18,7 @@ from wheel_lock.protocol.server_errors import REMEDIES, code_of
 CONNECTION = "connection"
 """The check that a server does not pass with which no other one is made."""
 
+_NEARLY_FULL = 0.9
 _FLAGS_PROBE = "#!lua flags=no-writes\nreturn 1"
 
 
@@ -65,9 +66,13 @@ def _eviction(info: dict[str, Any]) -> Finding:
         return Finding("eviction", Severity.UNKNOWN, "INFO does not report maxmemory and eviction policy")
     if policy == "noeviction":
         counted = info.get("used_memory", 0) - info.get("mem_not_counted_for_evict", 0)
-        if 0 < limit < counted:
-            text = f"memory is full ({counted:,} of {limit:,} bytes) and no key is evicted: acquires are refused"
-            return Finding("eviction", Severity.PROBLEM, text, REMEDIES["OOM"])
+        if limit and counted > _NEARLY_FULL * limit:
+            full = counted > limit
+            text = f"memory is {'' if full else 'nearly '}full: {counted:,} of {limit:,} bytes; no key is evicted"
+            if full:
+                return Finding("eviction", Severity.PROBLEM, f"{text}, and acquires are refused", REMEDIES["OOM"])
+            then = "and acquires will be refused"
+            return Finding("eviction", Severity.WARNING, f"{text}, {then}", "Free memory, or raise maxmemory.")
         kept = "no key is evicted; when memory is full acquires fail with an error"
         return Finding("eviction", Severity.OK, kept if limit else "memory has no limit and no key is evicted")
     if not limit:
