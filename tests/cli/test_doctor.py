@@ -17,7 +17,7 @@ from wheel_lock import LockContext
 from wheel_lock.cli import main
 from wheel_lock.cli.doctor import distances, neighbours
 from wheel_lock.cli.doctor.distances import Distance
-from wheel_lock.cli.doctor.findings import Finding, Severity, worst
+from wheel_lock.cli.doctor.findings import Finding, Master, Severity, worst
 from wheel_lock.cli.doctor.rights import grant
 
 pytestmark = pytest.mark.slow
@@ -105,7 +105,7 @@ def test_replicas_without_min_replicas(fresh_redis: RedisServer, capsys: pytest.
         status, found = examined(capsys, replica.url)
         assert status == 4
         assert found["role"]["severity"] == "problem"
-        assert found["lock"]["severity"] == "problem"
+        assert found["locks"]["severity"] == "problem"
 
 
 def test_a_missing_right_has_its_line(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,5 +269,5 @@ def test_the_worst_of_findings() -> None:
 
 def test_errors_of_the_measurement_are_unknown(fresh_redis: RedisServer) -> None:
     gone = redis.Redis(port=1)
-    findings = list(distances.findings_of([("127.0.0.1:1", gone)], 30.0))
+    findings = list(distances.findings_of([Master("127.0.0.1:1", gone, "default", None)], 30.0))
     assert [finding.severity for finding in findings] == [Severity.UNKNOWN, Severity.UNKNOWN]

@@ -231,3 +231,9 @@ def interrupted(command: list[str]) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+def test_a_server_is_all_that_it_needs(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["hold", "--redis", redis_server.url, "--seconds", "0.05", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["locks"], found["timeout_s"]) == (2000, 3.0)

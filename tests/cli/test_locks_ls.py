@@ -43,7 +43,7 @@ def test_locks_of_every_kind_are_lines_and_other_keys_are_not(real: Backend, run
     real.view.hset("user", "name", "Ada")
     real.view.rpush("jobs", "a")
     said = run("ls")
-    assert (said.status, said.err) == (0, "")
+    assert (said.status, said.err) == (0, "wheel-lock: 3 keys of other kinds: --all lists them\n")
     assert {row[0]: row[1] for row in said.rows} == {
         **{f"a {kind}": KIND_OF.get(kind, kind) for kind in kinds},
         "a fence": "exclusive",

@@ -6,6 +6,7 @@ import json
 import queue
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -183,6 +184,30 @@ def test_a_terminal_shows_a_table_and_gets_its_cursor_back(real: Backend) -> Non
     text = terminal.end()
     assert "*: 1 watched" in text
     assert terminal.shows_its_cursor
+
+
+_STRUCK = """
+import os, signal, sys
+from wheel_lock.cli import main
+from wheel_lock.cli.locks import watch
+
+class Struck:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+look = watch.Watcher.look
+def strike(self, target):
+    Struck()
+    return look(self, target)
+watch.Watcher.look = strike
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_sigterm_in_a_finaliser_ends_it(redis_server: RedisServer) -> None:
+    watched = ["watch", "--redis", redis_server.url, "*", "--seconds", "0.2"]
+    done = subprocess.run([sys.executable, "-c", _STRUCK, *watched], capture_output=True, timeout=LONG_S, check=False)
+    assert (done.returncode, done.stderr) == (143, b"")
 
 
 def test_a_key_that_can_be_read_again_is_as_at_the_first_look(real: Backend, redis_server: RedisServer) -> None:

@@ -1,30 +1,59 @@
-"""The ACL lines of the page about rights are enough for what they are given for, and reach nothing else."""
+"""The ACL lines of the pages about rights, pasted into redis-cli, are enough for what they are given for, and no more."""
 
 from __future__ import annotations
 
+import html
 import re
+import shutil
+import subprocess
 import threading
 
 import pytest
 import redis
 
+from tests.cli.lock_commands import CommandLine
+from tests.cli.test_doctor import examined
 from tests.site.pages import ROOT
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
 
+PAGE = (ROOT / "docs" / "operations" / "rights.md").read_text()
+CLI = shutil.which("redis-cli")
 
-def line(heading: str) -> list[str]:
-    """The words of the ACL line under a heading of the page."""
-    text = (ROOT / "docs" / "operations" / "rights.md").read_text()
-    found = re.search(rf"^## {heading}\n.*?```text\n(.*?)```", text, re.MULTILINE | re.DOTALL)
+pytestmark = pytest.mark.skipif(CLI is None, reason="needs redis-cli")
+
+
+def paste(server: RedisServer, text: str) -> None:
+    """Paste text at the prompt of redis-cli. Each of its lines must be a command that the server accepts."""
+    assert CLI is not None
+    done = subprocess.run(
+        [CLI, "-p", str(server.port)], input=text, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["OK"]
+
+
+def line(heading: str) -> str:
+    """The block under a heading of the page."""
+    found = re.search(rf"^## {heading}\n.*?```text\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
     assert found is not None
-    return found[1].split()
+    return found[1]
+
+
+def addition(what: str) -> str:
+    """The first rights that the table has for something."""
+    [row] = [row for row in PAGE.splitlines() if row.startswith("| ") and what in row.split(" | ")[0]]
+    found = re.search(r"<code>(.*?)</code>|`(.*?)`", row.removesuffix(" |").split(" | ", 1)[1])
+    assert found is not None
+    return html.unescape(found[1] or found[2])
+
+
+def url(server: RedisServer) -> str:
+    return f"redis://billing:secret@127.0.0.1:{server.port}/0"
 
 
 def as_user(server: RedisServer, heading: str) -> LockContext:
-    with server.client() as client:
-        client.execute_command(*line(heading))
+    paste(server, line(heading))
     return LockContext(redis.Redis(port=server.port, username="billing", password="secret"))
 
 
@@ -81,3 +110,54 @@ def test_the_line_for_all_kinds(fresh_redis: RedisServer) -> None:
         wakes(context, fresh_redis)
         with pytest.raises(LockServerError), context.rw_lock("payroll:1").read():
             pass
+
+
+def test_the_rights_to_watch(fresh_redis: RedisServer) -> None:
+    as_user(fresh_redis, "Plain locks").close()
+    paste(fresh_redis, f"ACL SETUSER billing {addition('watch=True')}")
+    with LockContext.from_url(url(fresh_redis), watch=True) as context, context.lock("billing:1"):
+        eventually(lambda: context.stats().watching)
+
+
+@pytest.mark.parametrize("heading", ["Plain locks", "All kinds of lock"])
+def test_the_rights_of_the_command_line(
+    fresh_redis: RedisServer, capfd: pytest.CaptureFixture[str], heading: str
+) -> None:
+    as_user(fresh_redis, heading).close()
+    run = CommandLine(url(fresh_redis), capfd)
+    with fresh_redis.client() as view, LockContext(view) as others:
+        held = others.lock("billing:1", timeout=600.0)
+        held.acquire()
+        for pattern in (("ls", "billing:*"), ("watch", "billing:*", "--seconds", "0.05")):
+            assert "'scan'" in run(*pattern).err
+        paste(fresh_redis, f"ACL SETUSER billing {addition('wheel-lock ls')}")
+        for command in (
+            ("ls", "billing:*"),
+            ("watch", "billing:*", "--seconds", "0.05"),
+            ("watch", "billing:1", "--seconds", "0.05"),
+            ("inspect", "billing:1"),
+            ("release", "billing:1", "--force", "--yes"),
+        ):
+            said = run(*command)
+            assert (said.status, said.err) == (0, ""), command
+            assert "billing:1" in said.out
+
+
+def test_the_rights_of_run(fresh_redis: RedisServer, capfd: pytest.CaptureFixture[str]) -> None:
+    as_user(fresh_redis, "Plain locks").close()
+    run = CommandLine(url(fresh_redis), capfd)
+    command = ("run", "billing:1", "--", "sleep", "0.5")
+    assert "does not report changes" in run(*command).err
+    paste(fresh_redis, f"ACL SETUSER billing {addition('watch=True')}")
+    assert run(*command) == (0, "", "")
+
+
+def test_the_rights_of_doctor(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    as_user(fresh_redis, "All kinds of lock").close()
+    with fresh_redis.client() as view:
+        view.config_set("appendonly", "yes")
+    _, found = examined(capsys, url(fresh_redis), "--prefix", "billing:")
+    assert {check for check, one in found.items() if one["severity"] != "ok"} == {"settings", "keys"}
+    paste(fresh_redis, f"ACL SETUSER billing {addition('wheel-lock doctor')}")
+    status, found = examined(capsys, url(fresh_redis), "--prefix", "billing:")
+    assert (status, {one["severity"] for one in found.values()}) == (0, {"ok"})

@@ -33,7 +33,6 @@ _UsageError: type[Any] = typer.BadParameter.__mro__[1]
 app: typer.Typer = typer.Typer(
     name="wheel-lock",
     help="Very many Redis locks, every one of them kept alive from one thread.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

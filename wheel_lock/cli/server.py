@@ -17,6 +17,7 @@ from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, Refusal
 from wheel_lock.net.clients import ServerUrl, UnknownOption, parse
 from wheel_lock.net.tls_mismatch import disagreement
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
+from wheel_lock.protocol.server_errors import remedy_for
 
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError)  # raised by redis-py for malformed replies
 SETTINGS: dict[str, Any] = {"socket_connect_timeout": 3.0, "socket_timeout": 5.0, "protocol": 2}
@@ -71,7 +72,7 @@ def bad_url(url: str, parameter: str) -> BadUrl:
 
 
 def connect(url: str, given: str, parameter: str) -> redis.Redis:
-    """Return a client of one server, after a successful PING.
+    """Return a client of one server that answers.
 
     Args:
         url: As redis-py writes it.
@@ -85,45 +86,63 @@ def connect(url: str, given: str, parameter: str) -> redis.Redis:
     try:
         client = redis.Redis.from_url(url, **PROMPT)
         client.connection_pool.connection_kwargs["decode_responses"] = False  # tokens are compared as bytes
-        client.ping()
+        greet(client)
         return client
     except (redis.RedisError, OSError) as error:
         if client is not None:
             client.close()
             raise ServerTrouble(refusal(client, error)) from error
-    except (ValueError, TypeError):  # also raised by the ping: redis-py evaluates options of the URL when it connects
+    except (
+        ValueError,
+        TypeError,
+    ):  # also raised by the greeting: redis-py evaluates options of the URL when it connects
         if client is not None:
             client.close()
     # Messages of urllib and redis-py about a malformed URL may quote a part of the password: no text, cause or context.
     raise bad_url(given, parameter)
 
 
-def refusal(client: redis.Redis, error: Exception, place: str = "", what: str = "server") -> str:
+def greet(client: redis.Redis) -> None:
+    """Connect, and have the server answer. A refusal of the PING alone, as by a full disk or a missing right, is an answer.
+
+    Raises what redis-py raises if the server refuses the connection or is silent.
+    """
+    pool: Any = client.connection_pool  # redis-py annotates get_connection() of a pool in some versions only
+    pool.release(pool.get_connection())
+    try:
+        client.ping()
+    except redis.AuthenticationError:
+        raise
+    except (redis.ResponseError, redis.exceptions.BusyLoadingError):
+        pass
+
+
+def refusal(client: redis.Redis, error: Exception, at: str = "", what: str = "server") -> str:
     """Return the sentence for a connection that could not be made.
 
     Args:
-        place: Its address, where the client does not have it.
+        at: Its address, where the client does not have it.
         what: The role of the server.
     """
-    place = place or address(client)
+    at = at or address(client)
     if isinstance(error, redis.AuthenticationError):
         reason = one_line(error)
         if "already authenticated" in reason or "Authentication required" in reason:
             reason = "there is none in the URL"
-        return f"the {what} {place} refuses the user or the password: {reason}"
+        return f"the {what} {at} refuses the user or the password: {reason}"
     if re.match("unknown command ['`]HELLO", str(error)) is not None:  # the quotes depend on the version
         return (
-            f"the {what} {place} does not know HELLO, which came with Redis 6 "
+            f"the {what} {at} does not know HELLO, which came with Redis 6 "
             "(without ?protocol=3 in the URL it is not needed)"
         )
     settings: dict[str, Any] = client.connection_pool.connection_kwargs
     if "path" not in settings and not isinstance(error, redis.ResponseError):
         encrypted = issubclass(client.connection_pool.connection_class, redis.SSLConnection)
-        host, _, port = place.rpartition(":")
+        host, _, port = at.rpartition(":")
         mismatch = disagreement((host.strip("[]"), int(port)), encrypted)
         if mismatch is not None:
-            return f"cannot reach the {what} {place}: {mismatch}"
-    return f"cannot reach the {what} {place}: {one_line(error)}"
+            return f"cannot reach the {what} {at}: {mismatch}"
+    return f"cannot reach the {what} {at}: {with_remedy(one_line(error), error)}"
 
 
 def address(client: redis.Redis) -> str:
@@ -131,13 +150,26 @@ def address(client: redis.Redis) -> str:
     settings: dict[str, Any] = client.connection_pool.connection_kwargs
     if "path" in settings:
         return error_text(settings["path"])
-    host = error_text(settings.get("host", "localhost"))
-    return f"{f'[{host}]' if ':' in host else host}:{settings.get('port', 6379)}"
+    of_sentinels: tuple[str, int] | None = getattr(client.connection_pool, "master_address", None)
+    host, port = of_sentinels or (settings.get("host", "localhost"), settings.get("port", 6379))
+    return place(host, port)
+
+
+def place(host: object, port: object) -> str:
+    """Return host and port as one text."""
+    text = error_text(host)
+    return f"{f'[{text}]' if ':' in text else text}:{port}"
 
 
 def one_line(error: BaseException) -> str:
     """Return the text of an error as one line without a full stop."""
     return " ".join(error_text(error, LONG_TEXT).split()).rstrip(".") or type(error).__name__
+
+
+def with_remedy(reason: str, error: BaseException) -> str:
+    """Return the reason of a failure and what to do about the error, if that is known."""
+    remedy = remedy_for(error)
+    return reason if remedy is None else f"{reason}: {remedy}"
 
 
 def cpu_s(client: redis.Redis) -> float | None:

@@ -15,6 +15,7 @@ from wheel_lock.cli.arguments import Refusal
 from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.net.clients import ServerUrl
 from wheel_lock.protocol.resp import error_text
+from wheel_lock.protocol.server_errors import REMEDIES
 
 # RedisClusterException is no RedisError; the last four are raised by redis-py for malformed replies.
 FAILURES = (redis.RedisError, redis.RedisClusterException, OSError, ValueError, TypeError, LookupError, AttributeError)
@@ -92,7 +93,8 @@ def find(url: str, parameter: str = "--redis") -> Target:
         return _found(entrance, server.address(entrance), kind, hello)
     except FAILURES as error:
         entrance.close()
-        raise ServerTrouble(f"cannot use the server {server.address(entrance)}: {server.one_line(error)}") from error
+        reason = server.with_remedy(server.one_line(error), error)
+        raise ServerTrouble(f"cannot use the server {server.address(entrance)}: {reason}") from error
     except Refusal:
         entrance.close()
         raise
@@ -104,7 +106,7 @@ def _found(client: redis.Redis | redis.RedisCluster, address: str, kind: str, he
     if isinstance(client, redis.RedisCluster):
         masters = tuple(client.get_redis_connection(node) for node in client.get_primaries())
     else:
-        client.ping()
+        server.greet(client)
         masters = (client,)
     version = error_text(hello["version"], 40) if "version" in hello else server.version(masters[0])
     return Target(client, masters, address, kind, version, _cpu_unknown(masters[0]))
@@ -143,11 +145,16 @@ def _info(client: redis.Redis, section: str) -> dict[str, Any]:
 
 
 def _cluster(named: ServerUrl, url: str, parameter: str) -> redis.RedisCluster:
-    if named.topology == "cluster":
-        client = named.client(**server.SETTINGS)
-        assert isinstance(client, redis.RedisCluster)
-    else:
-        client = redis.RedisCluster.from_url(named.urls[0], **server.SETTINGS)
+    settings = {**server.SETTINGS, "require_full_coverage": False}  # the server says which slots it does not serve
+    client: redis.Redis | redis.RedisCluster
+    try:
+        if named.topology == "cluster":
+            client = named.client(**settings)
+        else:
+            client = redis.RedisCluster.from_url(named.urls[0], **settings)
+    except IndexError:  # redis-py takes the first node that has slots
+        raise ServerTrouble(f"no server of the cluster has slots: {REMEDIES['CLUSTERDOWN']}") from None
+    assert isinstance(client, redis.RedisCluster)
     if client.encoder.decode_responses:
         client.close()
         raise server.bad_url(url, parameter)  # tokens are compared as bytes
@@ -161,11 +168,11 @@ def _named_master(named: ServerUrl, url: str, parameter: str) -> tuple[redis.Red
     client.connection_pool.connection_kwargs["decode_responses"] = False
     manager: Any = client.connection_pool.sentinel_manager  # type: ignore[attr-defined]
     try:
-        place = _place(*manager.discover_master(named.service))
+        place = server.place(*manager.discover_master(named.service))
     except (*FAILURES, UnicodeError) as error:
         raise _of_sentinels(manager.sentinels, named.service) from error
     try:
-        client.ping()
+        server.greet(client)
         return client, place
     except (redis.RedisError, OSError) as error:
         client.close()
@@ -209,14 +216,9 @@ def _only_master(url: str, sentinel: redis.Redis) -> tuple[redis.Redis, str]:
     for_sentinel = {name: value for name, value in settings.items() if name != "db"}
     sentinels = Sentinel([asked], sentinel_kwargs=for_sentinel, **settings)
     name = next(iter(masters))
-    place = _place(*sentinels.discover_master(name))
+    place = server.place(*sentinels.discover_master(name))
     sentinel.close()
     return sentinels.master_for(name), place
-
-
-def _place(host: str, port: int) -> str:
-    text = error_text(host)
-    return f"{f'[{text}]' if ':' in text else text}:{port}"
 
 
 def _cpu_unknown(master: redis.Redis) -> str | None:

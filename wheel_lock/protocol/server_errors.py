@@ -62,6 +62,9 @@ _WHILE_CONNECTING = {  # texts that have no code, or lose it in redis-py's excep
     "Authentication required": "NOAUTH",
     "without any password configured": "WRONGPASS",
     "read only replica": "READONLY",
+    "Hash slot not served": "CLUSTERDOWN",
+    "The cluster is down": "CLUSTERDOWN",
+    "Link with MASTER is down": "MASTERDOWN",
 }
 _FORBIDDEN = re.compile(r"no permissions to run the '([\w|-]+)' command")
 _REDIRECTION = re.compile(r"[^ ]* ([0-9]{1,5}) ([!-~]{0,260}):([0-9]{1,5})")  # an IPv6 address has colons of its own

@@ -67,9 +67,9 @@ def demo(
 
 def hold(
     redis: RedisUrl,
-    locks: _Count,
-    timeout: _Timeout,
-    seconds: _Duration,
+    locks: _Count = 2000,
+    timeout: _Timeout = 3.0,
+    seconds: _Duration = 10.0,
     renew_every: Annotated[
         float | None, seconds_option("Between renewals of one; a third of the timeout by default.")
     ] = None,

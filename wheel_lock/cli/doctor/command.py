@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from typing import Annotated
@@ -10,13 +10,13 @@ from typing import Annotated
 import redis
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from wheel_lock.cli import output, server, target
 from wheel_lock.cli.arguments import REDIS_VARIABLE, USAGE, AsJson, Refusal, count_option, seconds_option
 from wheel_lock.cli.doctor import distances, neighbours, rights, settings
-from wheel_lock.cli.doctor.findings import Finding, Severity, worst
+from wheel_lock.cli.doctor.findings import Finding, Master, Severity, worst
 from wheel_lock.cli.target import Target
 from wheel_lock.options import count, lock_name, lock_options
 
@@ -46,13 +46,15 @@ def doctor(
     Each kind of lock is acquired, extended and released once on a name of its own below the prefix. At most 10,000 keys
     of the prefix are looked at, and none is changed.
 
-    Ends with status 0 if nothing was found; 1 if a server is not there or refuses the connection; 2 if the command line is
+    A command that the server refuses leaves its check unknown, and the others are made.
+
+    Ends with status 0 if nothing was found; 1 if no server is there, or all refuse the connection; 2 if the command line is
     wrong; 3 if there are warnings; 4 if there are problems; 130 if it was interrupted.
     """
     _validate(prefix, timeout, min_replicas)
     with ExitStack() as stack:
-        found = [stack.enter_context(closing(target.find(url))) for url in redis]
-        findings = list(_findings(found, prefix, timeout, min_replicas, output.progress(quiet=True)))
+        found, findings = _targets(redis, stack)
+        findings += _findings(found, prefix, timeout, min_replicas, output.progress(quiet=True))
     if as_json:
         output.line(output.to_json({"worst": worst(findings), "findings": [asdict(finding) for finding in findings]}))
     else:
@@ -69,24 +71,46 @@ def _validate(prefix: str, timeout: float, min_replicas: int) -> None:
         raise Refusal(f"--{str(error).replace('a lock name', 'prefix', 1)}", USAGE) from None
 
 
+def _targets(urls: Sequence[str], stack: ExitStack) -> tuple[list[Target], list[Finding]]:
+    """Return the targets that are there, and a finding for each of the others. Raises ServerTrouble if none is there."""
+    found: list[Target] = []
+    troubles: list[server.ServerTrouble] = []
+    for url in urls:
+        try:
+            found.append(stack.enter_context(closing(target.find(url))))
+        except server.ServerTrouble as trouble:
+            troubles.append(trouble)
+    if not found:
+        raise troubles[0]
+    return found, [Finding(settings.CONNECTION, Severity.PROBLEM, trouble.sentence) for trouble in troubles]
+
+
 def _findings(
     found: Sequence[Target], prefix: str, timeout_s: float, min_replicas: int, progress: output.Lines
 ) -> Iterator[Finding]:
     """Yield the findings of all checks."""
-    masters = [(server.address(master), master) for each in found for master in each.masters]
+    masters = [
+        Master(server.address(client), client, _user(client), each.version) for each in found for client in each.masters
+    ]
+    answering = []
     with output.logged_to(progress), progress:
         progress.stage("settings", 0.0)
-        for address, master in masters:
-            yield from (replace(finding, server=address) for finding in settings.findings_of(master, min_replicas))
+        for master in masters:
+            reported = list(settings.findings_of(master, min_replicas))
+            if all(finding.check != settings.CONNECTION for finding in reported):
+                answering.append(master)
+            yield from (replace(finding, server=master.address) for finding in reported)
         progress.stage("clocks and round trips", 0.3)
-        yield from distances.findings_of(masters, timeout_s)
+        yield from distances.findings_of(answering, timeout_s)
         for number, each in enumerate(found):
             progress.stage("rights", 0.5 + 0.3 * number / len(found))
             for finding in rights.findings_of(each.client, _user(each.masters[0]), prefix):
                 yield replace(finding, server=each.address)
         for each in found:
             progress.stage("keys", 0.8)
-            finding = neighbours.finding_of(each, prefix, lambda share: progress.advance(0.8 + 0.2 * share))
+            finding = neighbours.finding_of(
+                each, _user(each.masters[0]), prefix, lambda share: progress.advance(0.8 + 0.2 * share)
+            )
             yield replace(finding, server=each.address)
 
 
@@ -96,17 +120,19 @@ def _user(master: redis.Redis) -> str:
 
 
 def _show(console: Console, findings: Sequence[Finding]) -> None:
-    """Print the findings, the worst last, where it is read first."""
+    """Print the findings, the worst last, where it is read first. Those that differ in check or server only are one."""
     order = list(Severity)
-    ranked = sorted(findings, key=lambda finding: order.index(finding.severity))
+    ranked = sorted(_merged(findings), key=lambda finding: order.index(finding.severity))
     if output.pretty(console):
-        table = Table.grid(padding=(0, 2))
+        table = Table.grid(Column(no_wrap=True), Column(no_wrap=True), Column(), padding=(0, 2))
         for finding in ranked:
             text = Text(finding.text)
+            if finding.server:
+                text.append(f" [{finding.server}]", style="dim")
             if finding.advice:
                 text.append(f"\n-> {finding.advice}", style="cyan")
             mark = Text(finding.severity.value, style=_STYLE[finding.severity])
-            table.add_row(mark, Text(finding.server, style="dim"), Text(finding.check), text)
+            table.add_row(mark, Text(finding.check), text)
         console.print(table)
     else:
         for finding in ranked:
@@ -117,3 +143,20 @@ def _show(console: Console, findings: Sequence[Finding]) -> None:
     counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
     verdict = ", ".join(f"{number} {severity.value}" for severity, number in counts.items() if number)
     console.print(Text(verdict, style=_STYLE[worst(findings)]))
+
+
+def _merged(findings: Iterable[Finding]) -> list[Finding]:
+    """Return one finding for all that are alike but for the server, and then for all that are alike but for the check."""
+    of_checks: dict[Finding, list[str]] = {}
+    for finding in findings:
+        of_checks.setdefault(replace(finding, server=""), []).append(finding.server)
+    alike: dict[Finding, list[str]] = {}
+    for finding, servers in of_checks.items():
+        one = replace(finding, check="", server=", ".join(dict.fromkeys(servers)))
+        alike.setdefault(one, []).append(finding.check)
+    return [
+        replace(finding, check=checks[0])
+        if len(checks) == 1
+        else replace(finding, check=f"{len(checks)} checks", text=f"{', '.join(checks)}: {finding.text}")
+        for finding, checks in alike.items()
+    ]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import redis
 
-from wheel_lock.cli.doctor.findings import Finding, Severity
+from wheel_lock.cli.doctor.findings import Finding, Master, Severity
+from wheel_lock.cli.doctor.refusals import unknown
 from wheel_lock.cli.target import FAILURES
 
 _SAMPLES = 20
@@ -38,7 +39,7 @@ class Distance:
 
 def measure(master: redis.Redis) -> Distance:
     """Call TIME up to twenty times, for at most a second. Raises what redis-py raises."""
-    master.ping()  # the connection is made outside of the measurement
+    master.time()  # the connection is made outside of the measurement
     round_trips: list[float] = []
     ahead: list[float] = []
     until = time.monotonic() + _MOST_S
@@ -53,20 +54,19 @@ def measure(master: redis.Redis) -> Distance:
     return Distance(statistics.median(round_trips), max(round_trips), ahead[best], round_trips[best] / 2)
 
 
-def findings_of(masters: Sequence[tuple[str, redis.Redis]], timeout_s: float) -> Iterator[Finding]:
+def findings_of(masters: Sequence[Master], timeout_s: float) -> Iterator[Finding]:
     """Yield what the distances to all masters mean for locks.
 
     Args:
-        masters: Address and client of each master.
+        masters: The masters.
         timeout_s: The timeout of the locks in use, in seconds.
     """
     clocks: dict[str, Distance] = {}
-    for address, master in masters:
+    for address, client, user, _ in masters:
         try:
-            distance = measure(master)
+            distance = measure(client)
         except FAILURES as error:
-            text = f"round trip and clock cannot be measured: {type(error).__name__}"
-            yield Finding("round trip", Severity.UNKNOWN, text, "Grant +ping and +time.", address)
+            yield replace(unknown("round trip", "TIME", error, user), server=address)
             continue
         clocks[address] = distance
         yield round_trip(distance, timeout_s, address)

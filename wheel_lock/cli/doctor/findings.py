@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import redis
 
 
 class Severity(enum.StrEnum):
@@ -33,6 +36,22 @@ class Finding:
     text: str
     advice: str = ""
     server: str = ""
+
+
+class Master(NamedTuple):
+    """A master that is checked.
+
+    Attributes:
+        address: Host and port.
+        client: A client of it.
+        user: The name of the client's user, for ACL SETUSER lines.
+        version: The server's version, as far as it was told with the connection.
+    """
+
+    address: str
+    client: redis.Redis
+    user: str
+    version: str | None
 
 
 def worst(findings: Iterable[Finding]) -> Severity:

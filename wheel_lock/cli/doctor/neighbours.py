@@ -7,32 +7,35 @@ from collections.abc import Callable
 from itertools import islice
 
 from wheel_lock.cli.doctor.findings import Finding, Severity
+from wheel_lock.cli.doctor.refusals import unknown
 from wheel_lock.cli.doctor.rights import escaped
 from wheel_lock.cli.locks.looking import Found, look_for
 from wheel_lock.cli.locks.show import name_text
+from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.cli.target import Target
 
 MOST_KEYS = 10_000
 """The most keys that are looked at."""
 
 
-def finding_of(target: Target, prefix: str, advance: Callable[[float], object]) -> Finding:
+def finding_of(target: Target, user: str, prefix: str, advance: Callable[[float], object]) -> Finding:
     """Return what the keys below ``prefix`` mean for locks.
 
     Args:
         target: Where to look.
+        user: The user's name, for the ACL SETUSER line.
         prefix: What the names of the locks in use begin with.
         advance: Called with the share of the keys that have been seen.
-
-    Raises:
-        ServerTrouble: The server does not answer.
     """
     kinds: Counter[str] = Counter()
     examples: dict[str, str] = {}
-    for found in islice(look_for(target, f"{escaped(prefix)}*", advance), MOST_KEYS):
-        kind = _kind(found)
-        kinds[kind] += 1
-        examples.setdefault(kind, name_text(found.name))
+    try:
+        for found in islice(look_for(target, f"{escaped(prefix)}*", advance), MOST_KEYS):
+            kind = _kind(found)
+            kinds[kind] += 1
+            examples.setdefault(kind, name_text(found.name))
+    except ServerTrouble as trouble:
+        return unknown("keys", "the look at them by SCAN and EVAL", trouble.__cause__ or trouble, user)
     looked_at = kinds.total()
     seen = f"of {looked_at:,} keys" + (" (there are more)" if looked_at == MOST_KEYS else "")
     if kinds["foreign"]:

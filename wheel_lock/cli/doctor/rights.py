@@ -10,16 +10,18 @@ from typing import Any
 
 import redis
 
-from wheel_lock import LockContext, LockNotAcquired, LockServerError, WheelLockError
+from wheel_lock import LockContext, LockServerError, LockTimeout, LockUnavailable, WheelLockError
 from wheel_lock.cli import server
 from wheel_lock.cli.doctor.findings import Finding, Severity
+from wheel_lock.cli.doctor.refusals import advice, commands_in, unknown, without_remedy
 from wheel_lock.cli.target import FAILURES
 from wheel_lock.errors import quoted
 from wheel_lock.protocol.keys import wake_channel
 
-OF_PATTERNS = "See the line for ACL SETUSER at the end."
+OF_PATTERNS = "See the ACL SETUSER line of the check rights."
 """The advice where keys or channels are refused: the line is long, and the same for all kinds of lock."""
 
+_ALL = "locks"  # the check of what goes for every kind alike: the others are not tried
 _TTL_S = 5.0
 _COMPANIONS = ("fence", "permits", "queue", "alive")
 _GROUPS = ("", "read:", "write:", "permit:", "fair:")
@@ -27,7 +29,6 @@ _CONNECTION = "eval evalsha script|load client|setname select ping publish subsc
 _STRINGS = "set get del exists pexpire pttl time type strlen"
 _HASHES = "hset hexists hlen hkeys hget hstrlen"
 _SORTED_SETS = "zadd zcard zcount zrange zrangebyscore zrem zremrangebyscore zscore"
-_COMMANDS_REFUSED = re.compile(r"permissions to run the '([^']+)'|may not call ([A-Z]+(?:, [A-Z]+)*)")
 _OF_LOCK = re.compile(r" \(lock .*\)$", re.DOTALL)
 
 _KINDS: dict[str, Callable[[LockContext, str], Any]] = {
@@ -92,6 +93,8 @@ def findings_of(client: redis.Redis | redis.RedisCluster, user: str, prefix: str
             if finding.advice == OF_PATTERNS:
                 refused["keys"] = None
             yield finding
+            if finding.check == _ALL:
+                break
     finding = _wake_ups(client, user, prefix)
     if finding.advice == OF_PATTERNS:
         refused["channels"] = None
@@ -109,26 +112,19 @@ def _use(context: LockContext, kind: str, new_lock: Callable[[], Any], user: str
         with lock:
             if kind != "multi-lock":
                 lock.extend(_TTL_S, replace_ttl=True)
-    except LockServerError as error:
-        return _refused(kind, error, user)
-    except (LockNotAcquired, WheelLockError) as error:
-        return Finding(kind, Severity.PROBLEM, f"it does not work: {server.one_line(error)}")
+    except WheelLockError as error:
+        words, remedy = without_remedy(_OF_LOCK.sub("", server.one_line(error)).rstrip("."))
+        if isinstance(error, LockServerError) and error.code == "NOPERM":
+            return Finding(kind, Severity.PROBLEM, f"the server refuses it: {words}", _grant_for(error, user))
+        if remedy or isinstance(error, (LockUnavailable, LockTimeout)):
+            return Finding(_ALL, Severity.PROBLEM, f"no lock can be acquired: {words}", remedy)
+        return Finding(kind, Severity.PROBLEM, f"it does not work: {words}")
     return Finding(kind, Severity.OK, "acquired, extended and released")
 
 
-def _refused(kind: str, error: LockServerError, user: str) -> Finding:
-    reason = _OF_LOCK.sub("", server.one_line(error))
-    advice = _advice(reason, user) if error.code == "NOPERM" else ""
-    return Finding(kind, Severity.PROBLEM, f"the server refuses it: {reason}", advice)
-
-
-def _advice(reason: str, user: str) -> str:
+def _grant_for(error: Exception, user: str) -> str:
     """Return the ACL SETUSER line for the commands that an error names, or OF_PATTERNS if it is about keys or channels."""
-    found = _COMMANDS_REFUSED.search(reason)
-    if found is None:
-        return OF_PATTERNS
-    commands = (found[1] or found[2]).lower().split(", ")
-    return f"ACL SETUSER {user} {' '.join(f'+{name}' for name in commands)}"
+    return advice(error, user) if commands_in(error) else OF_PATTERNS
 
 
 def _wake_ups(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) -> Finding:
@@ -143,9 +139,9 @@ def _wake_ups(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) 
     except redis.exceptions.NoPermissionError as error:
         reason = server.one_line(error)
         text = f"waiters poll, because wake-ups are refused: {reason}"
-        return Finding("wake-ups", Severity.WARNING, text, _advice(reason, user))
+        return Finding("wake-ups", Severity.WARNING, text, _grant_for(error, user))
     except FAILURES as error:
-        return Finding("wake-ups", Severity.UNKNOWN, f"they cannot be tried: {server.one_line(error)}")
+        return unknown("wake-ups", "SUBSCRIBE or PUBLISH", error, user)
     finally:
         pubsub.close()
     return Finding("wake-ups", Severity.OK, "a release wakes waiters")

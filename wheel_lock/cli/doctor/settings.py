@@ -1,4 +1,4 @@
-"""Checks of what a server reports of itself: memory, persistence, replication, version."""
+"""Checks of what a server reports of itself: memory, persistence, replication, version, the state of its cluster."""
 
 from __future__ import annotations
 
@@ -8,45 +8,48 @@ from typing import Any
 import redis
 
 from wheel_lock.cli import server
-from wheel_lock.cli.doctor.findings import Finding, Severity
+from wheel_lock.cli.doctor.findings import Finding, Master, Severity
+from wheel_lock.cli.doctor.refusals import is_silence, unknown
 from wheel_lock.cli.target import FAILURES
+from wheel_lock.protocol.keys import SLOTS
+from wheel_lock.protocol.resp import error_text
+from wheel_lock.protocol.server_errors import REMEDIES, code_of
 
+CONNECTION = "connection"
+"""The check that a server does not pass with which no other one is made."""
+
+_NEARLY_FULL = 0.9
 _FLAGS_PROBE = "#!lua flags=no-writes\nreturn 1"
 
 
-def findings_of(master: redis.Redis, min_replicas: int) -> Iterator[Finding]:
-    """Yield what the settings of one master mean for locks.
+def findings_of(master: Master, min_replicas: int) -> Iterator[Finding]:
+    """Yield what the settings of one master mean for locks; only that it is silent, if it is.
 
     Args:
-        master: A client of the master.
+        master: The master.
         min_replicas: The number of replicas that acquires wait for, as the contexts in use are set.
     """
     try:
-        info: dict[str, Any] = master.info()
+        info: dict[str, Any] = master.client.info()
     except FAILURES as error:
-        yield Finding(
-            "settings",
-            Severity.UNKNOWN,
-            f"INFO cannot be read: {server.one_line(error)}",
-            "Run this as a user with the rights +info and +config|get to have memory, persistence and replicas checked.",
-        )
+        if is_silence(error):
+            yield Finding(CONNECTION, Severity.PROBLEM, f"the server does not answer: {server.one_line(error)}")
+            return
+        yield unknown("settings", "INFO", error, master.user)
         info = {}
-    checks = (_role, _eviction, _persistence, _replicas)
-    for check in checks if info else ():
-        yield check(master, info, min_replicas)
-    yield _scripts(master, info)
+    else:
+        yield _role(info)
+        yield _eviction(info)
+        yield _persistence(info, master)
+        yield _replicas(info, min_replicas)
+        if info.get("cluster_enabled"):
+            yield _cluster(master)
+    yield _scripts(master, info.get("redis_version") or master.version)
 
 
-def _config(master: redis.Redis, name: str) -> str | None:
-    """Return a setting of the server; None if it may not be read."""
-    try:
-        value = master.config_get(name).get(name)
-    except FAILURES:
-        return None
-    return None if value is None else str(value)
-
-
-def _role(master: redis.Redis, info: dict[str, Any], min_replicas: int) -> Finding:
+def _role(info: dict[str, Any]) -> Finding:
+    if info.get("loading"):
+        return Finding("role", Severity.PROBLEM, "the server does not serve requests yet", REMEDIES["LOADING"])
     if info.get("role", "master") == "master":
         return Finding("role", Severity.OK, "the server is a master")
     return Finding(
@@ -57,11 +60,19 @@ def _role(master: redis.Redis, info: dict[str, Any], min_replicas: int) -> Findi
     )
 
 
-def _eviction(master: redis.Redis, info: dict[str, Any], min_replicas: int) -> Finding:
+def _eviction(info: dict[str, Any]) -> Finding:
     limit, policy = info.get("maxmemory"), info.get("maxmemory_policy")
     if limit is None or policy is None:
-        return Finding("eviction", Severity.UNKNOWN, "the server does not report its maxmemory and eviction policy")
+        return Finding("eviction", Severity.UNKNOWN, "INFO does not report maxmemory and eviction policy")
     if policy == "noeviction":
+        counted = info.get("used_memory", 0) - info.get("mem_not_counted_for_evict", 0)
+        if limit and counted > _NEARLY_FULL * limit:
+            full = counted > limit
+            text = f"memory is {'' if full else 'nearly '}full: {counted:,} of {limit:,} bytes; no key is evicted"
+            if full:
+                return Finding("eviction", Severity.PROBLEM, f"{text}, and acquires are refused", REMEDIES["OOM"])
+            then = "and acquires will be refused"
+            return Finding("eviction", Severity.WARNING, f"{text}, {then}", "Free memory, or raise maxmemory.")
         kept = "no key is evicted; when memory is full acquires fail with an error"
         return Finding("eviction", Severity.OK, kept if limit else "memory has no limit and no key is evicted")
     if not limit:
@@ -79,7 +90,7 @@ def _eviction(master: redis.Redis, info: dict[str, Any], min_replicas: int) -> F
     )
 
 
-def _persistence(master: redis.Redis, info: dict[str, Any], min_replicas: int) -> Finding:
+def _persistence(info: dict[str, Any], master: Master) -> Finding:
     wait = "After a crash start the server again only when the longest timeout of a lock has passed"
     failed = [name for name in ("rdb_last_bgsave_status", "aof_last_write_status") if info.get(name, "ok") != "ok"]
     if failed:
@@ -87,10 +98,10 @@ def _persistence(master: redis.Redis, info: dict[str, Any], min_replicas: int) -
             "persistence",
             Severity.PROBLEM,
             f"{' and '.join(failed)}: the server cannot write to its disk, and refuses writes where it is set to do so",
-            "Look at the server's log and at the free space of its disk.",
+            REMEDIES["MISCONF"],
         )
     if "aof_enabled" not in info:
-        return Finding("persistence", Severity.UNKNOWN, "the server does not report its persistence")
+        return Finding("persistence", Severity.UNKNOWN, "INFO does not report the persistence")
     if not info["aof_enabled"]:
         return Finding(
             "persistence",
@@ -98,7 +109,10 @@ def _persistence(master: redis.Redis, info: dict[str, Any], min_replicas: int) -
             "there is no append-only file: a restart forgets locks, and others get them while their holders still work",
             f"CONFIG SET appendonly yes. {wait}, or use fencing, or a quorum of servers.",
         )
-    sync = _config(master, "appendfsync")
+    try:
+        sync = master.client.config_get("appendfsync").get("appendfsync")
+    except FAILURES as error:
+        return unknown("persistence", "CONFIG GET appendfsync", error, master.user)
     if sync == "always":
         return Finding("persistence", Severity.OK, "a restart forgets no lock: each write is on disk before its reply")
     if sync == "no":
@@ -108,16 +122,14 @@ def _persistence(master: redis.Redis, info: dict[str, Any], min_replicas: int) -
             "appendfsync is no: a crash of the machine forgets up to half a minute of locks",
             f"CONFIG SET appendfsync everysec (or always). {wait}.",
         )
-    known = "appendfsync is everysec" if sync else "there is an append-only file (appendfsync may not be read)"
-    return Finding(
-        "persistence", Severity.OK, f"{known}: a crash of the machine forgets at most the last second", f"{wait}."
-    )
+    known = f"appendfsync is {sync}: a crash of the machine forgets at most the last second"
+    return Finding("persistence", Severity.OK, known, f"{wait}.")
 
 
-def _replicas(master: redis.Redis, info: dict[str, Any], min_replicas: int) -> Finding:
+def _replicas(info: dict[str, Any], min_replicas: int) -> Finding:
     replicas = info.get("connected_slaves")
     if not isinstance(replicas, int):
-        return Finding("replicas", Severity.UNKNOWN, "the server does not report its replicas")
+        return Finding("replicas", Severity.UNKNOWN, "INFO does not report the replicas")
     counted = f"{replicas} replica{'s' * (replicas != 1)}"
     if replicas < min_replicas:
         return Finding(
@@ -138,16 +150,26 @@ def _replicas(master: redis.Redis, info: dict[str, Any], min_replicas: int) -> F
     return Finding("replicas", Severity.OK, "there is no replica: no failover that could forget locks")
 
 
-def _scripts(master: redis.Redis, info: dict[str, Any]) -> Finding:
-    version = server.version(master) if info else None
-    name = f"version {version}" if version else "a version that is not reported"
+def _cluster(master: Master) -> Finding:
+    """Return what a node thinks of its cluster. One slot without a master makes it refuse all keys by default."""
     try:
-        master.eval(_FLAGS_PROBE, 0)
-    except redis.exceptions.NoPermissionError:
-        return Finding(
-            "version", Severity.UNKNOWN, f"{name}; whether scripts can have flags is not known without +eval"
-        )
-    except FAILURES:
+        state: Any = master.client.execute_command("CLUSTER INFO")
+        missing = SLOTS - int(state["cluster_slots_ok"])
+    except FAILURES as error:
+        return unknown("cluster", "CLUSTER INFO", error, master.user)
+    if not missing and state.get("cluster_state") == "ok":
+        return Finding("cluster", Severity.OK, f"each of the {SLOTS:,} slots has a master")
+    text = f"{missing:,} of {SLOTS:,} slots have no master that answers; cluster_state is {state.get('cluster_state')}"
+    return Finding("cluster", Severity.PROBLEM, text, REMEDIES["CLUSTERDOWN"])
+
+
+def _scripts(master: Master, version: str | None) -> Finding:
+    name = f"version {error_text(version, 40)}" if version else "a version that is not reported"
+    try:
+        master.client.eval(_FLAGS_PROBE, 0)
+    except FAILURES as error:
+        if type(error) is not redis.ResponseError or code_of(error) != "ERR":  # no error of the compiler
+            return unknown("version", f"{name}; EVAL", error, master.user)
         return Finding(
             "version",
             Severity.WARNING,

@@ -183,7 +183,7 @@ def _trouble(target: Target, error: BaseException) -> ServerTrouble:
     reason = server.one_line(error).partition(" script: ")[0]  # what follows is the script's SHA-1
     if code_of(error) == "NOPERM" or isinstance(error, redis.exceptions.NoPermissionError):
         return ServerTrouble(f"the server {target.address} refuses the command to this user: {reason}")
-    return ServerTrouble(f"cannot use the server {target.address}: {reason}")
+    return ServerTrouble(f"cannot use the server {target.address}: {server.with_remedy(reason, error)}")
 
 
 @contextmanager

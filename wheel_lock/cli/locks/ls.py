@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from wheel_lock.cli import output, target
@@ -62,7 +61,7 @@ def ls(
 
     The keys are found by SCAN, in batches, with a progress bar on stderr. Without a terminal each lock is one line of
     five columns, separated by tabs, as soon as it is found. Companion keys are left out; keys that belong to no lock
-    are only counted.
+    are only counted, without a terminal on stderr.
 
     Ends with status 0, also if there is no lock; 1 if the server is not there, refuses, or some keys cannot be read;
     2 if the command line is wrong; 130 if it was interrupted.
@@ -85,6 +84,8 @@ def ls(
         )
     elif output.pretty(console):
         _table(console, rows, listing)
+    elif listing.foreign and not everything:
+        output.complain(f"{_keys(listing.foreign)} of other kinds: --all lists them")
     if listing.unreadable:
         raise Refusal(
             f"{_keys(listing.unreadable)} cannot be read: {listing.problem or 'no right to them'}", SERVER_TROUBLE
@@ -92,12 +93,8 @@ def ls(
 
 
 def _table(console: Console, rows: list[Found], listing: Listing) -> None:
-    table = Table(*show.COLUMNS, box=None, header_style="dim", pad_edge=False)
-    table.columns[3].justify = table.columns[4].justify = "right"
-    for one in rows[:_MOST_ROWS]:
-        table.add_row(*map(Text, show.row(one)))
     if rows:
-        console.print(table)
+        console.print(show.table(rows[:_MOST_ROWS]))
     if len(rows) > _MOST_ROWS:
         console.print(f"... and {len(rows) - _MOST_ROWS:,} more: narrow the pattern, or use a pipe or --json")
     locks = "1 lock" if listing.locks == 1 else f"{listing.locks:,} locks"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from wheel_lock.cli.locks.looking import Found
 from wheel_lock.cli.output import Row, printable
+from wheel_lock.cli.tables import FittedTable
 from wheel_lock.holder import Holder
 from wheel_lock.lock_types.holders import LockState
 
-COLUMNS = ("NAME", "KIND", "HOLDER", "REMAINING", "COUNT")
+_COLUMNS = ("NAME", "KIND", "HOLDER", "REMAINING", "COUNT")
 
 
 def name_text(name: bytes) -> str:
@@ -44,7 +46,7 @@ def kind_text(state: LockState) -> str:
 
 
 def row(found: Found) -> tuple[str, str, str, str, str]:
-    """Return the line of a table about one name; see COLUMNS."""
+    """Return the line of a table about one name; see _COLUMNS."""
     state = found.state
     holders = state.holders if state.is_held else ()
     text = holder_text(holders[0]) if holders else "-"
@@ -56,6 +58,13 @@ def row(found: Found) -> tuple[str, str, str, str, str]:
     count = sum(holder.count for holder in holders) + state.left_out
     remaining = "-" if state.kind == "free" else remaining_text(state.remaining_s)
     return name_text(found.name), kind_text(state), text, remaining, str(count) if holders else "-"
+
+
+def table(found: Sequence[Found]) -> FittedTable:
+    """Return the table about several names."""
+    name, kind, holder, remaining, count = range(len(_COLUMNS))
+    rows = [row(one) for one in found]
+    return FittedTable(_COLUMNS, rows, gives_way=[count, kind], is_cut=[holder, name], right=[remaining, count])
 
 
 def fields(found: Found) -> dict[str, Any]:

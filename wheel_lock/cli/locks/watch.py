@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -15,7 +16,6 @@ from typing import Annotated, Any, Protocol
 import typer
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from wheel_lock.cli import output, target
@@ -29,6 +29,7 @@ from wheel_lock.options import seconds as checked_seconds
 
 _LEAST_INTERVAL_S = 0.05
 _PAUSE_SHARE = 4  # a look at very many locks is followed by a pause of so many times its own duration
+_CURSOR = b"\x1b[?25h\n"  # shows it
 _RECENT = 10  # changes on a terminal
 _COLOURS = {"acquired": "green", "held": "green", "released": "yellow", "unreadable": "red"}
 
@@ -63,12 +64,9 @@ def watch(
         raise Refusal(f"--{error}", USAGE) from None
     key = None if is_pattern(name) else key_of(name)
     console = output.console()
-    with _terminated(), ExitStack() as stack:
-        display: _Display
-        if as_json or not output.pretty(console):
-            display = _Lines(as_json)
-        else:
-            display = stack.enter_context(_live(console, name))
+    on_terminal = not as_json and output.pretty(console)
+    with _terminated(on_terminal), ExitStack() as stack:
+        display: _Display = stack.enter_context(_live(console, name)) if on_terminal else _Lines(as_json)
         _watch(redis, Watcher(key, name), display, interval, seconds, alone=key is not None)
 
 
@@ -141,10 +139,7 @@ class _Screen:
     def show(self, found: Sequence[Found], changes: Sequence[Change]) -> None:
         self._recent.extend(change for change in changes if change.event != "held")
         room = max(self._console.height - _RECENT - 5, 3)
-        table = Table(*show.COLUMNS, box=None, header_style="dim", pad_edge=False)
-        table.columns[3].justify = table.columns[4].justify = "right"
-        for one in found[:room]:
-            table.add_row(*map(Text, show.row(one)))
+        table = show.table(found[:room])
         more = Text(f"... and {len(found) - room:,} more" if len(found) > room else "", style="dim")
         lines = [Text("  ".join(_columns(change)), style=_COLOURS.get(change.event, "")) for change in self._recent]
         title = Text(f"{output.printable(self._title)}: {len(found):,} watched", style="bold")
@@ -183,11 +178,16 @@ def _fields(change: Change) -> dict[str, Any]:
 
 
 @contextmanager
-def _terminated() -> Iterator[None]:
-    """Have SIGTERM unwind the ``with`` block, which gives the terminal its cursor back, and end with status 143."""
+def _terminated(on_terminal: bool) -> Iterator[None]:
+    """Have SIGTERM end the process with status 143, and give the terminal its cursor back."""
 
     def end(number: int, frame: object) -> None:
-        sys.exit(TERMINATED)
+        # No exception: a finaliser that it strikes would swallow it. Each line is flushed already.
+        try:
+            if on_terminal:
+                os.write(sys.stdout.fileno(), _CURSOR)
+        finally:
+            os._exit(TERMINATED)
 
     if threading.current_thread() is not threading.main_thread():
         yield

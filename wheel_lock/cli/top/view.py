@@ -10,6 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from wheel_lock.cli.output import duration, number, printable
+from wheel_lock.cli.tables import FittedTable
 from wheel_lock.errors import quoted
 
 
@@ -46,13 +47,14 @@ def screen(state: dict[str, Any]) -> RenderableType:
         nodes.add_row(Text(printable(node["node"])), Text(_node(node), style="red" if node["trouble"] else ""))
     parts.append(nodes)
     if state["locks"]:
-        locks = Table("slowest locks", box=None, header_style="dim", padding=(0, 2, 0, 0))
-        for what, _ in _lock(state["locks"][0]):
-            locks.add_column(what, justify="right")
-        for lock in state["locks"]:
-            style = "red" if lock["overdue"] else ""
-            locks.add_row(Text(quoted(lock["name"])), *(value for _, value in _lock(lock)), style=style)
-        parts += ["", locks]
+        titles = ["slowest locks", *(what for what, _ in _lock(state["locks"][0]))]
+        rows = [[quoted(lock["name"]), *(value for _, value in _lock(lock))] for lock in state["locks"]]
+        styles = ["red" if lock["overdue"] else "" for lock in state["locks"]]
+        give_way = [titles.index(what) for what in ("renewals", "token", "held", "state")]
+        parts += [
+            "",
+            FittedTable(titles, rows, gives_way=give_way, is_cut=[0], right=range(1, len(titles)), styles=styles),
+        ]
     if state["waits"]:
         waits = Table("waited for", "callers", "longest", box=None, header_style="dim", padding=(0, 2, 0, 0))
         for wait in state["waits"]:
