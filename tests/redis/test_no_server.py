@@ -43,6 +43,18 @@ def test_a_first_connection_that_is_refused_is_told_soon(
             context.lock("order:42").locked()
 
 
+def test_a_wait_for_many_locks_with_a_limit_goes_on_until_the_server_is_there() -> None:
+    with RedisServer() as server, LockContext(server.client(), response_timeout=NEVER_S) as context:
+        server.stop()
+        with pytest.raises(LockUnavailable):
+            context.acquire_many(["a", "b"])
+        waits = Background(lambda: context.acquire_many(["a", "b"], blocking=True, blocking_timeout=LONG_S))
+        with pytest.raises(LockUnavailable):
+            context.acquire_many(["a", "b"], blocking=True)
+        server.start()
+        assert all(lock is not None and lock.release() for lock in waits.result(LONG_S).values())
+
+
 def test_a_wait_outlives_a_restart_and_who_does_not_wait_is_told_soon(new_caller: NewCaller) -> None:
     with RedisServer() as server, LockContext(server.client(), response_timeout=NEVER_S) as context:
         assert not context.lock("warm-up").locked()

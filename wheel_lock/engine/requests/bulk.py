@@ -103,6 +103,9 @@ class BulkBatch(CallerRequest):
     def node_on(self, shard: Shard) -> Node:
         return self._bulk.node_on(shard)
 
+    def outlasts_refusal(self, *, first: bool) -> bool:
+        return self._bulk.limited or not first
+
     def encode(self, capability: int) -> bytes:
         if not self.repeatable:
             left = self._bulk.to_send(self.leases)
@@ -158,9 +161,11 @@ class BulkOperation:
 
     Attributes:
         most_in_flight: The most batches that may be in flight at a node.
+        limited: True if the caller waits, and has a time limit of its own: also for a server that was never there.
     """
 
     most_in_flight = BATCHES_IN_FLIGHT
+    limited: bool = False
     may_wait = False  # batches wait for room in a full connection
     releases = False  # batches count as awaited after their call has ended, because other owners wait for the locks
 

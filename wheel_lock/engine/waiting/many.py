@@ -108,6 +108,7 @@ class AcquireEach(BulkCall, WheelEntry):
         if limit_s is not None:
             self._limit_s = max([limit_s, *map(least_s, self.table.router.nodes)])
             self._until = timer.now + self._limit_s
+            self._first.limited = True
         self._schedule()
         self._first.begin(expected)
 
