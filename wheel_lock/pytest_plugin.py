@@ -39,8 +39,8 @@ def fake_lock_context(request: pytest.FixtureRequest) -> Iterator[FakeContext]:
 def lose(fake_lock_context: FakeContext) -> Callable[[Any], None]:
     """A function that makes a held lock of ``fake_lock_context`` lost, as if somebody had deleted its key.
 
-    ``lose(lock)`` returns when the lock knows it, and callbacks (``on_lost``) have been called. It takes a lock of any
-    kind, for threads or for tasks. Another lock object can acquire the name then.
+    ``lose(lock)`` returns when the lock knows it, and callbacks (``on_lost``) of threads have been called; those of tasks
+    run when their event loop does. It takes a lock of any kind. Another lock object can acquire the name then.
     """
 
     def make_lost(lock: Any) -> None:
