@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, MutableSet
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import wheel_lock.aio.call
 import wheel_lock.engine.loss_events
+import wheel_lock.engine.renewal.retry
 import wheel_lock.engine.requests.adopt
+import wheel_lock.engine.requests.bulk
+import wheel_lock.engine.requests.bulk_operations
+import wheel_lock.engine.waiting.registry
 import wheel_lock.locks.base
 import wheel_lock.locks.handoff
+import wheel_lock.net.pubsub
 import wheel_lock.runtime.loop
 import wheel_lock.runtime.slow_calls
 import wheel_lock.runtime.timer
@@ -29,8 +33,38 @@ from wheel_lock.runtime.notifier import Notifier
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+_T = TypeVar("_T")
+
 _EPOCH_S = 1_700_000_000.0
 _package = wheel_lock
+
+
+class OrderedSet(MutableSet[_T]):
+    """A set in the order of additions: that of a ``set`` depends on addresses, and on the seed of hashes."""
+
+    def __init__(self, items: Iterable[_T] = ()) -> None:
+        self._items: dict[_T, None] = dict.fromkeys(items)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._items
+
+    def __iter__(self) -> Iterator[_T]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, value: _T) -> None:
+        self._items[value] = None
+
+    def discard(self, value: _T) -> None:
+        self._items.pop(value, None)
+
+    def update(self, items: Iterable[_T]) -> None:
+        self._items.update(dict.fromkeys(items))
+
+    def difference(self, others: Container[_T]) -> list[_T]:
+        return [item for item in self._items if item not in others]
 
 
 class _Time:
@@ -56,6 +90,15 @@ class _Failures(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         self._world.rules.broken("internal failure", f"{record.getMessage()} {error!r}", error)
+
+
+_WITH_SETS: tuple[ModuleType, ...] = (
+    _package.net.pubsub,
+    _package.engine.requests.bulk,
+    _package.engine.requests.bulk_operations,
+    _package.engine.renewal.retry,
+    _package.engine.waiting.registry,
+)
 
 
 def replacements(world: World) -> list[tuple[Any, str, Any]]:
@@ -84,6 +127,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
     ]
     return [
         *((module, "time", time) for module in modules),
+        *((module, "set", OrderedSet) for module in _WITH_SETS),
         (_package.runtime.loop, "new_waker", Waker),
         (_package.runtime.loop, "new_poller", lambda waker: Poller()),
         (Notifier, "post", post),
@@ -129,8 +173,3 @@ def simulated(world: World) -> Iterator[None]:
         logger.removeHandler(failures)
         logger.setLevel(level)
         logger.propagate = propagates
-
-
-def token_text(token: bytes) -> str:
-    """Return a short text by which a token can be told from others in a story."""
-    return base64.b64encode(token[-6:]).decode() if not token.isascii() else token[-6:].decode()

@@ -102,8 +102,8 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     settings.zombies = not settings.extends and dice.one_in(2)
     dice = draw()
     settings.forgets = dice.one_in(5)
-    settings.piece = dice.pick([0, 0, 0, 0, 0, 0, 0, 1, 7])
-    settings.room = dice.pick([0, 0, 0, 0, 0, 0, 0, 0, 40])
+    settings.piece = dice.pick([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3])
+    settings.room = dice.pick([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 60])
     settings.calm_s = dice.pick([2.0, 0.7, 0.3, 5.0])
     dice = draw()
     settings.faults = tuple(name for name in FAULTS if dice.one_in(2))
@@ -241,7 +241,7 @@ class World:
         scheduler.run(scheduler.now + _REST_S, broken)
         if not broken():
             self._check_what_is_left()
-        self.rules.check()
+            self.rules.check()
 
     def _is_broken(self) -> bool:
         return bool(self.rules.violations)
