@@ -320,6 +320,7 @@ class Process:
             now = self.world.scheduler.now
             self.paused = True
             self.stops.append((now, now + seconds))
+            self.world.rules.trouble(seconds)
             self.world.scheduler.after(seconds, self._go_on)
 
     def _go_on(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -151,8 +151,10 @@ class User:
         what, began, process = f"acquire of {lock.name!r}", self.process.clock.now(), self.process
         stops = len(process.stops)
         self._note("acquires %s (%s, blocking=%s, limit=%s)", lock.name, type(lock).__name__, blocking, limit)
+        polls = lock._options.retry_every_s is not None or not blocking
         try:
-            granted = lock.acquire(blocking=blocking, blocking_timeout=limit)
+            with nullcontext() if polls else self.world.rules.waiting(process, lock.name):
+                granted = lock.acquire(blocking=blocking, blocking_timeout=limit)
         finally:
             calm = stops == len(process.stops) and not self.world.settings.slow_processes and not self.world.over
             if limit is not None and calm:

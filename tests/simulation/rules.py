@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.commands import ZSet
+from wheel_lock.engine.loss_events import LoopCallback
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import EXTENDING, Lease, State
 from wheel_lock.observe import LostEvent
@@ -29,6 +30,8 @@ _SAME_S = 1e-6  # two readings of one moment
 _TICK_S = 0.01
 _GRACE_S = 2 * _TICK_S  # in which a thread that could not run handles what it has missed
 _LATE_S = 0.6  # by which a caller's limit may be passed
+_WOKEN_S = 0.5
+_RECOVERY_S = 3.0
 _RECENT = 8  # leases that have ended, of which each look sees whether one has come back
 _FORCED = {form.sha1.encode() for form in (scripts.FORCE_RELEASE.plain, scripts.FORCE_RELEASE.flagged)}
 _FORCED |= {form.source for form in (scripts.FORCE_RELEASE.plain, scripts.FORCE_RELEASE.flagged)}
@@ -52,6 +55,7 @@ RULES = {
     "permits": "no more permits are held than there are",
     "readers": "a writer holds a lock alone",
     "fair": "the first waiter of a fair lock is granted first",
+    "wake-up": "a released lock is granted to a waiter at once, when nothing is wrong",
     "expiry": "no key is without an expiry",
     "limits": "an acquire ends by its caller's limit",
     "left": "nothing is left in keys, requests and registries",
@@ -89,7 +93,8 @@ class Belief:
     token: bytes
     kind: str
     start: float
-    until: float
+    until: float = 0.0
+    deadline: float = 0.0  # the same, by the clock of its process
     open: bool = True
     host: str = ""
     let_go: bool = False
@@ -123,6 +128,9 @@ class Rules:
         self._holdings: list[tuple[Lease, Holding]] = []
         self._released: dict[bytes, float] = {}
         self._handed_over: set[bytes] = set()
+        self._free_since: dict[tuple[str, bytes], float] = {}  # of the locks that were released
+        self._waiters: dict[object, tuple[Process, bytes, float]] = {}
+        self.trouble_until = 0.0  # from then on nothing is wrong
         self._tampering = False
         self.tampered: set[bytes] = set()  # the names that a stranger has changed
         self.fair: tuple[bytes, ...] = ()
@@ -172,12 +180,14 @@ class Rules:
             self.broken("expiry", f"the key {key!r} has no expiry after {_shown(words)}")
         if tampering:
             self.tampered.add(key)
+        released = False
         for token, span in list(known.items()):
             end = there.get(token)
             if span.end <= now or end is None:
                 if span.end > now + _SAME_S:
                     self._touched(words, key, token, tampering)
                     span.end, span.tampered = now, tampering
+                    released = released or token in words
                 del known[token]
             elif end != span.end:
                 if end < span.end or not isinstance(host.server.data[key], ZSet):  # whose members share the key's expiry
@@ -194,6 +204,38 @@ class Rules:
                     self._handed_over.add(token)
                 else:
                     self._check_order(host, key, token)
+                    if not was_held:
+                        self._check_wake_up(host, key)
+
+        if known:
+            self._free_since.pop((host.name, key), None)
+        elif was_held and released:
+            self._free_since[host.name, key] = now
+
+    def _check_wake_up(self, host: Host, key: bytes) -> None:
+        """A lock is granted that was free: not long after it was released, if there were waiters."""
+        free_since = self._free_since.get((host.name, key))
+        if free_since is None or free_since < self.trouble_until or self._tampering:
+            return
+        waiters = [process for process, name, since in self._waiters.values() if name == key and since < free_since]
+        if any(process.alive for process in waiters):
+            self.exercised["wake-up"] += 1
+            if self.now > free_since + _WOKEN_S:
+                self.broken("wake-up", f"{key!r} was free for {self.now - free_since:.3f} s, while somebody waited for it")
+
+    @contextmanager
+    def waiting(self, process: Process, name: str) -> Iterator[None]:
+        """Somebody waits to be woken."""
+        wait = object()
+        self._waiters[wait] = process, name.encode(), self.now
+        try:
+            yield
+        finally:
+            del self._waiters[wait]
+
+    def trouble(self, seconds: float) -> None:
+        """Something goes wrong for so many seconds, and takes a while to recover."""
+        self.trouble_until = max(self.trouble_until, self.now + seconds + _RECOVERY_S)
 
     def _holders(self, host: Host, key: bytes) -> dict[bytes, float]:
         """Return the tokens that a key belongs to, each with the moment of its expiry."""
@@ -251,7 +293,8 @@ class Rules:
                     self._begin(process, context, lease)
         for lease, belief in list(active.items()):
             if lease.is_valid(local):
-                belief.until = process.clock.moment_of(lease.deadline)
+                if lease.deadline != belief.deadline:
+                    self._deadline_moved(belief, lease.deadline)
             else:
                 belief.open = False
                 belief.let_go = lease.state in (State.RELEASING, State.RELEASED, State.EXPORTED)
@@ -268,11 +311,20 @@ class Rules:
 
     def _begin(self, process: Process, context: Context, lease: Lease) -> None:
         kind: str = lease.group.lock_type.name  # type: ignore[attr-defined]
-        until = process.clock.moment_of(lease.deadline)
-        belief = Belief(lease, process, lease.key, lease.token, kind, self.now, until, host=context.host_name)
+        belief = Belief(lease, process, lease.key, lease.token, kind, self.now, host=context.host_name)
+        self._deadline_moved(belief, lease.deadline)
         self._active[process][lease] = belief
         self._beliefs.append(belief)
-        self._scheduler.note("%s: believes in %s with %s until %.3f", process.name, lease.key, lease.token, until)
+        self._scheduler.note("%s: believes in %s with %s until %.3f", process.name, lease.key, lease.token, belief.until)
+
+    def _deadline_moved(self, belief: Belief, deadline: float) -> None:
+        """A holder believes in a new deadline: the server must have promised as much."""
+        belief.deadline = deadline
+        belief.until = until = belief.process.clock.moment_of(deadline)
+        spans = self._spans.get((belief.host, belief.name, belief.token), [])
+        promised = spans[-1].promised if spans else 0.0
+        if until > promised + _SAME_S and not any(span.tampered for span in spans):
+            self.broken("S1", f"{belief.process.name} believes in {belief.name!r} until {until:.4f}, and not {promised:.4f}")
 
     def died(self, process: Process) -> None:
         """A process was killed: it believes no more."""
@@ -291,7 +343,7 @@ class Rules:
         # Who has begun to release, or has never been granted all that was asked for together, believes in nothing, so no
         # news can come too late.
         believed = any(
-            not belief.let_go and belief.lease.name == event.name and belief.lease.on_lost == holding.on_lost
+            not belief.let_go and belief.lease.name == event.name and _callback(belief.lease) == holding.on_lost
             for belief in (*self._ended[process], *self._active[process].values())
         )
         closed = event.reason is LossReason.CONTEXT_CLOSED
@@ -324,7 +376,7 @@ class Rules:
     def holds(self, lock: Any, holding: Holding) -> None:
         """A caller has got a lock."""
         lease = lock._own_or_latest()
-        if lease is not None and lease.on_lost == holding.on_lost:  # else the caller had it already
+        if lease is not None and _callback(lease) == holding.on_lost:  # else the caller had it already
             self._holdings.append((lease, holding))
 
     def limit_kept(self, what: str, limit: float, took: float, ahead: int) -> None:
@@ -420,6 +472,12 @@ class Rules:
     def _granted_at(self, belief: Belief) -> float:
         spans = self._spans.get((belief.host, belief.name, belief.token), [])
         return max((span.start for span in spans if span.start <= belief.start + _SAME_S), default=belief.start)
+
+
+def _callback(lease: Lease) -> Any:
+    """Return the callback that a caller has given for the loss of a lease."""
+    on_lost = lease.on_lost
+    return on_lost.args[-1] if isinstance(on_lost, LoopCallback) else on_lost
 
 
 def _queue(host: Host, key: bytes) -> list[tuple[bytes, float]]:

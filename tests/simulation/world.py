@@ -195,6 +195,7 @@ class World:
     def heal_later(self, delay_s: float, heal: Callable[[], object]) -> None:
         """Have a fault end after a while, or when the world calms down."""
         self._heals.append(heal)
+        self.rules.trouble(delay_s)
         self.scheduler.after(delay_s, heal)
 
     def _strike(self) -> None:
@@ -205,6 +206,7 @@ class World:
         self.steps += 1
         self.faults[name] += 1
         pause_s = dice.up_to(self.settings.calm_s)
+        self.rules.trouble(0.0)
         FAULTS[name](self, dice)
         self.scheduler.after(pause_s, self._strike)
 
