@@ -1,8 +1,8 @@
 """Histories from new seeds, for a while, or the history of one seed.
 
-    python -m tests.simulation --seconds 600 --jobs 2      # make simulate SECONDS=600 JOBS=2
-    python -m tests.simulation --seed 123                  # make simulate SEED=123: this one, told and made small
-    python -m tests.simulation --tape failure.json         # a tape that was made small
+python -m tests.simulation --seconds 600 --jobs 2      # make simulate SECONDS=600 JOBS=2
+python -m tests.simulation --seed 123                  # make simulate SEED=123: this one, told and made small
+python -m tests.simulation --tape failure.json         # a tape that was made small
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
@@ -38,6 +38,7 @@ class Report:
     histories: int = 0
     steps: int = 0
     simulated_s: float = 0.0
+    cpu_s: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
     exercised: Counter[str] = field(default_factory=Counter)
     failed: int | None = None  # the seed of the first history that broke a rule
@@ -53,6 +54,7 @@ class Report:
         self.histories += other.histories
         self.steps += other.steps
         self.simulated_s += other.simulated_s
+        self.cpu_s += other.cpu_s
         self.faults.update(other.faults)
         self.exercised.update(other.exercised)
         if self.failed is None:
@@ -60,8 +62,8 @@ class Report:
 
     def lines(self, took_s: float) -> Iterator[str]:
         yield (
-            f"{self.histories} histories, {self.steps} steps in {took_s:.1f} s: {self.histories / took_s:.1f} histories a "
-            f"second, {self.simulated_s / took_s:.0f} x real time"
+            f"{self.histories} histories, {self.steps} steps in {took_s:.1f} s: {self.histories / took_s:.1f} a second "
+            f"({self.histories / self.cpu_s:.1f} for each of the processor's), {self.simulated_s / took_s:.0f} x real time"
         )
         yield "faults: " + ", ".join(f"{name} {number}" for name, number in sorted(self.faults.items()))
         for rule, text in RULES.items():
@@ -78,9 +80,9 @@ class Report:
 _ALWAYS = ("hot loop", "internal failure", "callers")  # rules that every moment exercises
 
 
-def simulate(seeds: Iterator[int], seconds: float) -> Report:
-    """Let histories happen, for so many seconds or until one breaks a rule."""
-    report, until = Report(), time.monotonic() + seconds
+def simulate(seeds: Iterator[int], seconds: float, clock: Callable[[], float] = time.monotonic) -> Report:
+    """Let histories happen, for so many seconds of a clock or until one breaks a rule."""
+    report, until, began = Report(), clock() + seconds, time.process_time()
     for seed in seeds:
         world = history(seed)
         report.add(world)
@@ -89,14 +91,15 @@ def simulate(seeds: Iterator[int], seconds: float) -> Report:
             break
         if report.histories % _COLLECT_EVERY == 0:
             gc.collect()
-        if time.monotonic() >= until:
+        if clock() >= until:
             break
+    report.cpu_s = time.process_time() - began
     return report
 
 
-def _part(first: int, step: int, seconds: float) -> Report:
+def _part(first: int, step: int, seconds: float, clock: Callable[[], float]) -> Report:
     os.nice(10)
-    return simulate(count(first, step), seconds)
+    return simulate(count(first, step), seconds, clock)
 
 
 def kept_seeds() -> list[int]:
@@ -140,6 +143,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--from", type=int, dest="first", help="the first of the seeds; by default at random")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--cpu", action="store_true", help="count seconds of the processor: on a busy machine")
     parser.add_argument("--tape", type=Path)
     parser.add_argument("--shrink", type=float, default=_SHRINK_S, help="seconds for making a failure small")
     arguments = parser.parse_args()
@@ -152,15 +156,11 @@ def main() -> int:
         return 0
     first = random.SystemRandom().randrange(1 << 48) if arguments.first is None else arguments.first
     print(f"seeds from {first}", flush=True)
-    began, report = time.monotonic(), Report()
-    if arguments.jobs == 1:
-        os.nice(10)
-        report = simulate(count(first), arguments.seconds)
-    else:
-        with ProcessPoolExecutor(arguments.jobs) as pool:
-            jobs = [pool.submit(_part, first + n, arguments.jobs, arguments.seconds) for n in range(arguments.jobs)]
-            for job in jobs:
-                report.merge(job.result())
+    began, report, jobs = time.monotonic(), Report(), arguments.jobs
+    clock = time.process_time if arguments.cpu else time.monotonic
+    with ProcessPoolExecutor(jobs) as pool:
+        for part in [pool.submit(_part, first + n, jobs, arguments.seconds, clock) for n in range(jobs)]:
+            report.merge(part.result())
     print("\n".join(report.lines(time.monotonic() - began)), flush=True)
     if report.failed is not None:
         tell_failure(report.failed, None, arguments.shrink)

@@ -269,9 +269,7 @@ class Server:
         if self.read_only:
             raise Refused("READONLY You can't write against a read only replica.")
         if self.misconfigured:
-            raise Refused(
-                "MISCONF Redis is configured to save RDB snapshots, but it is unable to persist to disk."
-            )
+            raise Refused("MISCONF Redis is configured to save RDB snapshots, but it is unable to persist to disk.")
         allowed = script is not None and script.flags is not None and "allow-oom" in script.flags
         if self.out_of_memory and takes_memory and not allowed:
             raise Refused("OOM command not allowed when used memory > 'maxmemory'.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.simulation.programs import NAMES, Interruption
@@ -157,12 +158,20 @@ def tamper(world: World, dice: Dice) -> None:
 
 def interrupt(world: World, dice: Dice) -> None:
     """An exception strikes a caller that waits."""
-    callers = [caller for process in world.processes for caller in process.callers if caller.waits]
-    if callers:
-        caller = dice.pick(callers)
-        if not caller.name.endswith("helper"):
-            world.scheduler.note("an interruption strikes %s", caller.name)
-            caller.interrupt(Interruption())
+    strikes: list[tuple[str, Callable[[], object]]] = []
+    for process in world.processes:
+        for caller in process.callers:
+            if caller.waits and not caller.name.endswith("helper"):
+                strikes.append((caller.name, partial(caller.interrupt, Interruption())))
+        if process.alive:
+            strikes += [(name, task.cancel) for name, task in process.tasks.items() if not task.done()]
+    if strikes:
+        name, strike = dice.pick(strikes)
+        world.scheduler.note("an interruption strikes %s", name)
+        strike()
+        for process in world.processes:
+            if name in process.tasks:
+                process.poke_loop()
 
 
 def report(world: World, dice: Dice) -> None:

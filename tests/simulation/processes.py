@@ -6,15 +6,16 @@ blocking methods run unchanged: what they wait for is a gate that lets the world
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from greenlet import greenlet
 
-from tests.simulation.network import Link, Poller, SimulatedConnector
+from tests.simulation.network import Link, SimulatedConnector
 from tests.simulation.scheduler import Event, Stopped
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.engine.engine import Engine
@@ -183,6 +184,45 @@ class Gate:
             caller.process.after(caller.process.delay_s(), partial(caller.resume, ticket))
 
 
+class EventLoop(asyncio.BaseEventLoop):
+    """An event loop that the world runs, with the clock of its process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        super().__init__()
+        self._selector = SimpleNamespace(select=lambda timeout: ())
+        self.set_exception_handler(self._failed)
+
+    def time(self) -> float:
+        return self._process.clock.now()
+
+    def _process_events(self, events: object) -> None: ...
+
+    def _write_to_self(self) -> None:
+        self._process.poke_loop()
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        world, error = self._process.world, context.get("exception")
+        if not world.over:
+            world.rules.broken("internal failure", f"an event loop: {context['message']} {error!r}", error)
+
+    def step(self) -> None:
+        """Run what is ready."""
+        asyncio._set_running_loop(self)
+        try:
+            self._run_once()  # type: ignore[attr-defined]
+        finally:
+            asyncio._set_running_loop(None)
+
+    @property
+    def due_in_s(self) -> float | None:
+        """Seconds until something is to be run; None without anything."""
+        if self._ready:  # type: ignore[attr-defined]
+            return 0.0
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        return max(scheduled[0].when() - self.time(), 0.0) if scheduled else None
+
+
 class Process:
     """A process.
 
@@ -208,6 +248,10 @@ class Process:
         self.stops: list[tuple[float, float]] = []
         self.turned_at: list[float] = []
         self.callers: list[Caller] = []
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self._loop: EventLoop | None = None
+        self._loop_event: Event | None = None
+        self._loop_at = float("inf")
         self.contexts: list[Context] = []
         self.links: dict[str, Link] = {}
         self._postponed: deque[Callable[[], object]] = deque()
@@ -268,6 +312,40 @@ class Process:
         self.callers.append(caller)
         self.world.scheduler.after(self.delay_s(), partial(caller.resume, 0))
         return caller
+
+    def start_task(self, name: str, body: Coroutine[Any, Any, None]) -> None:
+        """Start a task on the process's event loop."""
+        if self._loop is None:
+            self._loop = EventLoop(self)
+        self.tasks[name] = self._loop.create_task(body)
+        self.poke_loop()
+
+    def poke_loop(self) -> None:
+        """The event loop has something to run."""
+        self._step_within(self.delay_s())
+
+    def _step_within(self, delay_s: float) -> None:
+        at = self.world.scheduler.now + delay_s
+        if at < self._loop_at:
+            if self._loop_event is not None:
+                self._loop_event.cancel()
+            self._loop_at = at
+            self._loop_event = self.world.scheduler.after(delay_s, self._loop_turns)
+
+    def _loop_turns(self) -> None:
+        self._loop_event, self._loop_at = None, float("inf")
+        self.run(self._step)
+
+    def _step(self) -> None:
+        assert self._loop is not None
+        self._loop.step()
+        if (due_s := self._loop.due_in_s) is not None:
+            self._step_within(due_s / self.clock.rate + _TURN_S)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread or a task has not ended yet."""
+        return any(not caller.done for caller in self.callers) or any(not task.done() for task in self.tasks.values())
 
     def notify(self, call: Callable[..., object], *arguments: object) -> None:
         """Have something called on a notifier's thread."""
@@ -343,4 +421,10 @@ class Process:
         """Let go of what the history leaves over."""
         for caller in self.callers:
             caller.end()
+        for task in self.tasks.values():
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                task.get_coro().close()
+        if self._loop is not None:
+            self._loop.close()
         self.timer.stop()

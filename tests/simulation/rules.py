@@ -190,7 +190,9 @@ class Rules:
                     released = released or token in words
                 del known[token]
             elif end != span.end:
-                if end < span.end or not isinstance(host.server.data[key], ZSet):  # whose members share the key's expiry
+                if end < span.end or not isinstance(
+                    host.server.data[key], ZSet
+                ):  # whose members share the key's expiry
                     self._touched(words, key, token, tampering)
                 self._scheduler.note("%s: %s of %s now lasts until %.3f", host.name, key, token, end)
                 span.end, span.tampered = end, span.tampered or tampering
@@ -221,7 +223,9 @@ class Rules:
         if any(process.alive for process in waiters):
             self.exercised["wake-up"] += 1
             if self.now > free_since + _WOKEN_S:
-                self.broken("wake-up", f"{key!r} was free for {self.now - free_since:.3f} s, while somebody waited for it")
+                self.broken(
+                    "wake-up", f"{key!r} was free for {self.now - free_since:.3f} s, while somebody waited for it"
+                )
 
     @contextmanager
     def waiting(self, process: Process, name: str) -> Iterator[None]:
@@ -315,7 +319,9 @@ class Rules:
         self._deadline_moved(belief, lease.deadline)
         self._active[process][lease] = belief
         self._beliefs.append(belief)
-        self._scheduler.note("%s: believes in %s with %s until %.3f", process.name, lease.key, lease.token, belief.until)
+        self._scheduler.note(
+            "%s: believes in %s with %s until %.3f", process.name, lease.key, lease.token, belief.until
+        )
 
     def _deadline_moved(self, belief: Belief, deadline: float) -> None:
         """A holder believes in a new deadline: the server must have promised as much."""
@@ -324,7 +330,8 @@ class Rules:
         spans = self._spans.get((belief.host, belief.name, belief.token), [])
         promised = spans[-1].promised if spans else 0.0
         if until > promised + _SAME_S and not any(span.tampered for span in spans):
-            self.broken("S1", f"{belief.process.name} believes in {belief.name!r} until {until:.4f}, and not {promised:.4f}")
+            who = f"{belief.process.name} believes in {belief.name!r}"
+            self.broken("S1", f"{who} until {until:.4f}, the server says {promised:.4f}")
 
     def died(self, process: Process) -> None:
         """A process was killed: it believes no more."""
@@ -417,12 +424,12 @@ class Rules:
     def _check_belief(self, belief: Belief) -> None:
         self.exercised["S1"] += 1
         spans = self._spans.get((belief.host, belief.name, belief.token), [])
-        if not any(
-            span.start <= belief.start + _SAME_S and belief.until <= span.promised + _SAME_S for span in spans
-        ):
+        if not any(span.start <= belief.start + _SAME_S and belief.until <= span.promised + _SAME_S for span in spans):
             said = [(round(span.start, 4), round(span.promised, 4)) for span in spans]
             begun, until = round(belief.start, 4), round(belief.until, 4)
-            self.broken("S1", f"{belief.process.name} believed in {belief.name!r} {begun, until}, the server said {said}")
+            self.broken(
+                "S1", f"{belief.process.name} believed in {belief.name!r} {begun, until}, the server said {said}"
+            )
 
     def _check_overlaps(self, name: bytes, beliefs: list[Belief]) -> None:
         permits = self.permits.get(name, 0)

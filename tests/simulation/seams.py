@@ -133,7 +133,11 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (Notifier, "post", post),
         (Notifier, "post_each", post_each),
         (Notifier, "ensure_started", lambda notifier: None),
-        (backoff.JITTER, "uniform", lambda low, high: low + (high - low) * world.tape.stream("jitter").draw().up_to(1.0)),
+        (
+            backoff.JITTER,
+            "uniform",
+            lambda low, high: low + (high - low) * world.tape.stream("jitter").draw().up_to(1.0),
+        ),
         (tokens, "_draw", draw),
         (tokens, "_drawn", []),
         (tokens, "time_ns", lambda: 0),

@@ -1,4 +1,4 @@
-"""Making the tape of a failure small: whole streams, then parts of them, then single choices, are taken out or set to zero."""
+"""Making the tape of a failure small: streams, parts of them, and single choices are taken out, or set to zero."""
 
 from __future__ import annotations
 

@@ -76,6 +76,7 @@ class Settings:
     zombies: bool = False
     extends: bool = False
     forgets: bool = False
+    tasks: bool = False
     piece: int = 0
     room: int = 0
     faults: tuple[str, ...] = ()
@@ -102,6 +103,7 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     settings.zombies = not settings.extends and dice.one_in(2)
     dice = draw()
     settings.forgets = dice.one_in(5)
+    settings.tasks = dice.one_in(2)
     settings.piece = dice.pick([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3])
     settings.room = dice.pick([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 60])
     settings.calm_s = dice.pick([2.0, 0.7, 0.3, 5.0])
@@ -175,7 +177,7 @@ class World:
         caller = self.caller
         here = process.timer_here if caller is None or caller.process is not process else caller.here
         _package.sync.call._here = here
-        _package.aio.call._here = process.aio_here
+        _package.aio.call._here = process.aio_here  # type: ignore[assignment]
 
     def links_to(self, host: Host) -> list[Link]:
         return [link for process in self.processes for link in process.links.values() if link.host is host]
@@ -187,7 +189,7 @@ class World:
         self.processes.append(process)
         self.new_context(process)
         for user in range(self.settings.users):
-            User(process, f"p{number}u{user}")
+            User(process, f"p{number}u{user}", task=self.settings.tasks and user % 2 == 0)
 
     def new_context(self, process: Process) -> Context:
         return process.context(self.hosts[0], **self.settings.context)
@@ -235,11 +237,11 @@ class World:
         broken = self._is_broken
         scheduler.run(settings.duration_s, broken)
         self._calm_down()
-        users = [caller for process in self.processes for caller in process.callers]
         scheduler.run(scheduler.now + _PATIENCE_S, lambda: broken() or self._all_done())
         if not broken() and not self._all_done():
-            waiting = [user.name for user in users if user.process.alive and not user.done]
-            self.rules.broken("L1", f"{waiting} still wait {_PATIENCE_S} s after the last fault")
+            waiting = [caller.name for process in self.processes for caller in process.callers if not caller.done]
+            waiting += [name for process in self.processes for name, task in process.tasks.items() if not task.done()]
+            self.rules.broken("L1", f"of {waiting} some still wait {_PATIENCE_S} s after the last fault")
         scheduler.run(scheduler.now + _REST_S, broken)
         if not broken():
             self._check_what_is_left()
@@ -249,9 +251,7 @@ class World:
         return bool(self.rules.violations)
 
     def _all_done(self) -> bool:
-        return all(
-            caller.done for process in self.processes if process.alive and not process.paused for caller in process.callers
-        ) and not any(process.paused and process.alive for process in self.processes)
+        return not any(process.paused or process.busy for process in self.processes if process.alive)
 
     def _calm_down(self) -> None:
         self.scheduler.note("calm")
@@ -263,7 +263,9 @@ class World:
         rules = self.rules
         for host in self.hosts:
             host.server.expire_due()
-            keys = [key for key in host.server.data if not key.startswith((b"wheel_lock:fence:", b"wheel_lock:permits:"))]
+            keys = [
+                key for key in host.server.data if not key.startswith((b"wheel_lock:fence:", b"wheel_lock:permits:"))
+            ]
             rules.exercised["L1"] += 1
             if keys:
                 rules.broken("L1", f"these keys are there although nobody holds a lock: {keys}")

@@ -39,7 +39,18 @@ def found_by(mutant: Mutant, seconds: float) -> tuple[str | None, float]:
     with tempfile.TemporaryDirectory() as name:
         planted(mutant, Path(name))
         began = time.monotonic()
-        command = [sys.executable, "-m", "tests.simulation", "--seconds", str(seconds), "--shrink", "0", "--from", "1"]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.simulation",
+            "--seconds",
+            str(seconds),
+            "--cpu",
+            "--shrink",
+            "0",
+            "--from",
+            "1",
+        ]
         environment = {**os.environ, "PYTHONPATH": name, "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(command, cwd=name, env=environment, capture_output=True, text=True, check=False)
         took_s = time.monotonic() - began
