@@ -8,7 +8,6 @@ python -m tests.simulation --tape failure.json         # a tape that was made sm
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import random
@@ -27,7 +26,6 @@ from tests.simulation.shrink import Streams, shrink
 from tests.simulation.world import World, history
 
 SEEDS = Path(__file__).with_name("seeds.txt")
-_COLLECT_EVERY = 10  # histories between two runs of the garbage collector
 _SHRINK_S = 60.0
 
 
@@ -89,8 +87,6 @@ def simulate(seeds: Iterator[int], seconds: float, clock: Callable[[], float] = 
         if world.rules.violations:
             report.failed = seed
             break
-        if report.histories % _COLLECT_EVERY == 0:
-            gc.collect()
         if clock() >= until:
             break
     report.cpu_s = time.process_time() - began

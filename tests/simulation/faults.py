@@ -181,6 +181,8 @@ def report(world: World, dice: Dice) -> None:
         server.report(key)
 
 
+ONE_SERVER = ("tamper",)  # where each of several masters were tampered with, two might hold a lock
+
 FAULTS: dict[str, Fault] = {
     "silence": silence,
     "refuse connections": refuse_connections,

@@ -34,6 +34,7 @@ class Host:
         self.rate = rate
         self.paused = False
         self.alive = True
+        self._started_at = -1000.0
         self.forgets = False
         self._backlog: list[tuple[Wire, bytes, float]] = []
         self.server = Server(self._now_us, _LUA, flagged=flagged)
@@ -43,6 +44,11 @@ class Host:
 
     def _now_us(self) -> int:
         return int((_EPOCH_S + self.world.scheduler.now * self.rate) * 1e6)
+
+    @property
+    def up_s(self) -> int:
+        """The uptime that the server reports, in seconds."""
+        return int((self.world.scheduler.now - self._started_at) * self.rate)
 
     def moment_of(self, server_ms: float) -> float:
         """Return when the server's clock shows so many milliseconds."""
@@ -93,6 +99,7 @@ class Host:
         self._backlog.clear()
         for link in self.world.links_to(self):
             link.reset()
+        self._started_at = self.world.scheduler.now
         with self.world.rules.tampering():
             self.server.start_empty()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import selectors
 import socket
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -340,12 +341,15 @@ class SimulatedConnector:
     in_cluster = False
     owner: str | None = None
 
-    def __init__(self, link: Link, *, runs_scripts: bool = True) -> None:
+    def __init__(self, link: Link, on_connected: Callable[[Host], object] = lambda host: None) -> None:
         self._link = link
-        self._runs_scripts = runs_scripts
+        self._runs_scripts = True
+        self._on_connected = on_connected
 
     def listener(self) -> SimulatedConnector:
-        return SimulatedConnector(self._link, runs_scripts=False)
+        other = SimulatedConnector(self._link)
+        other._runs_scripts = False
+        return other
 
     def connect(self, timeout_s: float) -> SimulatedConnection:
         link = self._link
@@ -360,6 +364,7 @@ class SimulatedConnector:
         if link.refuses or not link.host.alive:
             raise ConnectionRefusedError("nobody listens")
         link.host.greet(self._runs_scripts)
+        self._on_connected(link.host)
         return SimulatedConnection(link.connect(), link.host)
 
     def label(self) -> str:

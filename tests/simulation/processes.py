@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,9 @@ from tests.simulation.scheduler import Event, Stopped
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.engine.engine import Engine
 from wheel_lock.options import ContextOptions
+from wheel_lock.quorum.context import QuorumContext
+from wheel_lock.quorum.engine import QuorumEngine
+from wheel_lock.quorum.node import History, NodeEngine
 from wheel_lock.runtime.clock import Wakeable
 
 if TYPE_CHECKING:
@@ -71,13 +74,49 @@ class Timer(HashedWheelTimer):
 
 
 class Context(LockContext):
-    """A context on a simulated connector."""
+    """A context of one simulated server.
 
-    def __init__(self, connector: SimulatedConnector, process: Process, **settings: Any) -> None:
+    Attributes:
+        engines: The engines whose leases are on one server, by the name of that.
+    """
+
+    def __init__(self, process: Process, host: Host, **settings: Any) -> None:
         self._client = None
-        self.host_name = connector.describe()
         options = ContextOptions(owner=process.name, **settings)
-        self._engine = Engine(connector, options, process.timer, process.launch)
+        self._engine = Engine(SimulatedConnector(process.link(host)), options, process.timer, process.launch)
+        self.engines: dict[str, Engine] = {host.name: self._engine}
+        self.votes: QuorumEngine | None = None
+
+
+class Master(NodeEngine):
+    """The engine of one of several simulated masters; stands for ``wheel_lock.quorum.engine.NodeEngine``."""
+
+    def __init__(self, link: Any, options: ContextOptions, timer: Any, trusts_new: bool) -> None:
+        self.history = History(timer.clock.now, trusts_new)
+        connector = SimulatedConnector(link, on_connected=self._check)
+        Engine.__init__(self, connector, options, timer, link.process.launch)
+        self.node = self.router.renewer.node
+        self.leases.report_lost = lambda leases: None
+
+    def _check(self, host: Host) -> None:
+        self.history.seen(host.server.run_id.decode(), host.up_s)
+
+
+class MajorityContext(QuorumContext):
+    """A context of several simulated masters.
+
+    Attributes:
+        engines: As for :class:`Context`.
+        votes: The engine that counts.
+    """
+
+    def __init__(self, process: Process, hosts: Sequence[Host], longest_s: float, **settings: Any) -> None:
+        options = ContextOptions(owner=process.name, **settings)
+        links: Any = [process.link(host) for host in hosts]
+        self._engine = self.votes = QuorumEngine(links, options, process.timer, None, longest_s, False)
+        self.engines: dict[str, Engine] = {
+            host.name: engine for host, engine in zip(hosts, self._engine.engines, strict=True)
+        }
 
 
 class Caller:
@@ -252,18 +291,12 @@ class Process:
         self._loop: EventLoop | None = None
         self._loop_event: Event | None = None
         self._loop_at = float("inf")
-        self.contexts: list[Context] = []
+        self.contexts: list[Context | MajorityContext] = []
         self.links: dict[str, Link] = {}
         self._postponed: deque[Callable[[], object]] = deque()
         self._turn_event: Event | None = None
         self._turn_at = float("inf")
         self._turns = [0.0, 0.0]  # the second, and the turns in it
-
-    def context(self, host: Host, **settings: Any) -> Context:
-        """Return a new context for a server."""
-        context = Context(SimulatedConnector(self.link(host)), self, **settings)
-        self.contexts.append(context)
-        return context
 
     def link(self, host: Host) -> Link:
         if host.name not in self.links:

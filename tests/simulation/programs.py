@@ -88,7 +88,7 @@ class User:
         try:
             yield
         except WheelLockError as error:
-            self._note("%s ended with %s: %s", what, type(error).__name__, error)
+            self._note("%s ended with %s: %s", what, type(error).__name__, str(error))
         except (Stopped, Interruption, asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
@@ -128,7 +128,8 @@ class User:
     async def exclusive(self, dice: Dice) -> None:
         name, fencing = self._name("exclusive", dice), dice.one_in(2)
         holding, terms = Holding(self.process), self._terms(dice)
-        lock = self._context.lock(name, fencing=fencing, on_lost=holding.on_lost, **terms)
+        terms |= {"fencing": fencing} if self.world.settings.masters == 1 else {}
+        lock = self._context.lock(name, on_lost=holding.on_lost, **terms)
         await self._use(lock, holding, dice)
 
     async def fair(self, dice: Dice) -> None:
@@ -145,7 +146,8 @@ class User:
     async def reentrant(self, dice: Dice) -> None:
         holding, terms = Holding(self.process), self._terms(dice)
         name = self._name("reentrant", dice)
-        lock = self._context.reentrant_lock(name, on_lost=holding.on_lost, fencing=dice.one_in(2), **terms)
+        terms |= {"fencing": dice.one_in(2)} if self.world.settings.masters == 1 else {}
+        lock = self._context.reentrant_lock(name, on_lost=holding.on_lost, **terms)
         await self._use(lock, holding, dice, inside=partial(self._again, lock))
 
     async def _again(self, lock: Any, dice: Dice) -> None:
@@ -307,6 +309,11 @@ ACTIONS: tuple[Callable[[User], Action], ...] = (
     lambda user: user.multi,
     lambda user: user.bulk,
     lambda user: user.adopt,
+)
+OF_A_MAJORITY: tuple[Callable[[User], Action], ...] = (
+    lambda user: user.exclusive,
+    lambda user: user.exclusive,
+    lambda user: user.reentrant,
 )
 RARE: tuple[Callable[[User], Action], ...] = (
     lambda user: user.force_release,

@@ -20,28 +20,35 @@ from wheel_lock.lease import EXTENDING, Lease, State
 from wheel_lock.observe import LostEvent
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import queue_keys
+from wheel_lock.protocol.scripts import Script
+from wheel_lock.quorum.lease import QuorumLease
 from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
 
 if TYPE_CHECKING:
     from tests.simulation.hosts import Host
-    from tests.simulation.processes import Context, Process
+    from tests.simulation.processes import Process
 
 _SAME_S = 1e-6  # two readings of one moment
 _TICK_S = 0.01
 _GRACE_S = 2 * _TICK_S  # in which a thread that could not run handles what it has missed
 _LATE_S = 0.6  # by which a caller's limit may be passed
+_MAJORITY = "a majority"  # in place of the name of a server
 _WOKEN_S = 0.5
 _RECOVERY_S = 3.0
 _RECENT = 8  # leases that have ended, of which each look sees whether one has come back
-_FORCED = {form.sha1.encode() for form in (scripts.FORCE_RELEASE.plain, scripts.FORCE_RELEASE.flagged)}
-_FORCED |= {form.source for form in (scripts.FORCE_RELEASE.plain, scripts.FORCE_RELEASE.flagged)}
+
+
+def _texts(*chosen: Script) -> set[bytes]:
+    """Return the texts and hashes of scripts, by which commands call them."""
+    forms = [form for script in chosen for form in (script.plain, script.flagged)]
+    forms += [form for s in chosen if s.single is not None for form in (s.single.script.plain, s.single.script.flagged)]
+    return {text for form in forms for text in (form.sha1.encode(), form.source)}
+
+
+_FORCED = _texts(scripts.FORCE_RELEASE)
+_RELEASES = _texts(scripts.RELEASE, scripts.RELEASE_MANY)
 # Queries change nothing, and a forced release names the holders that somebody has seen.
-_UNCONCERNED = _FORCED | {
-    text
-    for script in (scripts.LOOK, scripts.LOOK_HOLDERS)
-    for form in (script.plain, script.flagged)
-    for text in (form.sha1.encode(), form.source)
-}
+_UNCONCERNED = _FORCED | _texts(scripts.LOOK, scripts.LOOK_HOLDERS)
 _READS = (b"GET", b"EXISTS", b"HEXISTS")
 
 RULES = {
@@ -127,6 +134,7 @@ class Rules:
         self._beliefs: list[Belief] = []
         self._holdings: list[tuple[Lease, Holding]] = []
         self._released: dict[bytes, float] = {}
+        self._of_majority: set[bytes] = set()
         self._handed_over: set[bytes] = set()
         self._free_since: dict[tuple[str, bytes], float] = {}  # of the locks that were released
         self._waiters: dict[object, tuple[Process, bytes, float]] = {}
@@ -280,8 +288,11 @@ class Rules:
         """A command has arrived at a server."""
         if words[0] in _READS or (len(words) > 1 and words[1] in _UNCONCERNED):
             return
+        releases = len(words) > 1 and words[1] in _RELEASES
         for word in words:
             released_at = self._released.get(word)
+            if releases and word in self._of_majority:
+                continue  # the release of a majority returns before that of the rest
             if released_at is not None and sent_at > released_at + _SAME_S:
                 self.broken("S6", f"{_shown(words)} was sent for {word!r} after its release had returned")
 
@@ -292,9 +303,14 @@ class Rules:
         now, local = self.now, process.clock.now()
         active = self._active[process]
         for context in process.contexts:
-            for lease in context._engine.held:
-                if lease not in active and lease.is_valid(local):
-                    self._begin(process, context, lease)
+            for host, engine in context.engines.items():
+                for lease in engine.held:
+                    if lease not in active and lease.is_valid(local):
+                        self._begin(process, host, lease)
+            if context.votes is not None:
+                for lease in context.votes.held:
+                    if lease not in active and lease.is_valid(local):
+                        self._begin(process, _MAJORITY, lease)
         for lease, belief in list(active.items()):
             if lease.is_valid(local):
                 if lease.deadline != belief.deadline:
@@ -313,9 +329,9 @@ class Rules:
             if belief.lease.is_valid(local):
                 self.broken("S5", f"the lease of {belief.name!r} with {belief.token!r} came back")
 
-    def _begin(self, process: Process, context: Context, lease: Lease) -> None:
+    def _begin(self, process: Process, host: str, lease: Lease) -> None:
         kind: str = lease.group.lock_type.name  # type: ignore[attr-defined]
-        belief = Belief(lease, process, lease.key, lease.token, kind, self.now, host=context.host_name)
+        belief = Belief(lease, process, lease.key, lease.token, kind, self.now, host=host)
         self._deadline_moved(belief, lease.deadline)
         self._active[process][lease] = belief
         self._beliefs.append(belief)
@@ -327,11 +343,29 @@ class Rules:
         """A holder believes in a new deadline: the server must have promised as much."""
         belief.deadline = deadline
         belief.until = until = belief.process.clock.moment_of(deadline)
+        if isinstance(belief.lease, QuorumLease):
+            self._check_votes(belief, belief.lease)
+            return
         spans = self._spans.get((belief.host, belief.name, belief.token), [])
         promised = spans[-1].promised if spans else 0.0
         if until > promised + _SAME_S and not any(span.tampered for span in spans):
             who = f"{belief.process.name} believes in {belief.name!r}"
             self.broken("S1", f"{who} until {until:.4f}, the server says {promised:.4f}")
+
+    def _check_votes(self, belief: Belief, lease: QuorumLease) -> None:
+        """A holder believes in a majority: the masters must have promised it."""
+        promises = []
+        for vote in lease.votes:
+            if vote.lease is not None:
+                host = vote.node.connector.describe()
+                spans = self._spans.get((host, belief.name, vote.lease.token), [])
+                promises += [max(span.promised for span in spans)] if spans else []
+        promises.sort(reverse=True)
+        self.exercised["S1"] += 1
+        promised = promises[lease.quorum - 1] if len(promises) >= lease.quorum else 0.0
+        if belief.until > promised + _SAME_S:
+            who = f"{belief.process.name} believes in {belief.name!r}"
+            self.broken("S1", f"{who} until {belief.until:.4f}, a majority says {promised:.4f}")
 
     def died(self, process: Process) -> None:
         """A process was killed: it believes no more."""
@@ -379,6 +413,8 @@ class Rules:
         """A release has returned."""
         self.exercised["S6"] += 1
         self._released[lease.token] = self.now
+        if isinstance(lease, QuorumLease):
+            self._of_majority.add(lease.token)
 
     def holds(self, lock: Any, holding: Holding) -> None:
         """A caller has got a lock."""
@@ -414,14 +450,16 @@ class Rules:
         for lease, holding in self._holdings:
             if lease.state is State.LOST and holding.process.alive and not holding.told[lease.name]:
                 self.broken("S5", f"the loss of {lease.name!r} was not told")
-        by_name: dict[bytes, list[Belief]] = defaultdict(list)
+        by_name: dict[tuple[str, bytes], list[Belief]] = defaultdict(list)
         for belief in self._beliefs:
-            by_name[belief.name].append(belief)
-        for name, beliefs in by_name.items():
+            by_name[belief.host, belief.name].append(belief)
+        for (_, name), beliefs in by_name.items():
             self._check_overlaps(name, beliefs)
             self._check_fences(name, beliefs)
 
     def _check_belief(self, belief: Belief) -> None:
+        if belief.host == _MAJORITY:
+            return
         self.exercised["S1"] += 1
         spans = self._spans.get((belief.host, belief.name, belief.token), [])
         if not any(span.start <= belief.start + _SAME_S and belief.until <= span.promised + _SAME_S for span in spans):
@@ -495,8 +533,7 @@ def _queue(host: Host, key: bytes) -> list[tuple[bytes, float]]:
     return [(waiter, alive.get(waiter, 0.0)) for waiter, _ in queue.ranked()]
 
 
-_NAMES = {form.sha1.encode(): script.name for script in scripts.ALL for form in (script.plain, script.flagged)}
-_NAMES |= {form.source: script.name for script in scripts.ALL for form in (script.plain, script.flagged)}
+_NAMES = {text: script.name for script in scripts.ALL for text in _texts(script)}
 
 
 def _shown(words: list[bytes]) -> str:

@@ -19,6 +19,7 @@ import wheel_lock.engine.waiting.registry
 import wheel_lock.locks.base
 import wheel_lock.locks.handoff
 import wheel_lock.net.pubsub
+import wheel_lock.quorum.engine
 import wheel_lock.runtime.loop
 import wheel_lock.runtime.slow_calls
 import wheel_lock.runtime.timer
@@ -26,7 +27,7 @@ import wheel_lock.runtime.tokens
 import wheel_lock.sync.call
 import wheel_lock.sync.primitives
 from tests.simulation.network import Poller
-from tests.simulation.processes import Gate, Waker
+from tests.simulation.processes import Gate, Master, Waker
 from wheel_lock.runtime import backoff, tokens
 from wheel_lock.runtime.notifier import Notifier
 
@@ -98,6 +99,7 @@ _WITH_SETS: tuple[ModuleType, ...] = (
     _package.engine.requests.bulk_operations,
     _package.engine.renewal.retry,
     _package.engine.waiting.registry,
+    _package.quorum.engine,
 )
 
 
@@ -141,6 +143,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (tokens, "_draw", draw),
         (tokens, "_drawn", []),
         (tokens, "time_ns", lambda: 0),
+        (_package.quorum.engine, "NodeEngine", Master),
         (_package.sync.call, "new_gate", lambda: Gate(world)),
         (_package.sync.call, "_here", None),
         (_package.aio.call, "_here", None),

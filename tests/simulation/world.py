@@ -24,15 +24,17 @@ import wheel_lock.net.connection
 import wheel_lock.net.node
 import wheel_lock.sync.call
 from tests.simulation import seams
-from tests.simulation.faults import FAULTS
+from tests.simulation.faults import FAULTS, ONE_SERVER
 from tests.simulation.hosts import Host
 from tests.simulation.network import Link
-from tests.simulation.processes import Caller, Context, Process
-from tests.simulation.programs import ACTIONS, NAMES, PERMITS, RARE, User
+from tests.simulation.processes import Caller, Context, MajorityContext, Process
+from tests.simulation.programs import ACTIONS, NAMES, OF_A_MAJORITY, PERMITS, RARE, User
 from tests.simulation.rules import Rules
 from tests.simulation.scheduler import Dice, Recorded, Scheduler, Tape
 
 _package = wheel_lock
+_LONGEST_S = 6.0  # for which a lock may last at a server, extensions included
+_COLLECTIONS_S = (0.1, 4.0, 8.0)
 _PATIENCE_S = 25.0  # until every caller has its answer, once nothing goes wrong any more
 _REST_S = 8.5  # until every key has expired: two timeouts, and for how long subscriptions outlive their last waiter
 
@@ -66,10 +68,11 @@ class Settings:
     """What kind of world it is."""
 
     duration_s: float = 10.0
+    masters: int = 1
     processes: int = 2
     users: int = 2
     rates: tuple[float, ...] = (1.0,)
-    server_rate: float = 1.0
+    server_rates: tuple[float, ...] = (1.0,)
     flagged: bool = True
     slow_network: bool = False
     slow_processes: bool = False
@@ -94,7 +97,6 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         processes=1 + dice.below(3),
         users=1 + dice.below(4),
         rates=tuple(dice.pick([1.0, 1.002, 0.998]) for _ in range(3)),
-        server_rate=dice.pick([1.0, 0.996, 1.004]),
         flagged=not dice.one_in(4),
         slow_network=dice.one_in(2),
         slow_processes=dice.one_in(4),
@@ -108,10 +110,17 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     settings.room = dice.pick([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 60])
     settings.calm_s = dice.pick([2.0, 0.7, 0.3, 5.0])
     dice = draw()
-    settings.faults = tuple(name for name in FAULTS if dice.one_in(2))
+    settings.masters = dice.pick([1, 1, 1, 5, 3])
+    settings.server_rates = tuple(dice.pick([1.0, 0.996, 1.004]) for _ in range(settings.masters))
+    dice = draw()
+    settings.faults = tuple(
+        name for name in FAULTS if dice.one_in(2) and not (settings.masters > 1 and name in ONE_SERVER)
+    )
     dice = draw()
     if dice.one_in(3):  # users of few kinds meet more often
         settings.actions = (dice.pick(ACTIONS), dice.pick(ACTIONS))
+    if settings.masters > 1:
+        settings.actions = OF_A_MAJORITY
     if dice.one_in(3):
         settings.actions += RARE
     dice = draw()
@@ -176,8 +185,8 @@ class World:
         self.process = process
         caller = self.caller
         here = process.timer_here if caller is None or caller.process is not process else caller.here
-        _package.sync.call._here = here
-        _package.aio.call._here = process.aio_here  # type: ignore[assignment]
+        _package.sync.call._here = here  # type: ignore[assignment]
+        _package.aio.call._here = process.aio_here
 
     def links_to(self, host: Host) -> list[Link]:
         return [link for process in self.processes for link in process.links.values() if link.host is host]
@@ -191,8 +200,14 @@ class World:
         for user in range(self.settings.users):
             User(process, f"p{number}u{user}", task=self.settings.tasks and user % 2 == 0)
 
-    def new_context(self, process: Process) -> Context:
-        return process.context(self.hosts[0], **self.settings.context)
+    def new_context(self, process: Process) -> None:
+        """Give a process a new context, which its users use from now on."""
+        settings = self.settings
+        process.contexts.append(
+            Context(process, self.hosts[0], **settings.context)
+            if settings.masters == 1
+            else MajorityContext(process, self.hosts, _LONGEST_S, **settings.context)
+        )
 
     def heal_later(self, delay_s: float, heal: Callable[[], object]) -> None:
         """Have a fault end after a while, or when the world calms down."""
@@ -227,9 +242,12 @@ class World:
 
     def _live(self) -> None:
         settings, scheduler = self.settings, self.scheduler
-        host = Host(self, "redis", settings.server_rate, flagged=settings.flagged)
-        host.forgets = settings.forgets
-        self.hosts.append(host)
+        for number, rate in enumerate(settings.server_rates):
+            host = Host(self, f"redis{number}", rate, flagged=settings.flagged)
+            host.forgets = settings.forgets
+            self.hosts.append(host)
+        if settings.masters > 1:
+            self.rules.trouble(float("inf"))  # nobody is woken: each waiter polls
         for _ in range(settings.processes):
             self.new_process()
         if settings.faults:
@@ -258,6 +276,14 @@ class World:
         self.calm = True
         for heal in self._heals:
             heal()
+        for delay_s in _COLLECTIONS_S:
+            self.scheduler.after(delay_s, self._collect)
+
+    def _collect(self) -> None:
+        """Collect what callers have forgotten: some locks are in cycles."""
+        gc.collect()
+        for process in self.processes:
+            process.run(lambda: None)
 
     def _check_what_is_left(self) -> None:
         rules = self.rules
@@ -274,7 +300,10 @@ class World:
                 continue
             for context in process.contexts:
                 rules.exercised["left"] += 1
-                engine = context._engine
+                votes = context.votes
+                if votes is not None and (votes.held or votes.leases.acquiring or votes.waiters):
+                    rules.broken("left", f"{process.name} has something left at the engine that counts votes")
+            for engine in [engine for context in process.contexts for engine in context.engines.values()]:
                 left = {
                     "held": len(engine.leases.held),
                     "acquiring": engine.leases.acquiring,
@@ -298,10 +327,13 @@ def history(seed: int, recorded: Recorded | None = None) -> World:
     """Let a history happen; return its world."""
     was_enabled = gc.isenabled()
     gc.disable()  # finalisers of cycles would run at moments that do not depend on the seed alone
+    gc.collect()
+    gc.freeze()  # what was there before is not looked at again
     try:
         world = World(seed, recorded)
         world.live()
         return world
     finally:
+        gc.unfreeze()
         if was_enabled:
             gc.enable()
