@@ -195,6 +195,8 @@ class Rules:
                 if span.end > now + _SAME_S:
                     self._touched(words, key, token, tampering)
                     span.end, span.tampered = now, tampering
+                    if not tampering:
+                        self._shortened(host, key, token, now)
                     released = released or token in words
                 del known[token]
             elif end != span.end:
@@ -204,7 +206,9 @@ class Rules:
                     self._touched(words, key, token, tampering)
                 self._scheduler.note("%s: %s of %s now lasts until %.3f", host.name, key, token, end)
                 span.end, span.tampered = end, span.tampered or tampering
-                span.promised = max(span.promised, end) if tampering else end
+                shorter, span.promised = end < span.promised, max(span.promised, end) if tampering else end
+                if shorter and not tampering:
+                    self._shortened(host, key, token, end)
         for token, end in there.items():
             if token not in known and end > now:
                 span = known[token] = Span(now, end, end)
@@ -270,6 +274,15 @@ class Rules:
         self.exercised["S4"] += 1
         if not tampering and token not in words:
             self.broken("S4", f"{_shown(words)} changed {key!r}, which belongs to {token!r}")
+
+    def _shortened(self, host: Host, key: bytes, token: bytes, end: float) -> None:
+        """The server's promise ends sooner than it said: nobody may believe in more."""
+        for process, beliefs in self._active.items():
+            for lease, belief in beliefs.items():
+                if belief.token == token and belief.name == key and belief.host == host.name:
+                    if lease.is_valid(process.clock.now()) and belief.until > end + _SAME_S:
+                        who = f"{process.name} believes in {key!r}"
+                        self.broken("S1", f"{who} until {belief.until:.4f}, the server from now on {end:.4f}")
 
     def _check_order(self, host: Host, key: bytes, token: bytes) -> None:
         """A fair lock is granted to the first of those that wait."""
