@@ -278,10 +278,11 @@ class User:
         timeout, limit = dice.pick(TIMEOUTS), dice.pick([1.0, 0.2, 3.0]) if blocking else None
         self._note("acquires %s in bulk (all or nothing: %s, blocking: %s)", names, together, blocking)
         terms: dict[str, Any] = {"all_or_nothing": together, "blocking": blocking, "blocking_timeout": limit}
-        found = await self._do(self._context.acquire_many(names, timeout, on_lost=holding.on_lost, **terms))
+        context = self._context
+        found = await self._do(context.acquire_many(names, timeout, on_lost=holding.on_lost, **terms))
         self._note("got %s", [name for name, lock in found.items() if lock])
         await self._sleep(dice.up_to(1.5))
-        await self._do(self._context.release_many(found.values()))
+        await self._do(context.release_many(found.values()))
 
     # -- others ------------------------------------------------------------------------------------------------------
 
