@@ -132,6 +132,7 @@ class Rules:
         self._active: dict[Process, dict[Lease, Belief]] = defaultdict(dict)
         self._ended: dict[Process, list[Belief]] = defaultdict(list)
         self._beliefs: list[Belief] = []
+        self._begun: set[Lease] = set()
         self._holdings: list[tuple[Lease, Holding]] = []
         self._released: dict[bytes, float] = {}
         self._of_majority: set[bytes] = set()
@@ -279,10 +280,10 @@ class Rules:
         """The server's promise ends sooner than it said: nobody may believe in more."""
         for process, beliefs in self._active.items():
             for lease, belief in beliefs.items():
-                if belief.token == token and belief.name == key and belief.host == host.name:
-                    if lease.is_valid(process.clock.now()) and belief.until > end + _SAME_S:
-                        who = f"{process.name} believes in {key!r}"
-                        self.broken("S1", f"{who} until {belief.until:.4f}, the server from now on {end:.4f}")
+                same = belief.token == token and belief.name == key and belief.host == host.name
+                if same and lease.is_valid(process.clock.now()) and belief.until > end + _SAME_S:
+                    who = f"{process.name} believes in {key!r}"
+                    self.broken("S1", f"{who} until {belief.until:.4f}, the server from now on {end:.4f}")
 
     def _check_order(self, host: Host, key: bytes, token: bytes) -> None:
         """A fair lock is granted to the first of those that wait."""
@@ -318,15 +319,17 @@ class Rules:
         for context in process.contexts:
             for host, engine in context.engines.items():
                 for lease in engine.held:
-                    if lease not in active and lease.is_valid(local):
-                        self._begin(process, host, lease)
+                    if lease not in active:
+                        self._held(process, host, lease, local)
             if context.votes is not None:
                 for lease in context.votes.held:
-                    if lease not in active and lease.is_valid(local):
-                        self._begin(process, _MAJORITY, lease)
+                    if lease not in active:
+                        self._held(process, _MAJORITY, lease, local)
         for lease, belief in list(active.items()):
             if lease.is_valid(local):
                 if lease.deadline != belief.deadline:
+                    if now > belief.until + _SAME_S:
+                        self.broken("S5", f"the lease of {belief.name!r} came back after {now - belief.until:.4f} s")
                     self._deadline_moved(belief, lease.deadline)
             else:
                 belief.open = False
@@ -342,11 +345,19 @@ class Rules:
             if belief.lease.is_valid(local):
                 self.broken("S5", f"the lease of {belief.name!r} with {belief.token!r} came back")
 
+    def _held(self, process: Process, host: str, lease: Lease, local: float) -> None:
+        """An engine has a lease among the held ones of which no belief is known."""
+        if lease.is_valid(local):
+            self._begin(process, host, lease)
+        elif lease.state <= EXTENDING and lease.loss is None and lease not in self._begun:
+            self.broken("S5", f"{lease.key!r} was granted {local - lease.deadline:.4f} s after its deadline")
+
     def _begin(self, process: Process, host: str, lease: Lease) -> None:
         kind: str = lease.group.lock_type.name  # type: ignore[attr-defined]
         belief = Belief(lease, process, lease.key, lease.token, kind, self.now, host=host)
         self._deadline_moved(belief, lease.deadline)
         self._active[process][lease] = belief
+        self._begun.add(lease)
         self._beliefs.append(belief)
         self._scheduler.note(
             "%s: believes in %s with %s until %.3f", process.name, lease.key, lease.token, belief.until

@@ -108,7 +108,7 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     settings.tasks = dice.one_in(2)
     settings.piece = dice.pick([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3])
     settings.room = dice.pick([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 60])
-    settings.calm_s = dice.pick([2.0, 0.7, 0.3, 5.0])
+    settings.calm_s = dice.pick([2.0, 0.7, 0.3, 20.0])
     dice = draw()
     settings.masters = dice.pick([1, 1, 1, 1, 1, 5, 3])
     settings.server_rates = tuple(dice.pick([1.0, 0.996, 1.004]) for _ in range(settings.masters))
