@@ -146,10 +146,10 @@ BY_HAND = (
         "            for lease in lost:",
     ),
     Mutant(
-        "a lease that is released stays on the wheel",
-        "engine/leases.py",
-        "            group.renewer.untrack(lease)\n            lease.transition(event)",
-        "            lease.transition(event)",
+        "a release returns before it is sent",
+        "engine/requests/release.py",
+        "        self.quiet = quiet\n        self.start()",
+        "        self.quiet = quiet\n        self.start()\n        self._future.set_result(None)",
     ),
     Mutant(
         "a reader does not look for a writer",
