@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from tests.simulation.scheduler import Dice
+from wheel_lock.protocol import scripts
 from wheel_lock.runtime.poller import Watch
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 REQUESTS, REPLIES = 0, 1  # the directions
 _SLOWEST_S = 0.03
+_EXTENSIONS = [
+    text
+    for script in (scripts.EXTEND, scripts.EXTEND_REENTRANT, scripts.EXTEND_HOLDER)
+    for form in (script.plain, script.flagged)
+    for text in (form.sha1.encode(), form.source)
+]
 
 
 class Link:
@@ -34,6 +41,7 @@ class Link:
         held: Whether bytes are held back, in each direction.
         refuses: Whether no connection can be made.
         zombies: Whether requests of connections that were given up may arrive later.
+        late: Whether some replies come about a time-to-live later.
         piece: The most bytes of a reply that arrive together, or 0.
         room: The most bytes that a socket takes at once, or 0.
     """
@@ -49,6 +57,7 @@ class Link:
         self.refuses = False
         self.zombies = world.settings.zombies
         self.slow = world.settings.slow_network
+        self.late = world.settings.late_replies
         self.piece = world.settings.piece
         self.room = world.settings.room
         self.wires: list[Wire] = []
@@ -62,6 +71,15 @@ class Link:
             return 0.0002
         dice = self.draw()
         return 0.0002 + (dice.up_to(_SLOWEST_S) if dice.one_in(4) else dice.up_to(0.001))
+
+    def lateness_s(self) -> float:
+        """Return by how much a reply comes later: now and then by about the time-to-live that it grants."""
+        dice = self.draw()
+        if not dice.one_in(25):
+            return 0.0
+        late_s = dice.pick([0.5, 1.0]) * (0.94 + dice.up_to(0.07))
+        self.process.world.rules.trouble(late_s)
+        return late_s
 
     @property
     def silent(self) -> bool:
@@ -111,8 +129,10 @@ class Wire:
             self._schedule(direction)
 
     def _schedule(self, direction: int) -> None:
-        scheduler = self.link.scheduler
-        at = max(self._arrives_at[direction], scheduler.now + self.link.delay_s())
+        scheduler, delay_s = self.link.scheduler, self.link.delay_s()
+        if direction == REPLIES and self.link.late:
+            delay_s += self.link.lateness_s()
+        at = max(self._arrives_at[direction], scheduler.now + delay_s)
         self._arrives_at[direction] = at
         scheduler.after(at - scheduler.now, self._request_arrives if direction == REQUESTS else self._reply_arrives)
 
@@ -194,6 +214,8 @@ class Wire:
             if dice.one_in(2):
                 wait_s = dice.up_to(4.0)
                 for data, sent_at in left:
+                    if any(text in data for text in _EXTENSIONS):
+                        continue  # only an extension may shorten, and a late one shortens what was promised since
                     link.scheduler.after(wait_s, partial(link.host.receive, self, data, sent_at))
 
 

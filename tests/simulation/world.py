@@ -77,6 +77,7 @@ class Settings:
     slow_network: bool = False
     slow_processes: bool = False
     zombies: bool = False
+    late_replies: bool = False
     extends: bool = False
     forgets: bool = False
     tasks: bool = False
@@ -102,10 +103,11 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         slow_processes=dice.one_in(4),
         extends=dice.one_in(2),
     )
-    settings.zombies = not settings.extends and dice.one_in(2)
+    settings.zombies = dice.one_in(2)
     dice = draw()
     settings.forgets = dice.one_in(5)
     settings.tasks = dice.one_in(2)
+    settings.late_replies = dice.one_in(4)
     settings.piece = dice.pick([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3])
     settings.room = dice.pick([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 60])
     settings.calm_s = dice.pick([2.0, 0.7, 0.3, 20.0])
