@@ -53,6 +53,17 @@ def silence(world: World, dice: Dice) -> None:
         world.heal_later(_duration(dice), lambda: link.hold(False, False))
 
 
+def stick(world: World, dice: Dice) -> None:
+    """One connection is silent, while others can be made and used."""
+    link = _link(world, dice)
+    if link is not None and link.wires:
+        requests, replies = dice.pick([(True, False), (False, True), (True, True)])
+        world.scheduler.note("a connection of %s is silent (requests: %s, replies: %s)", link.name, requests, replies)
+        wire = dice.pick(link.wires)
+        wire.hold(requests, replies)
+        world.heal_later(_duration(dice), lambda: wire.hold(False, False))
+
+
 def refuse_connections(world: World, dice: Dice) -> None:
     """All connections break, and no new ones can be made."""
     link = _link(world, dice)
@@ -185,6 +196,7 @@ ONE_SERVER = ("tamper",)  # where each of several masters were tampered with, tw
 
 FAULTS: dict[str, Fault] = {
     "silence": silence,
+    "stick": stick,
     "refuse connections": refuse_connections,
     "reset": reset,
     "cut": cut,

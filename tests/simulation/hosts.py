@@ -81,8 +81,8 @@ class Host:
         if not self.alive:
             return
         rules = self.world.rules
-        for words in wire.commands(data):
-            rules.command_arrives(words, sent_at)
+        for words, begun_at in wire.commands(data, sent_at):
+            rules.command_arrives(words, begun_at)
             wire.reply(self.server.handle(wire.session, words))
 
     def pause(self) -> None:

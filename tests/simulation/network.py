@@ -111,9 +111,11 @@ class Wire:
         self.link = link
         self.sock = Sock(self)
         self._reader = hiredis.Reader()
+        self._begun_at: float | None = None  # when the first byte of an incomplete command was sent
         self.session = link.host.server.connect(self.reply)
         self._waiting: tuple[deque[tuple[bytes, float]], ...] = (deque(), deque())
         self._arrives_at = [0.0, 0.0]
+        self._held = [False, False]  # whether bytes are held back on this connection only
         self.over = False  # one of the ends has hung up, so nothing more is delivered to the process
         self._cut_in: int | None = None  # bytes of replies until the connection breaks
 
@@ -125,8 +127,16 @@ class Wire:
     def _travel(self, direction: int, data: bytes) -> None:
         link = self.link
         self._waiting[direction].append((data, link.scheduler.now))
-        if not link.held[direction]:
+        if not self._holds(direction):
             self._schedule(direction)
+
+    def _holds(self, direction: int) -> bool:
+        return self.link.held[direction] or self._held[direction]
+
+    def hold(self, requests: bool, replies: bool) -> None:
+        """Hold bytes of this connection back from now on, or let them go on; others are not affected."""
+        self._held = [requests, replies]
+        self.go_on()
 
     def _schedule(self, direction: int) -> None:
         scheduler, delay_s = self.link.scheduler, self.link.delay_s()
@@ -139,22 +149,25 @@ class Wire:
     def go_on(self) -> None:
         """The link has changed: let what was held back travel."""
         for direction in (REQUESTS, REPLIES):
-            if not self.link.held[direction]:
+            if not self._holds(direction):
                 for _ in self._waiting[direction]:
                     self._schedule(direction)
 
     def _request_arrives(self) -> None:
         waiting = self._waiting[REQUESTS]
-        if waiting and not self.link.held[REQUESTS]:
+        if waiting and not self._holds(REQUESTS):
             data, sent_at = waiting.popleft()
             self.link.host.receive(self, data, sent_at)
 
-    def commands(self, data: bytes) -> list[list[bytes]]:
-        """Return the commands that are complete with these bytes. For the server."""
+    def commands(self, data: bytes, sent_at: float) -> list[tuple[list[bytes], float]]:
+        """Return the commands that are complete with these bytes, and when the first byte of each was sent. For the server."""
+        begun_at = sent_at if self._begun_at is None else self._begun_at
         self._reader.feed(data)
         found = []
         while (words := self._reader.gets()) is not False:
-            found.append(words)
+            found.append((words, begun_at))
+            begun_at = sent_at
+        self._begun_at = begun_at if self._reader.has_data() else None
         return found
 
     # -- from the server to the process ------------------------------------------------------------------------------
@@ -165,7 +178,7 @@ class Wire:
 
     def _reply_arrives(self) -> None:
         waiting = self._waiting[REPLIES]
-        if not waiting or self.link.held[REPLIES] or self.over:
+        if not waiting or self._holds(REPLIES) or self.over:
             return
         data, _ = waiting.popleft()
         if self._cut_in is not None:

@@ -130,25 +130,26 @@ class User:
         holding, terms = Holding(self.process), self._terms(dice)
         terms |= {"fencing": fencing} if self.world.settings.masters == 1 else {}
         lock = self._context.lock(name, on_lost=holding.on_lost, **terms)
-        await self._use(lock, holding, dice)
+        await self._use(lock, holding, terms, dice)
 
     async def fair(self, dice: Dice) -> None:
         holding, terms = Holding(self.process), self._terms(dice)
         name = self._name("fair", dice)
         lock = self._context.fair_lock(name, fencing=dice.one_in(3), on_lost=holding.on_lost, **terms)
-        await self._use(lock, holding, dice)
+        await self._use(lock, holding, terms, dice)
 
     async def semaphore(self, dice: Dice) -> None:
         holding, terms = Holding(self.process), self._terms(dice)
         name = self._name("semaphore", dice)
-        await self._use(self._context.semaphore(name, PERMITS, on_lost=holding.on_lost, **terms), holding, dice)
+        lock = self._context.semaphore(name, PERMITS, on_lost=holding.on_lost, **terms)
+        await self._use(lock, holding, terms, dice)
 
     async def reentrant(self, dice: Dice) -> None:
         holding, terms = Holding(self.process), self._terms(dice)
         name = self._name("reentrant", dice)
         terms |= {"fencing": dice.one_in(2)} if self.world.settings.masters == 1 else {}
         lock = self._context.reentrant_lock(name, on_lost=holding.on_lost, **terms)
-        await self._use(lock, holding, dice, inside=partial(self._again, lock))
+        await self._use(lock, holding, terms, dice, inside=partial(self._again, lock))
 
     async def _again(self, lock: Any, dice: Dice) -> None:
         await self._do(lock.acquire())
@@ -159,10 +160,10 @@ class User:
         holding, terms = Holding(self.process), self._terms(dice)
         lock = self._context.rw_lock(self._name("read-write", dice), on_lost=holding.on_lost, **terms)
         if dice.one_in(2):
-            await self._use(lock.read(), holding, dice)
+            await self._use(lock.read(), holding, terms, dice)
             return
         writer = lock.write()
-        await self._use(writer, holding, dice, inside=partial(self._read_on, lock, writer))
+        await self._use(writer, holding, terms, dice, inside=partial(self._read_on, lock, writer))
 
     async def _read_on(self, lock: Any, writer: Any, dice: Dice) -> None:
         if dice.one_in(2):
@@ -175,7 +176,9 @@ class User:
         await self._sleep(dice.up_to(0.3))
         await self._do(reader.release())
 
-    async def _use(self, lock: Any, holding: Holding, dice: Dice, inside: Action | None = None) -> None:
+    async def _use(
+        self, lock: Any, holding: Holding, terms: dict[str, Any], dice: Dice, inside: Action | None = None
+    ) -> None:
         """Acquire a lock, do something, and end it in one of several ways."""
         blocking, limit = self._waiting(dice)
         what, began, process = f"acquire of {lock.name!r}", self.process.clock.now(), self.process
@@ -193,7 +196,7 @@ class User:
         self._note("%s %s", "got" if granted else "did not get", lock.name)
         if not granted:
             return
-        self.world.rules.holds(lock, holding)
+        self.world.rules.holds(lock, holding, terms)
         for _ in range(dice.below(3)):
             with self._promised("something inside"):
                 await self._inside(lock, dice, inside)
@@ -254,7 +257,7 @@ class User:
             holding = Holding(self.process)
             self._note("adopts")
             lock = await self._do(self._context.adopt(text, on_lost=holding.on_lost))
-            self.world.rules.holds(lock, holding)
+            self.world.rules.holds(lock, holding, {})
             await self._sleep(dice.up_to(1.0))
             await self.release(lock)
 

@@ -34,6 +34,7 @@ _GRACE_S = 2 * _TICK_S  # in which a thread that could not run handles what it h
 _LATE_S = 0.6  # by which a caller's limit may be passed
 _MAJORITY = "a majority"  # in place of the name of a server
 _WOKEN_S = 0.5
+_ORPHAN_S = 1.0
 _RECOVERY_S = 3.0
 _RECENT = 8  # leases that have ended, of which each look sees whether one has come back
 
@@ -64,7 +65,8 @@ RULES = {
     "fair": "the first waiter of a fair lock is granted first",
     "wake-up": "a released lock is granted to a waiter at once, when nothing is wrong",
     "expiry": "no key is without an expiry",
-    "limits": "an acquire ends by its caller's limit",
+    "limits": "an acquire ends by its caller's limit, and a lease by its own",
+    "orphan": "a grant that nobody waits for is released at once, when nothing is wrong",
     "left": "nothing is left in keys, requests and registries",
     "hot loop": "no thread turns for nothing",
     "internal failure": "no code of the library fails",
@@ -133,7 +135,8 @@ class Rules:
         self._ended: dict[Process, list[Belief]] = defaultdict(list)
         self._beliefs: list[Belief] = []
         self._begun: set[Lease] = set()
-        self._holdings: list[tuple[Lease, Holding]] = []
+        self._believed: set[bytes] = set()
+        self._holdings: list[tuple[Lease, Holding, dict[str, Any]]] = []
         self._released: dict[bytes, float] = {}
         self._of_majority: set[bytes] = set()
         self._handed_over: set[bytes] = set()
@@ -199,6 +202,7 @@ class Rules:
                     if not tampering:
                         self._shortened(host, key, token, now)
                     released = released or token in words
+                self._check_orphan(host, key, token, span)
                 del known[token]
             elif end != span.end:
                 if end < span.end or not isinstance(
@@ -275,6 +279,16 @@ class Rules:
         self.exercised["S4"] += 1
         if not tampering and token not in words:
             self.broken("S4", f"{_shown(words)} changed {key!r}, which belongs to {token!r}")
+
+    def _check_orphan(self, host: Host, key: bytes, token: bytes, span: Span) -> None:
+        """A token leaves its key: if nobody has ever believed in it, it was not there for long."""
+        if self.trouble_until > span.start or span.tampered or token == b"stranger":
+            return
+        if token in self._believed or token in self._handed_over:
+            return
+        self.exercised["orphan"] += 1
+        if span.end > span.start + _ORPHAN_S:
+            self.broken("orphan", f"{key!r} belonged to {token!r} for {span.end - span.start:.3f} s, and nobody knew")
 
     def _shortened(self, host: Host, key: bytes, token: bytes, end: float) -> None:
         """The server's promise ends sooner than it said: nobody may believe in more."""
@@ -358,6 +372,7 @@ class Rules:
         self._deadline_moved(belief, lease.deadline)
         self._active[process][lease] = belief
         self._begun.add(lease)
+        self._believed.add(belief.token)
         self._beliefs.append(belief)
         self._scheduler.note(
             "%s: believes in %s with %s until %.3f", process.name, lease.key, lease.token, belief.until
@@ -440,11 +455,11 @@ class Rules:
         if isinstance(lease, QuorumLease):
             self._of_majority.add(lease.token)
 
-    def holds(self, lock: Any, holding: Holding) -> None:
-        """A caller has got a lock."""
+    def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
+        """A caller has got a lock, on these terms."""
         lease = lock._own_or_latest()
         if lease is not None and _callback(lease) == holding.on_lost:  # else the caller had it already
-            self._holdings.append((lease, holding))
+            self._holdings.append((lease, holding, terms))
 
     def limit_kept(self, what: str, limit: float, took: float, ahead: int) -> None:
         """An acquire with a limit has ended.
@@ -471,7 +486,8 @@ class Rules:
                         self.broken("S5", f"the loss of {belief.name!r} was never told")
         for belief in self._beliefs:
             self._check_belief(belief)
-        for lease, holding in self._holdings:
+        for lease, holding, terms in self._holdings:
+            self._check_limits(lease, terms)
             if lease.state is State.LOST and holding.process.alive and not holding.told[lease.name]:
                 self.broken("S5", f"the loss of {lease.name!r} was not told")
         by_name: dict[tuple[str, bytes], list[Belief]] = defaultdict(list)
@@ -480,6 +496,17 @@ class Rules:
         for (_, name), beliefs in by_name.items():
             self._check_overlaps(name, beliefs)
             self._check_fences(name, beliefs)
+
+    def _check_limits(self, lease: Lease, terms: dict[str, Any]) -> None:
+        max_renewals = 0 if terms.get("renew") is False else terms.get("max_renewals")
+        max_hold = terms.get("max_hold")
+        if isinstance(lease, QuorumLease):
+            return  # whose votes may be requested again
+        if max_renewals is not None and lease.renewals > max_renewals:
+            self.broken("limits", f"{lease.name!r} was renewed {lease.renewals} times, and not {max_renewals}")
+        if max_hold is not None and lease.deadline > lease.acquired_at + max_hold + _SAME_S:
+            held_s = lease.deadline - lease.acquired_at
+            self.broken("limits", f"{lease.name!r} was held for {held_s:.3f} s, and not {max_hold}")
 
     def _check_belief(self, belief: Belief) -> None:
         if belief.host == _MAJORITY:

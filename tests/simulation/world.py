@@ -226,7 +226,8 @@ class World:
         self.steps += 1
         self.faults[name] += 1
         pause_s = dice.up_to(self.settings.calm_s)
-        self.rules.trouble(0.0)
+        if name not in ("interrupt", "report"):
+            self.rules.trouble(0.0)
         FAULTS[name](self, dice)
         self.scheduler.after(pause_s, self._strike)
 

@@ -152,6 +152,24 @@ BY_HAND = (
         "        self.quiet = quiet\n        self.start()\n        self._future.set_result(None)",
     ),
     Mutant(
+        "a grant that comes too late, or to nobody, is kept",
+        "engine/leases.py",
+        "        if clean_up:\n            self.clean_up(leases, node)",
+        "        pass",
+    ),
+    Mutant(
+        "one renewal too many",
+        "lease.py",
+        "used_up = limits.max_renewals is not None and self.renewals >= limits.max_renewals",
+        "used_up = limits.max_renewals is not None and self.renewals > limits.max_renewals",
+    ),
+    Mutant(
+        "a hold limit does not end the lease",
+        "lease.py",
+        "        return deadline if self.limits is None else min(deadline, self.limits.hold_until)",
+        "        return deadline",
+    ),
+    Mutant(
         "a reader does not look for a writer",
         f"{_LUA}/acquire_read.lua",
         "local until_ms = math.max(held, waits)",

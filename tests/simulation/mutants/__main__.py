@@ -57,8 +57,8 @@ def found_by(mutant: Mutant, seconds: float) -> tuple[str | None, float]:
     broken = [line for line in done.stdout.splitlines() if "BROKEN" in line]
     if broken:
         return broken[0].strip(), took_s
-    if done.returncode and "never had a chance" not in done.stdout:
-        return f"it does not run: {(done.stderr or done.stdout).strip().splitlines()[-1]}", took_s
+    if "histories" not in done.stdout:
+        raise RuntimeError(f"{mutant.name}: the simulation does not run: {done.stderr or done.stdout}")
     return None, took_s
 
 
