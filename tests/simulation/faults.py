@@ -100,8 +100,11 @@ def pause(world: World, dice: Dice) -> None:
     process = _process(world, dice)
     if process is not None:
         seconds = _duration(dice)
-        world.scheduler.note("%s is stopped for %s s", process.name, seconds)
-        process.pause(seconds)
+        if dice.one_in(2):
+            process.pause_when_sent(seconds)
+        else:
+            world.scheduler.note("%s is stopped for %s s", process.name, seconds)
+            process.pause(seconds)
 
 
 def kill(world: World, dice: Dice) -> None:

@@ -160,7 +160,7 @@ class Wire:
             self.link.host.receive(self, data, sent_at)
 
     def commands(self, data: bytes, sent_at: float) -> list[tuple[list[bytes], float]]:
-        """Return the commands that are complete with these bytes, and when the first byte of each was sent. For the server."""
+        """Return the commands that are complete with these bytes, each with the time of its first byte. For the server."""
         begun_at = sent_at if self._begun_at is None else self._begun_at
         self._reader.feed(data)
         found = []
@@ -282,6 +282,7 @@ class Sock:
             self._room -= len(data)
             self.wire.link.scheduler.after(0.0005, self._make_room)
         self.wire.send(bytes(data))
+        self.wire.link.process.has_sent()
         return len(data)
 
     def _make_room(self) -> None:

@@ -33,9 +33,9 @@ _TICK_S = 0.01
 _GRACE_S = 2 * _TICK_S  # in which a thread that could not run handles what it has missed
 _LATE_S = 0.6  # by which a caller's limit may be passed
 _MAJORITY = "a majority"  # in place of the name of a server
-_WOKEN_S = 0.5
+_WOKEN_S = 0.3
 _ORPHAN_S = 1.0
-_RECOVERY_S = 3.0
+_RECOVERY_S = 2.0
 _RECENT = 8  # leases that have ended, of which each look sees whether one has come back
 
 

@@ -118,6 +118,8 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     settings.faults = tuple(
         name for name in FAULTS if dice.one_in(2) and not (settings.masters > 1 and name in ONE_SERVER)
     )
+    if dice.one_in(6):
+        settings.faults = ()
     dice = draw()
     if dice.one_in(3):  # users of few kinds meet more often
         settings.actions = (dice.pick(ACTIONS), dice.pick(ACTIONS))
@@ -280,6 +282,8 @@ class World:
         self.calm = True
         for heal in self._heals:
             heal()
+        for process in self.processes:
+            process.pause_when_sent(0.0)
         for delay_s in _COLLECTIONS_S:
             self.scheduler.after(delay_s, self._collect)
 
