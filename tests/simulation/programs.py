@@ -186,8 +186,10 @@ class User:
         self._note("acquires %s (%s, blocking=%s, limit=%s)", lock.name, type(lock).__name__, blocking, limit)
         polls = lock._options.retry_every_s is not None or not blocking
         try:
-            with nullcontext() if polls else self.world.rules.waiting(process, lock.name):
+            with nullcontext() if polls else self.world.rules.waiting(process, lock) as wait:
                 granted = await self._do(lock.acquire(blocking=blocking, blocking_timeout=limit))
+                if granted and wait is not None:
+                    self.world.rules.granted(wait)
         finally:
             calm = stops == len(process.stops) and not self.world.settings.slow_processes and not self.world.over
             if limit is not None and calm:

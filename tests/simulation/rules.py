@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.commands import ZSet
@@ -35,6 +36,13 @@ _LATE_S = 0.6  # by which a caller's limit may be passed
 _MAJORITY = "a majority"  # in place of the name of a server
 _WOKEN_S = 0.3
 _ORPHAN_S = 1.0
+_HEARD_S = 0.15  # in which a caller hears of its result
+_IN_LINE = (
+    "exclusive",
+    "fenced",
+    "reentrant",
+    "fenced reentrant",
+)  # the types whose waiters of one process are a queue
 _RECOVERY_S = 2.0
 _RECENT = 8  # leases that have ended, of which each look sees whether one has come back
 
@@ -63,6 +71,7 @@ RULES = {
     "permits": "no more permits are held than there are",
     "readers": "a writer holds a lock alone",
     "fair": "the first waiter of a fair lock is granted first",
+    "order": "waiters of one process get a lock in the order in which they came",
     "wake-up": "a released lock is granted to a waiter at once, when nothing is wrong",
     "expiry": "no key is without an expiry",
     "limits": "an acquire ends by its caller's limit, and a lease by its own",
@@ -110,6 +119,16 @@ class Belief:
 
 
 @dataclass(eq=False)
+class Wait:
+    """A caller waits to be woken; those of one ``queue``, unless that is None, are granted the lock in their order."""
+
+    process: Process
+    name: bytes
+    since: float
+    queue: Any
+
+
+@dataclass(eq=False)
 class Holding:
     """What one acquire of a caller got: the losses that it was told of, by name."""
 
@@ -141,7 +160,7 @@ class Rules:
         self._of_majority: set[bytes] = set()
         self._handed_over: set[bytes] = set()
         self._free_since: dict[tuple[str, bytes], float] = {}  # of the locks that were released
-        self._waiters: dict[object, tuple[Process, bytes, float]] = {}
+        self._waiters: dict[Wait, None] = {}  # in the order in which they came
         self.trouble_until = 0.0  # from then on nothing is wrong
         self._tampering = False
         self.tampered: set[bytes] = set()  # the names that a stranger has changed
@@ -236,8 +255,7 @@ class Rules:
         free_since = self._free_since.get((host.name, key))
         if free_since is None or free_since < self.trouble_until or self._tampering:
             return
-        waiters = [process for process, name, since in self._waiters.values() if name == key and since < free_since]
-        if any(process.alive for process in waiters):
+        if any(wait.process.alive for wait in self._waiters if wait.name == key and wait.since < free_since):
             self.exercised["wake-up"] += 1
             if self.now > free_since + _WOKEN_S:
                 self.broken(
@@ -245,14 +263,30 @@ class Rules:
                 )
 
     @contextmanager
-    def waiting(self, process: Process, name: str) -> Iterator[None]:
+    def waiting(self, process: Process, lock: Any) -> Iterator[Wait]:
         """Somebody waits to be woken."""
-        wait = object()
-        self._waiters[wait] = process, name.encode(), self.now
+        queue = (lock._engine, lock.name) if lock._lock_type.name in _IN_LINE else None
+        wait = Wait(process, lock.name.encode(), self.now, queue)
+        self._waiters[wait] = None
         try:
-            yield
+            yield wait
         finally:
             del self._waiters[wait]
+
+    def granted(self, wait: Wait) -> None:
+        """A waiter got the lock, so those that came before it must have got it, or have given up."""
+        in_line = [other for other in self._waiters if wait.queue is not None and other.queue == wait.queue]
+        self.exercised["order"] += len(in_line) > 1
+        for other in itertools.takewhile(lambda other: other is not wait, in_line):
+            # That one may be about to hear of its own end.
+            stops = len(wait.process.stops)
+            self._scheduler.after(_HEARD_S, partial(self._check_order_of_waiters, wait, other, stops))
+
+    def _check_order_of_waiters(self, wait: Wait, other: Wait, stops: int) -> None:
+        if other in self._waiters and wait.process.alive and len(wait.process.stops) == stops:
+            self.broken(
+                "order", f"{wait.name!r} was granted to one who came at {wait.since:.4f}, before {other.since:.4f}"
+            )
 
     def trouble(self, seconds: float) -> None:
         """Something goes wrong for so many seconds, and takes a while to recover."""
