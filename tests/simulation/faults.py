@@ -99,7 +99,8 @@ def pause(world: World, dice: Dice) -> None:
     """A process is stopped for a while."""
     process = _process(world, dice)
     if process is not None:
-        seconds = _duration(dice)
+        # Between two renewals of a lease and its deadline; some, by a little, between that and the next one's.
+        seconds = dice.pick([0.1, 0.4, 0.8, 1.5, 2.5, 5.0])
         if dice.one_in(2):
             process.pause_when_sent(seconds)
         else:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.commands import ZSet
+from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.loss_events import LoopCallback
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import EXTENDING, Lease, State
@@ -37,12 +38,8 @@ _MAJORITY = "a majority"  # in place of the name of a server
 _WOKEN_S = 0.3
 _ORPHAN_S = 1.0
 _HEARD_S = 0.15  # in which a caller hears of its result
-_IN_LINE = (
-    "exclusive",
-    "fenced",
-    "reentrant",
-    "fenced reentrant",
-)  # the types whose waiters of one process are a queue
+# The types whose waiters of one process are a queue. (So are those of reentrant locks; but who holds one does not wait.)
+_IN_LINE = ("exclusive", "fenced")
 _RECOVERY_S = 2.0
 _RECENT = 8  # leases that have ended, of which each look sees whether one has come back
 
@@ -265,7 +262,8 @@ class Rules:
     @contextmanager
     def waiting(self, process: Process, lock: Any) -> Iterator[Wait]:
         """Somebody waits to be woken."""
-        queue = (lock._engine, lock.name) if lock._lock_type.name in _IN_LINE else None
+        in_line = isinstance(lock._engine, Engine) and lock._lock_type.name in _IN_LINE
+        queue = (lock._engine, lock.name) if in_line else None
         wait = Wait(process, lock.name.encode(), self.now, queue)
         self._waiters[wait] = None
         try:

@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import wheel_lock.aio.call
+import wheel_lock.aio.primitives
 import wheel_lock.engine.loss_events
 import wheel_lock.engine.renewal.retry
 import wheel_lock.engine.requests.adopt
@@ -148,6 +149,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (_package.sync.call, "_here", None),
         (_package.aio.call, "_here", None),
         (_package.sync.primitives, "threading", SimpleNamespace(get_ident=lambda: world.caller.number)),  # type: ignore[union-attr]
+        (_package.aio.primitives, "id", world.number_of),
         *world.settings.constants,
     ]
 

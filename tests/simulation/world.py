@@ -180,10 +180,15 @@ class World:
         self.faults: Counter[str] = Counter()
         self._heals: list[Callable[[], object]] = []
         self._numbers = 0
+        self._known: dict[object, int] = {}
 
     def new_number(self) -> int:
         self._numbers += 1
         return self._numbers
+
+    def number_of(self, item: object) -> int:
+        """Return a number in place of an address."""
+        return self._known.setdefault(item, len(self._known) + 1)
 
     def enter(self, process: Process) -> None:
         """From here on the code of that process runs, in the caller that runs now if that is one of its."""
