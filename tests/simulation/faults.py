@@ -99,8 +99,8 @@ def pause(world: World, dice: Dice) -> None:
     """A process is stopped for a while."""
     process = _process(world, dice)
     if process is not None:
-        # Between two renewals of a lease and its deadline; some, by a little, between that and the next one's.
-        seconds = dice.pick([0.1, 0.4, 0.8, 1.5, 2.5, 5.0])
+        # Some end between the deadline of a lease and that of its renewal under way, some right behind the first deadline.
+        seconds = dice.pick([0.1, 0.4, 0.8, 1.5, 2.5, 5.0, 0.495, 0.99])
         if dice.one_in(2):
             process.pause_when_sent(seconds)
         else:
