@@ -492,6 +492,8 @@ class Rules:
         lease = lock._own_or_latest()
         if lease is not None and _callback(lease) == holding.on_lost:  # else the caller had it already
             self._holdings.append((lease, holding, terms))
+            if lease not in self._begun:
+                self.broken("S5", f"{lease.name!r} was granted, and was never held")
 
     def limit_kept(self, what: str, limit: float, took: float, ahead: int) -> None:
         """An acquire with a limit has ended.
