@@ -22,10 +22,10 @@ PYRIGHT = PATH=$(abspath $(BIN)):$$PATH PYTHONPATH=$(CURDIR) $(BIN)/basedpyright
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest test-all fuzz lint docs docs-serve package audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-oldest setup-redis
+.PHONY: help demo test test-oldest test-all fuzz simulate simulate-contract mutants lint docs docs-serve package audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-oldest setup-redis
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
 	@echo '  PYTHON=python3.12 make test    another interpreter'
 	@echo '  make test ARGS="-k wheel -x"   arguments for the tool'
 
@@ -43,6 +43,15 @@ test-all: setup-dev setup-redis ## the same on every Python of this machine, wit
 
 fuzz: setup-dev ## send FUZZ_REPLIES (200000) hostile replies of each form; FUZZ_SEED chooses others
 	FUZZ_REPLIES=$${FUZZ_REPLIES:-200000} $(PYTEST) -n $(WORKERS) -o faulthandler_timeout=0 tests/hostile $(ARGS)
+
+simulate: setup-dev ## new histories in a simulated world for SECONDS (60) in JOBS (2) processes; SEED=n tells one of them
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seconds $(or $(SECONDS),60) --jobs $(or $(JOBS),2)) $(ARGS)
+
+simulate-contract: setup-dev setup-redis ## SEQUENCES (10000) of random commands to the simulated server and to a real one: same replies
+	$(BIN)/python -m tests.simulation.contract $(or $(SEQUENCES),10000) $(SEED)
+
+mutants: setup-dev ## plant mistakes, of which the simulation must find each within SECONDS (60); ARGS="permit fence" plants some
+	$(BIN)/python -m tests.simulation.mutants --seconds $(or $(SECONDS),60) --jobs $(or $(JOBS),1) $(ARGS)
 
 lint: setup-dev ## ruff check, ruff format --check, mypy --strict, and what a user's type checker sees
 	$(BIN)/ruff check

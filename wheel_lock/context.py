@@ -352,6 +352,7 @@ class LockContext(ThreadLocks, ThreadContext):
         Raises:
             LockNotHeld, WrongThread: This thread cannot release one of them; nothing has been released then.
             TypeError: One of them is reentrant, or not a lock; nothing has been released then.
+            ValueError: One of them belongs to another context; nothing has been released then.
             LocksLost: Some had been lost before; the others are released.
             LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.release`.
         """
@@ -420,7 +421,7 @@ class LockContext(ThreadLocks, ThreadContext):
             LockNotHeld, WrongThread: This thread cannot export one of them; nothing has been exported then.
             WheelLockError: One of them is of a kind that cannot be handed over; nothing has been exported then.
             TypeError: One of them is not a lock.
-            ValueError: Two of them have one name.
+            ValueError: Two of them have one name, or one belongs to another context; nothing has been exported then.
         """
         return run(operations.export_many(self, locks))
 

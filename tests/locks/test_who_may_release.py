@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.callers import Caller
 from tests.support.lock_types import KINDS, make
-from wheel_lock import WrongThread
+from wheel_lock import LockContext, WrongThread
 
 pytestmark = pytest.mark.servers("real")
 
@@ -55,3 +55,14 @@ def test_a_block_may_be_left_by_another_task_unless_it_is_counted(me: Caller, an
     else:
         theirs.leaves(None, None, None)
     assert not lock.is_held
+
+
+def test_locks_are_released_and_exported_in_bulk_by_their_own_context(context: LockContext, other: LockContext) -> None:
+    locks = list(context.acquire_many(["a", "b"]).values())
+    for refused in (other.release_many, other.export_many):
+        with pytest.raises(ValueError, match="another context"):
+            refused(locks)
+    assert [lock.is_held for lock in locks if lock] == [True, True]
+    assert context.stats().held == 2
+    context.release_many(locks)
+    assert context.stats().held == 0

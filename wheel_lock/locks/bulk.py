@@ -159,18 +159,25 @@ def let_go_of(
             read_all(locks, given)
         if given[-1] is not _ENDED[0]:
             return
-        owned = [lock._own_lease() for lock in given if isinstance(lock, BaseLock) and lock.in_bulk]
+        mine = [lock for lock in given if isinstance(lock, BaseLock) and lock.in_bulk and lock._engine is engine]
+        owned = [lock._own_lease() for lock in mine]
         leases = [lease for lease in owned if lease is not None]
     engine.release_unawaited(partial(engine.release_many, leases))
 
 
+def of_another_context(lock: BaseLock) -> ValueError:
+    """Return the error for a lock that is given to another context than its own, which does not keep its lease."""
+    return ValueError(f"{lock!r} belongs to another context")
+
+
 def leases_to_release(
+    engine: LockEngine,
     locks: Iterable[BaseLock | None],
-) -> tuple[list[Lease], dict[str | bytes, LossReason], TypeError | None]:
+) -> tuple[list[Lease], dict[str | bytes, LossReason], TypeError | ValueError | None]:
     """Return the leases of ``locks`` to release, the reasons of those that are lost, and an error to raise instead.
 
-    The error is for a lock that is reentrant, or an object that is not a lock. It is returned, because a TypeError that a
-    signal's handler raises here must not be mistaken for it.
+    The error is for a lock that is reentrant or of another context, or an object that is not a lock. It is returned,
+    because an error that a signal's handler raises here must not be mistaken for it.
 
     Raises:
         LockNotHeld, WrongThread: The caller cannot release one of them; before any I/O.
@@ -184,6 +191,8 @@ def leases_to_release(
             if not lock.in_bulk:
                 text = f"{lock!r} is released by itself, as often as it was acquired, and not in bulk"
                 return [], {}, TypeError(text)
+            if lock._engine is not engine:
+                return [], {}, of_another_context(lock)
             try:
                 leases.append(lock._to_change("release"))
             except LockLost as error:

@@ -10,13 +10,14 @@ from typing import Generic
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.requests.adopt import Adoption, AdoptMany
 from wheel_lock.errors import InvalidHandoff, LockLost, LocksNotAdopted, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.locks.base import BaseLock
-from wheel_lock.locks.bulk import AnyLock
+from wheel_lock.locks.bulk import AnyLock, of_another_context
 from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.protocol.handoff import Handoff
 
@@ -52,8 +53,8 @@ class BulkExport:
     """An export of many locks, on the caller's side.
 
     Args:
+        engine: The engine of the context.
         locks: The locks; None is skipped. All of them are checked before the first is exported.
-        prefix: That of the context.
 
     Attributes:
         leases: The leases to export.
@@ -62,11 +63,11 @@ class BulkExport:
         LockNotHeld, WrongThread: The caller cannot export one of them.
         WheelLockError: One of them is of a kind that cannot be handed over, or has a token that the caller has chosen.
         TypeError: One of them is not a lock.
-        ValueError: Two of them have one name.
+        ValueError: Two of them have one name, or one belongs to another context.
     """
 
-    def __init__(self, locks: Iterable[BaseLock | None], prefix: bytes) -> None:
-        self._prefix = prefix
+    def __init__(self, engine: LockEngine, locks: Iterable[BaseLock | None]) -> None:
+        self._prefix = engine.options.prefix
         self._locks: dict[str | bytes, BaseLock] = {}
         self._leases: dict[str | bytes, Lease] = {}
         for lock in locks:
@@ -74,6 +75,8 @@ class BulkExport:
                 continue
             if not isinstance(lock, BaseLock):
                 raise TypeError(f"only locks can be exported, not {type(lock).__name__}")
+            if lock._engine is not engine:
+                raise of_another_context(lock)
             if self._locks.setdefault(lock.name, lock) is not lock:
                 raise ValueError(f"two of the locks to export have the name {quoted(lock.name)}")
         for name, lock in self._locks.items():

@@ -231,8 +231,7 @@ def adopt(
 
 def export_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[dict[str | bytes, str | None]]:
     """Export ``locks``; return the text of each name, or None for a lock that was lost before."""
-    engine = side._server
-    bulk = BulkExport(locks, engine.options.prefix)
+    engine, bulk = side._server, BulkExport(side._engine, locks)
     exported: CallerFuture[set[Lease]] = side._new_future()
     undo = partial(engine.undo_export_many, bulk.leases, exported)
     exported.if_undeliverable(undo)
@@ -424,6 +423,6 @@ def release_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[None]:
     given: list[Any] = []
     return release_all(
         side,
-        lambda: leases_to_release(read_all(locks, given)),
+        lambda: leases_to_release(side._engine, read_all(locks, given)),
         lambda leases: let_go_of(side._server, locks, given, leases),
     )

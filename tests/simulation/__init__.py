@@ -1,0 +1,1 @@
+"""The simulation: the real code on one clock, with one seed. See CONTRIBUTING.md."""

@@ -1,0 +1,174 @@
+"""Histories from new seeds, for a while, or the history of one seed.
+
+python -m tests.simulation --seconds 600 --jobs 2      # make simulate SECONDS=600 JOBS=2
+python -m tests.simulation --seed 123                  # make simulate SEED=123: this one, told and made small
+python -m tests.simulation --tape failure.json         # a tape that was made small
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from tests.simulation.rules import RULES
+from tests.simulation.shrink import Streams, shrink
+from tests.simulation.world import World, history
+
+SEEDS = Path(__file__).with_name("seeds.txt")
+_SHRINK_S = 60.0
+
+
+@dataclass
+class Report:
+    """What a number of histories have shown."""
+
+    histories: int = 0
+    steps: int = 0
+    simulated_s: float = 0.0
+    cpu_s: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    exercised: Counter[str] = field(default_factory=Counter)
+    failed: int | None = None  # the seed of the first history that broke a rule
+
+    def add(self, world: World) -> None:
+        self.histories += 1
+        self.steps += world.steps
+        self.simulated_s += world.scheduler.now
+        self.faults.update(world.faults)
+        self.exercised.update(world.rules.exercised)
+
+    def merge(self, other: Report) -> None:
+        self.histories += other.histories
+        self.steps += other.steps
+        self.simulated_s += other.simulated_s
+        self.cpu_s += other.cpu_s
+        self.faults.update(other.faults)
+        self.exercised.update(other.exercised)
+        if self.failed is None:
+            self.failed = other.failed
+
+    def lines(self, took_s: float) -> Iterator[str]:
+        yield (
+            f"{self.histories} histories, {self.steps} steps in {took_s:.1f} s: {self.histories / took_s:.1f} a second "
+            f"({self.histories / self.cpu_s:.1f} for each of the processor's), {self.simulated_s / took_s:.0f} x real time"
+        )
+        yield "faults: " + ", ".join(f"{name} {number}" for name, number in sorted(self.faults.items()))
+        for rule, text in RULES.items():
+            if rule in _ALWAYS:
+                continue
+            yield f"  {rule:>9} exercised {self.exercised[rule]:8} times: {text}"
+
+    @property
+    def idle(self) -> list[str]:
+        """The rules that never had a chance."""
+        return [rule for rule in RULES if rule not in _ALWAYS and not self.exercised[rule]]
+
+
+_ALWAYS = ("hot loop", "internal failure", "callers")  # rules that every moment exercises
+
+
+def simulate(seeds: Iterator[int], seconds: float, clock: Callable[[], float] = time.monotonic) -> Report:
+    """Let histories happen, for so many seconds of a clock or until one breaks a rule."""
+    report, until, began = Report(), clock() + seconds, time.process_time()
+    gc.freeze()  # what is there already is not looked at after each history
+    for seed in seeds:
+        world = history(seed)
+        report.add(world)
+        if world.rules.violations:
+            report.failed = seed
+            break
+        if clock() >= until:
+            break
+    gc.unfreeze()
+    report.cpu_s = time.process_time() - began
+    return report
+
+
+def _part(first: int, step: int, seconds: float, clock: Callable[[], float]) -> Report:
+    os.nice(10)
+    return simulate(count(first, step), seconds, clock)
+
+
+def kept_seeds() -> list[int]:
+    """Return the seeds that have failed once, and run for ever."""
+    lines = SEEDS.read_text().splitlines() if SEEDS.exists() else []
+    return [int(line.split()[0]) for line in lines if line.strip() and not line.startswith("#")]
+
+
+def tell(world: World) -> None:
+    """Print a history as a story."""
+    for at, text, arguments in world.scheduler.story:
+        print(f"{at:9.4f}  {text % arguments}")
+    if world.rules.failure is not None:
+        traceback.print_exception(world.rules.failure)
+
+
+def tell_failure(seed: int, recorded: Streams | None, shrink_s: float) -> None:
+    """Print a failure as a short story, and keep its tape."""
+    world = history(seed, recorded)
+    if not world.rules.violations:
+        print(f"seed {seed} breaks no rule; tape {world.digest}")
+        return
+    rule = world.rules.violations[0][1]
+
+    def fails(streams: Streams) -> Streams | None:
+        again = history(seed, streams)
+        same = bool(again.rules.violations) and again.rules.violations[0][1] == rule
+        return again.tape.recorded if same else None
+
+    small = shrink(world.tape.recorded, fails, shrink_s)
+    path = Path("build") / f"simulation-{seed}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"seed": seed, "streams": small}))
+    print(f"\nseed {seed} breaks {rule}; its smallest tape, {sum(map(len, small.values()))} choices, is in {path}:")
+    tell(history(seed, small))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--from", type=int, dest="first", help="the first of the seeds; by default at random")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--cpu", action="store_true", help="count seconds of the processor: on a busy machine")
+    parser.add_argument("--tape", type=Path)
+    parser.add_argument("--shrink", type=float, default=_SHRINK_S, help="seconds for making a failure small")
+    arguments = parser.parse_args()
+    if arguments.tape is not None:
+        kept = json.loads(arguments.tape.read_text())
+        tell(history(kept["seed"], kept["streams"]))
+        return 0
+    if arguments.seed is not None:
+        tell_failure(arguments.seed, None, arguments.shrink)
+        return 0
+    first = random.SystemRandom().randrange(1 << 48) if arguments.first is None else arguments.first
+    print(f"seeds from {first}", flush=True)
+    began, report, jobs = time.monotonic(), Report(), arguments.jobs
+    clock = time.process_time if arguments.cpu else time.monotonic
+    with ProcessPoolExecutor(jobs) as pool:
+        for part in [pool.submit(_part, first + n, jobs, arguments.seconds, clock) for n in range(jobs)]:
+            report.merge(part.result())
+    print("\n".join(report.lines(time.monotonic() - began)), flush=True)
+    if report.failed is not None:
+        tell_failure(report.failed, None, arguments.shrink)
+        return 1
+    if report.idle:
+        print(f"these rules never had a chance: {', '.join(report.idle)}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

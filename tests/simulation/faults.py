@@ -1,0 +1,216 @@
+"""What goes wrong. Each fault is one choice of the stream of faults; each seed switches a random half of the kinds off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tests.simulation.programs import NAMES, Interruption
+from tests.simulation.scheduler import Dice
+
+if TYPE_CHECKING:
+    from tests.simulation.hosts import Host
+    from tests.simulation.network import Link
+    from tests.simulation.processes import Process
+    from tests.simulation.world import World
+
+Fault = Callable[["World", Dice], None]
+_REFUSALS = (
+    "BUSY Redis is busy running a script.",
+    "LOADING Redis is loading the dataset in memory",
+    "NOREPLICAS Not enough good replicas to write.",
+    "CLUSTERDOWN The cluster is down",
+    "ERR something is wrong",
+)
+
+
+def _link(world: World, dice: Dice) -> Link | None:
+    links = [link for process in world.processes if process.alive for link in process.links.values()]
+    return dice.pick(links) if links else None
+
+
+def _process(world: World, dice: Dice) -> Process | None:
+    alive = [process for process in world.processes if process.alive]
+    return dice.pick(alive) if alive else None
+
+
+def _host(world: World, dice: Dice) -> Host:
+    return dice.pick(world.hosts)
+
+
+def _duration(dice: Dice) -> float:
+    return dice.pick([0.1, 0.3, 0.7, 1.5, 3.0, 5.0])
+
+
+def silence(world: World, dice: Dice) -> None:
+    """Nothing arrives, in one direction or in both."""
+    link = _link(world, dice)
+    if link is not None:
+        requests, replies = dice.pick([(False, True), (True, False), (True, True)])
+        world.scheduler.note("%s is silent (requests: %s, replies: %s)", link.name, requests, replies)
+        link.hold(requests, replies)
+        world.heal_later(_duration(dice), lambda: link.hold(False, False))
+
+
+def stick(world: World, dice: Dice) -> None:
+    """One connection is silent, while others can be made and used."""
+    link = _link(world, dice)
+    if link is not None and link.wires:
+        requests, replies = dice.pick([(True, False), (False, True), (True, True)])
+        world.scheduler.note("a connection of %s is silent (requests: %s, replies: %s)", link.name, requests, replies)
+        wire = dice.pick(link.wires)
+        wire.hold(requests, replies)
+        world.heal_later(_duration(dice), lambda: wire.hold(False, False))
+
+
+def refuse_connections(world: World, dice: Dice) -> None:
+    """All connections break, and no new ones can be made."""
+    link = _link(world, dice)
+    if link is not None:
+        world.scheduler.note("%s is down", link.name)
+        link.refuses = True
+        link.reset()
+
+        def heal() -> None:
+            link.refuses = False
+
+        world.heal_later(_duration(dice), heal)
+
+
+def reset(world: World, dice: Dice) -> None:
+    """All connections break."""
+    link = _link(world, dice)
+    if link is not None:
+        world.scheduler.note("%s is reset", link.name)
+        link.reset()
+
+
+def cut(world: World, dice: Dice) -> None:
+    """A connection breaks after a number of bytes."""
+    link = _link(world, dice)
+    if link is not None and link.wires:
+        count = dice.pick([1, 3, 0, 10, 50, 200])
+        world.scheduler.note("a connection of %s breaks after %d bytes", link.name, count)
+        dice.pick(link.wires).cut_in(count)
+
+
+def pause(world: World, dice: Dice) -> None:
+    """A process is stopped for a while."""
+    process = _process(world, dice)
+    if process is not None:
+        # Some end between the deadline of a lease and that of its renewal under way, some right behind the first deadline.
+        seconds = dice.pick([0.1, 0.4, 0.8, 1.5, 2.5, 5.0, 0.495, 0.99])
+        if dice.one_in(2):
+            process.pause_when_sent(seconds)
+        else:
+            world.scheduler.note("%s is stopped for %s s", process.name, seconds)
+            process.pause(seconds)
+
+
+def kill(world: World, dice: Dice) -> None:
+    """A process is killed; another one takes its place."""
+    process = _process(world, dice)
+    if process is not None and dice.one_in(3):
+        world.scheduler.note("%s is killed", process.name)
+        process.kill()
+        world.new_process()
+
+
+def pause_server(world: World, dice: Dice) -> None:
+    """A server is stopped for a while."""
+    host = _host(world, dice)
+    if not host.paused:
+        world.scheduler.note("%s is stopped", host.name)
+        host.pause()
+        world.heal_later(_duration(dice), host.resume)
+
+
+def restart(world: World, dice: Dice) -> None:
+    """A server is there again, empty."""
+    if dice.one_in(4):
+        host = _host(world, dice)
+        world.scheduler.note("%s starts empty", host.name)
+        host.restart_empty()
+
+
+def flush_scripts(world: World, dice: Dice) -> None:
+    """A server forgets its scripts."""
+    host = _host(world, dice)
+    world.scheduler.note("%s forgets its scripts", host.name)
+    host.server.scripts.clear()
+
+
+def refuse(world: World, dice: Dice) -> None:
+    """A server refuses everything for a while, or all that writes."""
+    server = _host(world, dice).server
+    what = dice.below(8)
+    if what < len(_REFUSALS):
+        server.refusal = _REFUSALS[what]
+    elif what == 5:
+        server.out_of_memory = True
+    elif what == 6:
+        server.read_only = True
+    else:
+        server.misconfigured = True
+    world.scheduler.note("the server refuses commands: %d", what)
+
+    def heal() -> None:
+        server.refusal = None
+        server.out_of_memory = server.read_only = server.misconfigured = False
+
+    world.heal_later(_duration(dice), heal)
+
+
+def tamper(world: World, dice: Dice) -> None:
+    """A stranger changes a key."""
+    if dice.one_in(3):
+        name = dice.pick([name.encode() for names in NAMES.values() for name in names])
+        words = dice.pick([(b"DEL", name), (b"SET", name, b"stranger", b"PX", b"700"), (b"PEXPIRE", name, b"50")])
+        world.scheduler.note("a stranger sends %s", b" ".join(words))
+        _host(world, dice).tamper(*words)
+
+
+def interrupt(world: World, dice: Dice) -> None:
+    """An exception strikes a caller that waits."""
+    strikes: list[tuple[str, Callable[[], object]]] = []
+    for process in world.processes:
+        for caller in process.callers:
+            if caller.waits and not caller.name.endswith("helper"):
+                strikes.append((caller.name, partial(caller.interrupt, Interruption())))
+        if process.alive:
+            strikes += [(name, task.cancel) for name, task in process.tasks.items() if not task.done()]
+    if strikes:
+        name, strike = dice.pick(strikes)
+        world.scheduler.note("an interruption strikes %s", name)
+        strike()
+        for process in world.processes:
+            if name in process.tasks:
+                process.poke_loop()
+
+
+def report(world: World, dice: Dice) -> None:
+    """A server reports a change of a key that has not changed."""
+    server = _host(world, dice).server
+    for key in list(server.data):
+        server.report(key)
+
+
+ONE_SERVER = ("tamper",)  # where each of several masters were tampered with, two might hold a lock
+
+FAULTS: dict[str, Fault] = {
+    "silence": silence,
+    "stick": stick,
+    "refuse connections": refuse_connections,
+    "reset": reset,
+    "cut": cut,
+    "pause": pause,
+    "kill": kill,
+    "pause server": pause_server,
+    "restart": restart,
+    "flush scripts": flush_scripts,
+    "refuse": refuse,
+    "tamper": tamper,
+    "interrupt": interrupt,
+    "report": report,
+}

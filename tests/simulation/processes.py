@@ -1,0 +1,475 @@
+"""Processes of the simulated world: a clock, a timer, contexts, and callers, which are greenlets where threads would be.
+
+What a process does is done in one event, and nothing of another process happens meanwhile. So the callers of the public,
+blocking methods run unchanged: what they wait for is a gate that lets the world go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from greenlet import greenlet
+
+from tests.simulation.network import Link, SimulatedConnector
+from tests.simulation.scheduler import Event, Stopped
+from wheel_lock import HashedWheelTimer, LockContext
+from wheel_lock.engine.engine import Engine
+from wheel_lock.options import ContextOptions
+from wheel_lock.quorum.context import QuorumContext
+from wheel_lock.quorum.engine import QuorumEngine
+from wheel_lock.quorum.node import History, NodeEngine
+from wheel_lock.runtime.clock import Wakeable
+
+if TYPE_CHECKING:
+    from tests.simulation.hosts import Host
+    from tests.simulation.world import World
+
+_TURN_S = 0.0001  # between a reason to turn and the turn
+_MOST_TURNS = 8000  # in a second: more are a hot loop
+
+
+class Clock:
+    """A process's clock: it may run fast or slow."""
+
+    def __init__(self, process: Process, rate: float) -> None:
+        self._scheduler = process.world.scheduler
+        self.rate = rate
+        self._ahead_s = 1000.0
+
+    def now(self) -> float:
+        return self._ahead_s + self._scheduler.now * self.rate
+
+    def moment_of(self, local: float) -> float:
+        """Return when this clock shows ``local``."""
+        return (local - self._ahead_s) / self.rate
+
+    def sleep_s(self, remaining_s: float) -> float | None:
+        return 0.0
+
+    def attach(self, loop: Wakeable) -> None: ...
+
+
+class Waker:
+    """Nothing sleeps, so nothing is woken."""
+
+    def wake(self) -> None: ...
+
+    clear = close = wake
+
+    def fileno(self) -> int:
+        return -1
+
+
+class Timer(HashedWheelTimer):
+    """A timer that the world turns."""
+
+    @property
+    def has_work(self) -> bool:
+        return self._unread or bool(self._poller and self._poller.poll(0.0))
+
+
+class Context(LockContext):
+    """A context of one simulated server.
+
+    Attributes:
+        engines: The engines whose leases are on one server, by the name of that.
+    """
+
+    def __init__(self, process: Process, host: Host, **settings: Any) -> None:
+        self._client = None
+        options = ContextOptions(owner=process.name, **settings)
+        self._engine = Engine(SimulatedConnector(process.link(host)), options, process.timer, process.launch)
+        self.engines: dict[str, Engine] = {host.name: self._engine}
+        self.votes: QuorumEngine | None = None
+
+
+class Master(NodeEngine):
+    """The engine of one of several simulated masters; stands for ``wheel_lock.quorum.engine.NodeEngine``."""
+
+    def __init__(self, link: Any, options: ContextOptions, timer: Any, trusts_new: bool) -> None:
+        self.history = History(timer.clock.now, trusts_new)
+        connector = SimulatedConnector(link, on_connected=self._check)
+        Engine.__init__(self, connector, options, timer, link.process.launch)
+        self.node = self.router.renewer.node
+        self.leases.report_lost = lambda leases: None
+
+    def _check(self, host: Host) -> None:
+        self.history.seen(host.server.run_id.decode(), host.up_s)
+
+
+class MajorityContext(QuorumContext):
+    """A context of several simulated masters.
+
+    Attributes:
+        engines: As for :class:`Context`.
+        votes: The engine that counts.
+    """
+
+    def __init__(self, process: Process, hosts: Sequence[Host], longest_s: float, **settings: Any) -> None:
+        options = ContextOptions(owner=process.name, **settings)
+        links: Any = [process.link(host) for host in hosts]
+        self._engine = self.votes = QuorumEngine(links, options, process.timer, None, longest_s, False)
+        self.engines: dict[str, Engine] = {
+            host.name: engine for host, engine in zip(hosts, self._engine.engines, strict=True)
+        }
+
+
+class Caller:
+    """A thread of a process."""
+
+    def __init__(self, process: Process, name: str, body: Callable[[Caller], object]) -> None:
+        self.process = process
+        self.name = name
+        self.number = process.world.new_number()
+        self.here = SimpleNamespace()  # what is local to the thread
+        self.ticket = 0  # of the wait that it is in; a late end of an earlier one is passed over
+        self.waits = False
+        self.done = False
+        self._body = body
+        self._greenlet: greenlet = process.world.scheduler.spawn(self._run)
+
+    def _run(self, begin: object = None) -> None:
+        try:
+            self._body(self)
+        except Stopped:
+            pass
+        except BaseException as error:
+            self.process.world.rules.broken("internal failure", f"{self.name} ended with {error!r}", error)
+        finally:
+            self.done = True
+            self.here = SimpleNamespace()  # which ends its owner
+
+    def resume(self, ticket: int, value: object = None) -> None:
+        """Let the caller go on, unless it waits for something else by now."""
+        if ticket == self.ticket and not self.done:
+            self.process.run(partial(self._go_on, ticket, value))
+
+    def _go_on(self, ticket: int, value: object) -> None:
+        if ticket == self.ticket and not self.done:
+            self.ticket += 1
+            self._switch(self._greenlet.switch, value)
+
+    def interrupt(self, error: BaseException) -> None:
+        """Have an exception raised in the caller, if it waits."""
+        if self.waits and not self.done:
+            self.process.run(partial(self._strike, error))
+
+    def _strike(self, error: BaseException) -> None:
+        if self.waits and not self.done:
+            self.ticket += 1
+            self._switch(self._greenlet.throw, error)
+
+    def _switch(self, switch: Callable[[Any], object], value: object) -> None:
+        world = self.process.world
+        before, world.caller = world.caller, self
+        world.enter(self.process)
+        try:
+            switch(value)
+        finally:
+            world.caller = before
+            world.enter(self.process)
+
+    def wait(self, limit_s: float | None = None) -> object:
+        """Wait until resumed, at most so many seconds; return what the resumption passes on, None after the limit."""
+        process = self.process
+        if process.world.over:
+            raise Stopped
+        ticket, event = self.ticket, None
+        if limit_s is not None:
+            event = process.after(limit_s, partial(self.resume, ticket))
+        self.waits = True
+        try:
+            return process.world.scheduler.wait()
+        finally:
+            self.waits = False
+            if event is not None:
+                event.cancel()
+
+    def end(self) -> None:
+        """End the caller, wherever it waits."""
+        if not self.done and self._greenlet:  # else it has not begun
+            self._switch(self._greenlet.throw, Stopped())
+
+
+class Gate:
+    """What a calling thread waits at; stands for ``wheel_lock.runtime.greenlets.new_gate``."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._open = False
+        self._waiting: tuple[Caller, int] | None = None
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if not self._open:
+            caller = self._world.caller
+            assert caller is not None
+            self._waiting = caller, caller.ticket
+            try:
+                caller.wait(None if timeout < 0 else timeout)
+            finally:
+                self._waiting = None
+        opened, self._open = self._open, False
+        return opened
+
+    def release(self) -> None:
+        self._open = True
+        if self._waiting is not None:
+            caller, ticket = self._waiting
+            caller.process.after(caller.process.delay_s(), partial(caller.resume, ticket))
+
+
+class EventLoop(asyncio.BaseEventLoop):
+    """An event loop that the world runs, with the clock of its process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        super().__init__()
+        self._selector = SimpleNamespace(select=lambda timeout: ())
+        self.set_exception_handler(self._failed)
+
+    def time(self) -> float:
+        return self._process.clock.now()
+
+    def _process_events(self, events: object) -> None: ...
+
+    def _write_to_self(self) -> None:
+        self._process.poke_loop()
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        world, error = self._process.world, context.get("exception")
+        if not world.over:
+            world.rules.broken("internal failure", f"an event loop: {context['message']} {error!r}", error)
+
+    def step(self) -> None:
+        """Run what is ready."""
+        asyncio._set_running_loop(self)
+        try:
+            self._run_once()  # type: ignore[attr-defined]
+        finally:
+            asyncio._set_running_loop(None)
+
+    @property
+    def due_in_s(self) -> float | None:
+        """Seconds until something is to be run; None without anything."""
+        if self._ready:  # type: ignore[attr-defined]
+            return 0.0
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        return max(scheduled[0].when() - self.time(), 0.0) if scheduled else None
+
+
+class Process:
+    """A process.
+
+    Attributes:
+        alive: Whether it has not been killed.
+        paused: Whether it is stopped.
+        stops: When it was stopped, and until when.
+        turned_at: When its timer turned, by its own clock.
+    """
+
+    def __init__(self, world: World, name: str, rate: float) -> None:
+        self.world = world
+        self.name = name
+        self.last_fd = 1000
+        self._stream = world.tape.stream(f"process/{name}")
+        self.clock = Clock(self, rate)
+        self.timer_here = SimpleNamespace()  # what is local to the timer's thread
+        self.aio_here: Any = SimpleNamespace(bridge=lambda: None)
+        world.enter(self)
+        self.timer = Timer(tick_ms=10, clock=self.clock, threaded=False)
+        self.alive = True
+        self.paused = False
+        self.stops: list[tuple[float, float]] = []
+        self.turned_at: list[float] = []
+        self.callers: list[Caller] = []
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self._loop: EventLoop | None = None
+        self._loop_event: Event | None = None
+        self._loop_at = float("inf")
+        self.contexts: list[Context | MajorityContext] = []
+        self.links: dict[str, Link] = {}
+        self._postponed: deque[Callable[[], object]] = deque()
+        self._pause_s = 0.0
+        self._turn_event: Event | None = None
+        self._turn_at = float("inf")
+        self._turns = [0.0, 0.0]  # the second, and the turns in it
+
+    def link(self, host: Host) -> Link:
+        if host.name not in self.links:
+            self.links[host.name] = Link(self, host)
+        return self.links[host.name]
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def after(self, delay_s: float, call: Callable[[], object]) -> Event:
+        """Have ``call()`` called when so many seconds have passed by the process's clock."""
+        return self.world.scheduler.after(delay_s / self.clock.rate, call)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass for the caller that calls."""
+        caller = self.world.caller
+        assert caller is not None
+        caller.wait(seconds)
+
+    def delay_s(self) -> float:
+        """Return how long something that is ready to run waits for the processor."""
+        if not self.world.settings.slow_processes:
+            return _TURN_S
+        dice = self._stream.draw()
+        return _TURN_S + (dice.up_to(0.03) if dice.one_in(20) else 0.0)
+
+    # -- what it does ------------------------------------------------------------------------------------------------
+
+    def run(self, call: Callable[[], object]) -> None:
+        """Do something in the process: now, or when it goes on."""
+        if self.paused:
+            self._postponed.append(call)
+        elif self.alive:
+            self.world.enter(self)
+            call()
+            self.look()
+
+    def launch(self, attempt: Callable[[], None]) -> None:
+        """Run an attempt to connect on a thread of its own."""
+        caller = Caller(self, f"{self.name}/helper", lambda caller: attempt())
+        self.callers.append(caller)
+        self.world.scheduler.after(self.delay_s(), partial(caller.resume, 0))
+
+    def start(self, name: str, body: Callable[[Caller], object]) -> Caller:
+        """Start a thread."""
+        caller = Caller(self, name, body)
+        self.callers.append(caller)
+        self.world.scheduler.after(self.delay_s(), partial(caller.resume, 0))
+        return caller
+
+    def start_task(self, name: str, body: Coroutine[Any, Any, None]) -> None:
+        """Start a task on the process's event loop."""
+        if self._loop is None:
+            self._loop = EventLoop(self)
+        self.tasks[name] = self._loop.create_task(body)
+        self.poke_loop()
+
+    def poke_loop(self) -> None:
+        """The event loop has something to run."""
+        self._step_within(self.delay_s())
+
+    def _step_within(self, delay_s: float) -> None:
+        at = self.world.scheduler.now + delay_s
+        if at < self._loop_at:
+            if self._loop_event is not None:
+                self._loop_event.cancel()
+            self._loop_at = at
+            self._loop_event = self.world.scheduler.after(delay_s, self._loop_turns)
+
+    def _loop_turns(self) -> None:
+        self._loop_event, self._loop_at = None, float("inf")
+        self.run(self._step)
+
+    def _step(self) -> None:
+        assert self._loop is not None
+        self._loop.step()
+        if (due_s := self._loop.due_in_s) is not None:
+            self._step_within(due_s / self.clock.rate + _TURN_S)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread or a task has not ended yet."""
+        return any(not caller.done for caller in self.callers) or any(not task.done() for task in self.tasks.values())
+
+    def notify(self, call: Callable[..., object], *arguments: object) -> None:
+        """Have something called on a notifier's thread."""
+        self.world.scheduler.after(self.delay_s(), partial(self.run, partial(call, *arguments)))
+
+    def poke(self) -> None:
+        """Something has arrived: turn soon."""
+        if self.alive and not self.paused:
+            self._turn_within(self.delay_s())
+
+    def _turn_within(self, delay_s: float) -> None:
+        at = self.world.scheduler.now + delay_s
+        if at < self._turn_at:
+            if self._turn_event is not None:
+                self._turn_event.cancel()
+            self._turn_at = at
+            self._turn_event = self.world.scheduler.after(delay_s, self._turn)
+
+    def _turn(self) -> None:
+        self._turn_event, self._turn_at = None, float("inf")
+        if self.paused or not self.alive:
+            return
+        now = self.world.scheduler.now
+        if now - self._turns[0] > 1.0:
+            self._turns = [now, 0]
+        self._turns[1] += 1
+        if self._turns[1] > _MOST_TURNS and not (self.world.settings.piece or self.world.settings.room):
+            self.world.rules.broken("hot loop", f"{self.name} turned {_MOST_TURNS} times within a second")
+            self._turns[1] = -1e9
+        self.world.enter(self)
+        self.turned_at.append(self.clock.now())
+        self.timer.turn()
+        self.look()
+
+    def look(self) -> None:
+        """After anything was done: note what is believed, and arrange for the next turn."""
+        self.world.rules.look(self)
+        if not self.alive or self.paused:
+            return
+        if self.timer.has_work:
+            self._turn_within(self.delay_s())
+        elif (due := self.timer.next_due_at()) is not None:
+            self._turn_within(max(self.clock.moment_of(due) - self.world.scheduler.now, 0.0) + _TURN_S)
+
+    # -- what befalls it ---------------------------------------------------------------------------------------------
+
+    def pause(self, seconds: float) -> None:
+        """Stop the process for a while."""
+        if not self.paused and self.alive:
+            now = self.world.scheduler.now
+            self.paused = True
+            self.stops.append((now, now + seconds))
+            self.world.rules.trouble(seconds)
+            self.world.scheduler.after(seconds, self._go_on)
+
+    def pause_when_sent(self, seconds: float) -> None:
+        """Stop the process for a while as soon as it has sent something: the reply waits for it."""
+        self._pause_s = seconds
+
+    def has_sent(self) -> None:
+        """Something has been sent."""
+        if self._pause_s:
+            seconds, self._pause_s = self._pause_s, 0.0
+            self.world.scheduler.note("%s is stopped for %s s behind a request", self.name, seconds)
+            self.world.scheduler.after(0.0, partial(self.pause, seconds))
+
+    def _go_on(self) -> None:
+        self.paused = False
+        postponed, self._postponed = self._postponed, deque()
+        if self.alive:
+            self._turn()  # what the timer's thread does first is not certain; a look by a caller may come before it
+        for call in postponed:
+            self.run(call)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.alive = False
+        self.world.rules.died(self)
+        for link in self.links.values():
+            for wire in list(link.wires):
+                wire.hang_up(resets=False)
+
+    def end(self) -> None:
+        """Let go of what the history leaves over."""
+        for caller in self.callers:
+            caller.end()
+        for task in self.tasks.values():
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                task.get_coro().close()
+        if self._loop is not None:
+            self._loop.close()
+        self.timer.stop()

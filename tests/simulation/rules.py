@@ -1,0 +1,626 @@
+"""What must never happen. The world knows the truth, because it runs the servers: beliefs of holders against spans of keys.
+
+Each rule counts how often it was exercised: a rule that never had a chance has shown nothing.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.commands import ZSet
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.loss_events import LoopCallback
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import EXTENDING, Lease, State
+from wheel_lock.observe import LostEvent
+from wheel_lock.protocol import scripts
+from wheel_lock.protocol.keys import queue_keys
+from wheel_lock.protocol.scripts import Script
+from wheel_lock.quorum.lease import QuorumLease
+from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
+
+if TYPE_CHECKING:
+    from tests.simulation.hosts import Host
+    from tests.simulation.processes import Process
+
+_SAME_S = 1e-6  # two readings of one moment
+_TICK_S = 0.01
+_GRACE_S = 2 * _TICK_S  # in which a thread that could not run handles what it has missed
+_LATE_S = 0.6  # by which a caller's limit may be passed
+_MAJORITY = "a majority"  # in place of the name of a server
+_WOKEN_S = 0.3
+_ORPHAN_S = 1.0
+_HEARD_S = 0.15  # in which a caller hears of its result
+# The types whose waiters of one process are a queue. (So are those of reentrant locks; but who holds one does not wait.)
+_IN_LINE = ("exclusive", "fenced")
+_RECOVERY_S = 2.0
+_RECENT = 8  # leases that have ended, of which each look sees whether one has come back
+
+
+def _texts(*chosen: Script) -> set[bytes]:
+    """Return the texts and hashes of scripts, by which commands call them."""
+    forms = [form for script in chosen for form in (script.plain, script.flagged)]
+    forms += [form for s in chosen if s.single is not None for form in (s.single.script.plain, s.single.script.flagged)]
+    return {text for form in forms for text in (form.sha1.encode(), form.source)}
+
+
+_FORCED = _texts(scripts.FORCE_RELEASE)
+_RELEASES = _texts(scripts.RELEASE, scripts.RELEASE_MANY)
+# Queries change nothing, and a forced release names the holders that somebody has seen.
+_UNCONCERNED = _FORCED | _texts(scripts.LOOK, scripts.LOOK_HOLDERS)
+_READS = (b"GET", b"EXISTS", b"HEXISTS")
+
+RULES = {
+    "S1": "a belief lies within what the server said",
+    "S2": "no two beliefs exclude one another",
+    "S3": "fences grow",
+    "S4": "a command changes its own token only",
+    "S5": "a loss is told once, by the deadline, and is final",
+    "S6": "nothing is sent for a token after its release returned",
+    "L1": "when faults end every name is free within two timeouts",
+    "permits": "no more permits are held than there are",
+    "readers": "a writer holds a lock alone",
+    "fair": "the first waiter of a fair lock is granted first",
+    "order": "waiters of one process get a lock in the order in which they came",
+    "wake-up": "a released lock is granted to a waiter at once, when nothing is wrong",
+    "expiry": "no key is without an expiry",
+    "limits": "an acquire ends by its caller's limit, and a lease by its own",
+    "orphan": "a grant that nobody waits for is released at once, when nothing is wrong",
+    "left": "nothing is left in keys, requests and registries",
+    "hot loop": "no thread turns for nothing",
+    "internal failure": "no code of the library fails",
+    "callers": "no public method raises what it does not promise",
+}
+
+
+class Broken(Exception):
+    """A history that breaks a rule."""
+
+
+@dataclass
+class Span:
+    """The server says that a key belongs to a token.
+
+    Attributes:
+        promised: Until when it said so, which is later than ``end`` if a stranger took the key away.
+    """
+
+    start: float
+    end: float
+    promised: float
+    tampered: bool = False
+
+
+@dataclass(eq=False)
+class Belief:
+    """A holder believes in a lease, from its grant on."""
+
+    lease: Lease
+    process: Process
+    name: bytes
+    token: bytes
+    kind: str
+    start: float
+    until: float = 0.0
+    deadline: float = 0.0  # the same, by the clock of its process
+    open: bool = True
+    host: str = ""
+    let_go: bool = False
+
+
+@dataclass(eq=False)
+class Wait:
+    """A caller waits to be woken; those of one ``queue``, unless that is None, are granted the lock in their order."""
+
+    process: Process
+    name: bytes
+    since: float
+    queue: Any
+
+
+@dataclass(eq=False)
+class Holding:
+    """What one acquire of a caller got: the losses that it was told of, by name."""
+
+    process: Process
+    told: Counter[str | bytes] = field(default_factory=Counter)
+
+    def on_lost(self, event: LostEvent) -> None:
+        self.process.world.rules.told(self, event)
+
+
+class Rules:
+    """The rules, and the record that they are checked on."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self.violations: list[tuple[float, str, str]] = []
+        self.exercised: Counter[str] = Counter(dict.fromkeys(RULES, 0))
+        self.failure: BaseException | None = None
+        self._spans: dict[tuple[str, bytes, bytes], list[Span]] = defaultdict(list)
+        self._known: dict[tuple[str, bytes], dict[bytes, Span]] = defaultdict(dict)
+        self._queues: dict[tuple[str, bytes], list[tuple[bytes, float]]] = {}
+        self._active: dict[Process, dict[Lease, Belief]] = defaultdict(dict)
+        self._ended: dict[Process, list[Belief]] = defaultdict(list)
+        self._beliefs: list[Belief] = []
+        self._begun: set[Lease] = set()
+        self._believed: set[bytes] = set()
+        self._holdings: list[tuple[Lease, Holding, dict[str, Any]]] = []
+        self._released: dict[bytes, float] = {}
+        self._of_majority: set[bytes] = set()
+        self._handed_over: set[bytes] = set()
+        self._free_since: dict[tuple[str, bytes], float] = {}  # of the locks that were released
+        self._waiters: dict[Wait, None] = {}  # in the order in which they came
+        self.trouble_until = 0.0  # from then on nothing is wrong
+        self._tampering = False
+        self.tampered: set[bytes] = set()  # the names that a stranger has changed
+        self.fair: tuple[bytes, ...] = ()
+
+    @property
+    def now(self) -> float:
+        return self._scheduler.now  # type: ignore[no-any-return]
+
+    def broken(self, rule: str, text: str, error: BaseException | None = None) -> None:
+        """Note that a rule is broken."""
+        self.violations.append((self.now, rule, text))
+        self._scheduler.note("RULE %s BROKEN: %s", rule, text)
+        self.failure = self.failure or error
+
+    # -- the servers' side -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def tampering(self) -> Iterator[None]:
+        """What changes meanwhile is changed by a stranger, who follows no rules."""
+        self._tampering = True
+        try:
+            yield
+        finally:
+            self._tampering = False
+
+    def keys_changed(self, host: Host, keys: list[bytes], words: list[bytes]) -> None:
+        """A command has changed keys of a server."""
+        tampering = self._tampering or (len(words) > 1 and words[1] in _FORCED)
+        for key in keys:
+            if key.startswith(b"wheel_lock:"):
+                self._companion_changed(host, key)
+            else:
+                self._lock_changed(host, key, words, tampering)
+        for name in self.fair:
+            self._queues[host.name, name] = _queue(host, name)
+
+    def _companion_changed(self, host: Host, key: bytes) -> None:
+        data = host.server.data
+        if key in data and key not in host.server.expires and not key.startswith(b"wheel_lock:permits:"):
+            self.broken("expiry", f"the key {key!r} has no expiry")
+        self.exercised["expiry"] += 1
+
+    def _lock_changed(self, host: Host, key: bytes, words: list[bytes], tampering: bool) -> None:
+        now, known = self.now, self._known[host.name, key]
+        there, was_held = self._holders(host, key), any(span.end > now + _SAME_S for span in known.values())
+        if key in host.server.data and key not in host.server.expires and not tampering:
+            self.broken("expiry", f"the key {key!r} has no expiry after {_shown(words)}")
+        if tampering:
+            self.tampered.add(key)
+        released = False
+        for token, span in list(known.items()):
+            end = there.get(token)
+            if span.end <= now or end is None:
+                if span.end > now + _SAME_S:
+                    self._touched(words, key, token, tampering)
+                    span.end, span.tampered = now, tampering
+                    if not tampering:
+                        self._shortened(host, key, token, now)
+                    released = released or token in words
+                self._check_orphan(host, key, token, span)
+                del known[token]
+            elif end != span.end:
+                if end < span.end or not isinstance(
+                    host.server.data[key], ZSet
+                ):  # whose members share the key's expiry
+                    self._touched(words, key, token, tampering)
+                self._scheduler.note("%s: %s of %s now lasts until %.3f", host.name, key, token, end)
+                span.end, span.tampered = end, span.tampered or tampering
+                shorter, span.promised = end < span.promised, max(span.promised, end) if tampering else end
+                if shorter and not tampering:
+                    self._shortened(host, key, token, end)
+        for token, end in there.items():
+            if token not in known and end > now:
+                span = known[token] = Span(now, end, end)
+                self._spans[host.name, key, token].append(span)
+                self._scheduler.note("%s: %s belongs to %s until %.3f", host.name, key, token, end)
+                if was_held and not (key in self.permits or isinstance(host.server.data[key], ZSet)):
+                    self._handed_over.add(token)
+                else:
+                    self._check_order(host, key, token)
+                    if not was_held:
+                        self._check_wake_up(host, key)
+
+        if known:
+            self._free_since.pop((host.name, key), None)
+        elif was_held and released:
+            self._free_since[host.name, key] = now
+
+    def _check_wake_up(self, host: Host, key: bytes) -> None:
+        """A lock is granted that was free: not long after it was released, if there were waiters."""
+        free_since = self._free_since.get((host.name, key))
+        if free_since is None or free_since < self.trouble_until or self._tampering:
+            return
+        if any(wait.process.alive for wait in self._waiters if wait.name == key and wait.since < free_since):
+            self.exercised["wake-up"] += 1
+            if self.now > free_since + _WOKEN_S:
+                self.broken(
+                    "wake-up", f"{key!r} was free for {self.now - free_since:.3f} s, while somebody waited for it"
+                )
+
+    @contextmanager
+    def waiting(self, process: Process, lock: Any) -> Iterator[Wait]:
+        """Somebody waits to be woken."""
+        in_line = isinstance(lock._engine, Engine) and lock._lock_type.name in _IN_LINE
+        queue = (lock._engine, lock.name) if in_line else None
+        wait = Wait(process, lock.name.encode(), self.now, queue)
+        self._waiters[wait] = None
+        try:
+            yield wait
+        finally:
+            del self._waiters[wait]
+
+    def granted(self, wait: Wait) -> None:
+        """A waiter got the lock, so those that came before it must have got it, or have given up."""
+        in_line = [other for other in self._waiters if wait.queue is not None and other.queue == wait.queue]
+        self.exercised["order"] += len(in_line) > 1
+        for other in itertools.takewhile(lambda other: other is not wait, in_line):
+            # That one may be about to hear of its own end.
+            stops = len(wait.process.stops)
+            self._scheduler.after(_HEARD_S, partial(self._check_order_of_waiters, wait, other, stops))
+
+    def _check_order_of_waiters(self, wait: Wait, other: Wait, stops: int) -> None:
+        if other in self._waiters and wait.process.alive and len(wait.process.stops) == stops:
+            self.broken(
+                "order", f"{wait.name!r} was granted to one who came at {wait.since:.4f}, before {other.since:.4f}"
+            )
+
+    def trouble(self, seconds: float) -> None:
+        """Something goes wrong for so many seconds, and takes a while to recover."""
+        self.trouble_until = max(self.trouble_until, self.now + seconds + _RECOVERY_S)
+
+    def _holders(self, host: Host, key: bytes) -> dict[bytes, float]:
+        """Return the tokens that a key belongs to, each with the moment of its expiry."""
+        value = host.server.data.get(key)
+        if value is None:
+            return {}
+        when = host.server.expires.get(key)
+        end = float("inf") if when is None else host.moment_of(when + 1)
+        if isinstance(value, bytes):
+            return {value: end}
+        if isinstance(value, ZSet):
+            return {
+                member: min(host.moment_of(abs(score)), end)
+                for member, score in value.items()
+                if member[:2] in (b"r:", b"w:", b"p:")
+            }
+        return dict.fromkeys(value, end)
+
+    def _touched(self, words: list[bytes], key: bytes, token: bytes, tampering: bool) -> None:
+        self.exercised["S4"] += 1
+        if not tampering and token not in words:
+            self.broken("S4", f"{_shown(words)} changed {key!r}, which belongs to {token!r}")
+
+    def _check_orphan(self, host: Host, key: bytes, token: bytes, span: Span) -> None:
+        """A token leaves its key: if nobody has ever believed in it, it was not there for long."""
+        if self.trouble_until > span.start or span.tampered or token == b"stranger":
+            return
+        if token in self._believed or token in self._handed_over:
+            return
+        self.exercised["orphan"] += 1
+        if span.end > span.start + _ORPHAN_S:
+            self.broken("orphan", f"{key!r} belonged to {token!r} for {span.end - span.start:.3f} s, and nobody knew")
+
+    def _shortened(self, host: Host, key: bytes, token: bytes, end: float) -> None:
+        """The server's promise ends sooner than it said: nobody may believe in more."""
+        for process, beliefs in self._active.items():
+            for lease, belief in beliefs.items():
+                same = belief.token == token and belief.name == key and belief.host == host.name
+                if same and lease.is_valid(process.clock.now()) and belief.until > end + _SAME_S:
+                    who = f"{process.name} believes in {key!r}"
+                    self.broken("S1", f"{who} until {belief.until:.4f}, the server from now on {end:.4f}")
+
+    def _check_order(self, host: Host, key: bytes, token: bytes) -> None:
+        """A fair lock is granted to the first of those that wait."""
+        queue = self._queues.get((host.name, key))
+        now_ms = host.server.now_ms
+        if not queue or self._tampering:
+            return
+        alive = [waiter for waiter, expiry in queue if expiry > now_ms]
+        if alive:
+            self.exercised["fair"] += 1
+            me = token[:-TOKEN_CHARACTERS]
+            if alive[0] != me:
+                self.broken("fair", f"{key!r} was granted to {me!r}, and {alive[0]!r} had come before")
+
+    def command_arrives(self, words: list[bytes], sent_at: float) -> None:
+        """A command has arrived at a server."""
+        if words[0] in _READS or (len(words) > 1 and words[1] in _UNCONCERNED):
+            return
+        releases = len(words) > 1 and words[1] in _RELEASES
+        for word in words:
+            released_at = self._released.get(word)
+            if releases and word in self._of_majority:
+                continue  # the release of a majority returns before that of the rest
+            if released_at is not None and sent_at > released_at + _SAME_S:
+                self.broken("S6", f"{_shown(words)} was sent for {word!r} after its release had returned")
+
+    # -- the holders' side -------------------------------------------------------------------------------------------
+
+    def look(self, process: Process) -> None:
+        """The process has done something: note what it believes from now on."""
+        now, local = self.now, process.clock.now()
+        active = self._active[process]
+        for context in process.contexts:
+            for host, engine in context.engines.items():
+                for lease in engine.held:
+                    if lease not in active:
+                        self._held(process, host, lease, local)
+            if context.votes is not None:
+                for lease in context.votes.held:
+                    if lease not in active:
+                        self._held(process, _MAJORITY, lease, local)
+        for lease, belief in list(active.items()):
+            if lease.is_valid(local):
+                if lease.deadline != belief.deadline:
+                    if now > belief.until + _SAME_S:
+                        self.broken("S5", f"the lease of {belief.name!r} came back after {now - belief.until:.4f} s")
+                    self._deadline_moved(belief, lease.deadline)
+            else:
+                belief.open = False
+                belief.let_go = lease.state in (State.RELEASING, State.RELEASED, State.EXPORTED)
+                belief.until = min(belief.until, now)
+                del active[lease]
+                self._ended[process].append(belief)
+                self._scheduler.note(
+                    "%s: believes no more in %s with %s: %s %s",
+                    *(process.name, belief.name, belief.token, lease.state.name, lease.loss),
+                )
+        for belief in self._ended[process][-_RECENT:]:
+            if belief.lease.is_valid(local):
+                self.broken("S5", f"the lease of {belief.name!r} with {belief.token!r} came back")
+
+    def _held(self, process: Process, host: str, lease: Lease, local: float) -> None:
+        """An engine has a lease among the held ones of which no belief is known."""
+        if lease.is_valid(local):
+            self._begin(process, host, lease)
+        elif lease.state <= EXTENDING and lease.loss is None and lease not in self._begun:
+            self.broken("S5", f"{lease.key!r} was granted {local - lease.deadline:.4f} s after its deadline")
+
+    def _begin(self, process: Process, host: str, lease: Lease) -> None:
+        kind: str = lease.group.lock_type.name  # type: ignore[attr-defined]
+        belief = Belief(lease, process, lease.key, lease.token, kind, self.now, host=host)
+        self._deadline_moved(belief, lease.deadline)
+        self._active[process][lease] = belief
+        self._begun.add(lease)
+        self._believed.add(belief.token)
+        self._beliefs.append(belief)
+        self._scheduler.note(
+            "%s: believes in %s with %s until %.3f", process.name, lease.key, lease.token, belief.until
+        )
+
+    def _deadline_moved(self, belief: Belief, deadline: float) -> None:
+        """A holder believes in a new deadline: the server must have promised as much."""
+        belief.deadline = deadline
+        belief.until = until = belief.process.clock.moment_of(deadline)
+        if isinstance(belief.lease, QuorumLease):
+            self._check_votes(belief, belief.lease)
+            return
+        spans = self._spans.get((belief.host, belief.name, belief.token), [])
+        promised = spans[-1].promised if spans else 0.0
+        if until > promised + _SAME_S and not any(span.tampered for span in spans):
+            who = f"{belief.process.name} believes in {belief.name!r}"
+            self.broken("S1", f"{who} until {until:.4f}, the server says {promised:.4f}")
+
+    def _check_votes(self, belief: Belief, lease: QuorumLease) -> None:
+        """A holder believes in a majority: the masters must have promised it."""
+        promises = []
+        for vote in lease.votes:
+            if vote.lease is not None:
+                host = vote.node.connector.describe()
+                spans = self._spans.get((host, belief.name, vote.lease.token), [])
+                promises += [max(span.promised for span in spans)] if spans else []
+        promises.sort(reverse=True)
+        self.exercised["S1"] += 1
+        promised = promises[lease.quorum - 1] if len(promises) >= lease.quorum else 0.0
+        if belief.until > promised + _SAME_S:
+            who = f"{belief.process.name} believes in {belief.name!r}"
+            self.broken("S1", f"{who} until {belief.until:.4f}, a majority says {promised:.4f}")
+
+    def died(self, process: Process) -> None:
+        """A process was killed: it believes no more."""
+        for belief in self._active.pop(process, {}).values():
+            belief.open = False
+            belief.until = min(belief.until, self.now)
+
+    def told(self, holding: Holding, event: LostEvent) -> None:
+        """A holder was told of a loss."""
+        process = holding.process
+        self.exercised["S5"] += 1
+        self._scheduler.note("%s: told of the loss of %s: %s", process.name, event.name, event.reason)
+        holding.told[event.name] += 1
+        if holding.told[event.name] > 1:
+            self.broken("S5", f"the loss of {event.name!r} was told {holding.told[event.name]} times")
+        # Who has begun to release, or has never been granted all that was asked for together, believes in nothing, so no
+        # news can come too late.
+        believed = any(
+            not belief.let_go and belief.lease.name == event.name and _callback(belief.lease) == holding.on_lost
+            for belief in (*self._ended[process], *self._active[process].values())
+        )
+        closed = event.reason is LossReason.CONTEXT_CLOSED
+        if believed and not closed and event.at > self._told_by(process, event.deadline):
+            self.broken(
+                "S5", f"the loss of {event.name!r} was told {event.at - event.deadline:.3f} s after its deadline"
+            )
+
+    def _told_by(self, process: Process, deadline: float) -> float:
+        """Return until when a loss must be told, by the clock of its process."""
+        clock = process.clock
+        moment = clock.moment_of(deadline)
+        if not process.world.settings.slow_processes and not any(
+            start <= moment and end >= moment - 3 * _TICK_S for start, end in process.stops
+        ):
+            return deadline
+        turned_at = process.turned_at
+        for _ in range(2):  # the first turn at or behind the deadline, and the first one 20 ms later
+            place = bisect.bisect_left(turned_at, deadline)
+            if place == len(turned_at):
+                return float("inf")
+            deadline = turned_at[place] + _GRACE_S
+        return deadline - _GRACE_S
+
+    def released(self, lease: Lease) -> None:
+        """A release has returned."""
+        self.exercised["S6"] += 1
+        self._released[lease.token] = self.now
+        if isinstance(lease, QuorumLease):
+            self._of_majority.add(lease.token)
+
+    def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
+        """A caller has got a lock, on these terms."""
+        lease = lock._own_or_latest()
+        if lease is not None and _callback(lease) == holding.on_lost:  # else the caller had it already
+            self._holdings.append((lease, holding, terms))
+            if lease not in self._begun:
+                self.broken("S5", f"{lease.name!r} was granted, and was never held")
+
+    def limit_kept(self, what: str, limit: float, took: float, ahead: int) -> None:
+        """An acquire with a limit has ended.
+
+        A try that waits for a connection takes at least half a second, even if less is left. So do those of ``ahead``
+        callers that may have come before.
+        """
+        late_s = _LATE_S * (ahead + 1)
+        self.exercised["limits"] += 1
+        if took > limit + late_s:
+            self.broken("limits", f"{what} took {took:.3f} s, its limit was {limit:.3f} s")
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Check what can be checked at the end only."""
+        for process, leases in self._active.items():
+            local = process.clock.now()
+            for belief in leases.values():
+                if belief.open:
+                    belief.until = min(belief.until, self.now)
+                    lease = belief.lease
+                    if lease.state <= EXTENDING and local > self._told_by(process, lease.deadline):
+                        self.broken("S5", f"the loss of {belief.name!r} was never told")
+        for belief in self._beliefs:
+            self._check_belief(belief)
+        for lease, holding, terms in self._holdings:
+            self._check_limits(lease, terms)
+            if lease.state is State.LOST and holding.process.alive and not holding.told[lease.name]:
+                self.broken("S5", f"the loss of {lease.name!r} was not told")
+        by_name: dict[tuple[str, bytes], list[Belief]] = defaultdict(list)
+        for belief in self._beliefs:
+            by_name[belief.host, belief.name].append(belief)
+        for (_, name), beliefs in by_name.items():
+            self._check_overlaps(name, beliefs)
+            self._check_fences(name, beliefs)
+
+    def _check_limits(self, lease: Lease, terms: dict[str, Any]) -> None:
+        max_renewals = 0 if terms.get("renew") is False else terms.get("max_renewals")
+        max_hold = terms.get("max_hold")
+        if isinstance(lease, QuorumLease):
+            return  # whose votes may be requested again
+        if max_renewals is not None and lease.renewals > max_renewals:
+            self.broken("limits", f"{lease.name!r} was renewed {lease.renewals} times, and not {max_renewals}")
+        if max_hold is not None and lease.deadline > lease.acquired_at + max_hold + _SAME_S:
+            held_s = lease.deadline - lease.acquired_at
+            self.broken("limits", f"{lease.name!r} was held for {held_s:.3f} s, and not {max_hold}")
+
+    def _check_belief(self, belief: Belief) -> None:
+        if belief.host == _MAJORITY:
+            return
+        self.exercised["S1"] += 1
+        spans = self._spans.get((belief.host, belief.name, belief.token), [])
+        if not any(span.start <= belief.start + _SAME_S and belief.until <= span.promised + _SAME_S for span in spans):
+            said = [(round(span.start, 4), round(span.promised, 4)) for span in spans]
+            begun, until = round(belief.start, 4), round(belief.until, 4)
+            self.broken(
+                "S1", f"{belief.process.name} believed in {belief.name!r} {begun, until}, the server said {said}"
+            )
+
+    def _check_overlaps(self, name: bytes, beliefs: list[Belief]) -> None:
+        permits = self.permits.get(name, 0)
+        rule = "permits" if permits else "readers" if any(each.kind == "read" for each in beliefs) else "S2"
+        moments = sorted(
+            itertools.chain.from_iterable(
+                ((each.start + _SAME_S, 1, number), (each.until, 0, number)) for number, each in enumerate(beliefs)
+            )
+        )
+        there: dict[int, Belief] = {}
+        for _, begins, number in moments:
+            if not begins:
+                there.pop(number, None)
+                continue
+            belief = beliefs[number]
+            if belief.until <= belief.start + _SAME_S:
+                continue
+            self.exercised[rule] += len(beliefs) > 1
+            others = [each for each in there.values() if not self._was_tampered(each)]
+            if permits:
+                bad = len(others) >= permits
+            else:
+                bad = any(not (belief.kind == each.kind == "read") for each in others)
+            if bad:
+                shown = [(each.kind, each.process.name, round(each.start, 4), round(each.until, 4)) for each in others]
+                mine = (belief.kind, belief.process.name, round(belief.start, 4), round(belief.until, 4))
+                self.broken(rule, f"{name!r} was believed by {mine} and by {shown}")
+            there[number] = belief
+
+    permits: dict[bytes, int] = {}  # noqa: RUF012 - set for a history by its world
+
+    def _was_tampered(self, belief: Belief) -> bool:
+        spans = self._spans.get((belief.host, belief.name, belief.token), [])
+        return any(span.tampered for span in spans)
+
+    def _check_fences(self, name: bytes, beliefs: list[Belief]) -> None:
+        fenced = [belief for belief in beliefs if belief.lease.fence is not None]
+        fenced.sort(key=self._granted_at)
+        for earlier, later in itertools.pairwise(fenced):
+            self.exercised["S3"] += 1
+            before, after = earlier.lease.fence, later.lease.fence
+            assert before is not None
+            assert after is not None
+            if after < before or (after == before and later.token not in self._handed_over):
+                self.broken("S3", f"the fence of {name!r} was {before}, then {after}")
+
+    def _granted_at(self, belief: Belief) -> float:
+        spans = self._spans.get((belief.host, belief.name, belief.token), [])
+        return max((span.start for span in spans if span.start <= belief.start + _SAME_S), default=belief.start)
+
+
+def _callback(lease: Lease) -> Any:
+    """Return the callback that a caller has given for the loss of a lease."""
+    on_lost = lease.on_lost
+    return on_lost.args[-1] if isinstance(on_lost, LoopCallback) else on_lost
+
+
+def _queue(host: Host, key: bytes) -> list[tuple[bytes, float]]:
+    """Return the waiters of a fair lock in order, each with its expiry in ms of the server's clock."""
+    queue, alive = (host.server.data.get(each) for each in queue_keys(key))
+    if not isinstance(queue, ZSet) or not isinstance(alive, ZSet):
+        return []
+    return [(waiter, alive.get(waiter, 0.0)) for waiter, _ in queue.ranked()]
+
+
+_NAMES = {text: script.name for script in scripts.ALL for text in _texts(script)}
+
+
+def _shown(words: list[bytes]) -> str:
+    """Return a command for a person to read."""
+    return " ".join(_NAMES.get(word, repr(word)[2:-1][:60]) for word in words) or "the server"

@@ -1,0 +1,184 @@
+"""What the real code is given in place of the system: time, chance, threads and locks. All replacements are here."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Container, Iterable, Iterator, MutableSet
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import wheel_lock.aio.call
+import wheel_lock.aio.primitives
+import wheel_lock.engine.loss_events
+import wheel_lock.engine.renewal.retry
+import wheel_lock.engine.requests.adopt
+import wheel_lock.engine.requests.bulk
+import wheel_lock.engine.requests.bulk_operations
+import wheel_lock.engine.waiting.registry
+import wheel_lock.locks.base
+import wheel_lock.locks.handoff
+import wheel_lock.net.pubsub
+import wheel_lock.quorum.engine
+import wheel_lock.runtime.loop
+import wheel_lock.runtime.slow_calls
+import wheel_lock.runtime.timer
+import wheel_lock.runtime.tokens
+import wheel_lock.sync.call
+import wheel_lock.sync.primitives
+from tests.simulation.network import Poller
+from tests.simulation.processes import Gate, Master, Waker
+from wheel_lock.runtime import backoff, tokens
+from wheel_lock.runtime.notifier import Notifier
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_T = TypeVar("_T")
+
+_EPOCH_S = 1_700_000_000.0
+_package = wheel_lock
+
+
+class OrderedSet(MutableSet[_T]):
+    """A set in the order of additions: that of a ``set`` depends on addresses, and on the seed of hashes."""
+
+    def __init__(self, items: Iterable[_T] = ()) -> None:
+        self._items: dict[_T, None] = dict.fromkeys(items)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._items
+
+    def __iter__(self) -> Iterator[_T]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, value: _T) -> None:
+        self._items[value] = None
+
+    def discard(self, value: _T) -> None:
+        self._items.pop(value, None)
+
+    def update(self, items: Iterable[_T]) -> None:
+        self._items.update(dict.fromkeys(items))
+
+    def difference(self, others: Container[_T]) -> list[_T]:
+        return [item for item in self._items if item not in others]
+
+
+class _Time:
+    """Stands for the module ``time``. The whole world has one wall clock."""
+
+    def __init__(self, world: World) -> None:
+        self._scheduler = world.scheduler
+
+    def monotonic(self) -> float:
+        return self._scheduler.now
+
+    def time(self) -> float:
+        return _EPOCH_S + self._scheduler.now
+
+
+class _Failures(logging.Handler):
+    """Every failure of the library's own code breaks a rule."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self._world.rules.broken("internal failure", f"{record.getMessage()} {error!r}", error)
+
+
+_WITH_SETS: tuple[ModuleType, ...] = (
+    _package.net.pubsub,
+    _package.engine.requests.bulk,
+    _package.engine.requests.bulk_operations,
+    _package.engine.renewal.retry,
+    _package.engine.waiting.registry,
+    _package.quorum.engine,
+)
+
+
+def replacements(world: World) -> list[tuple[Any, str, Any]]:
+    """Return objects, names of their attributes, and what stands for those during a simulation."""
+    time, secrets = _Time(world), world.tape.secrets
+
+    def draw() -> list[bytes]:
+        data = secrets.randbytes(16 * 8)
+        return [data[start : start + 16] for start in range(0, len(data), 16)]
+
+    def post(notifier: Notifier, call: Callable[..., object], *arguments: object) -> None:
+        world.process.notify(notifier.run, call, *arguments)
+
+    def post_each(notifier: Notifier, tasks: Any) -> None:
+        for task in tasks:
+            post(notifier, task.task, task)
+
+    modules: list[ModuleType] = [
+        _package.runtime.loop,
+        _package.runtime.timer,
+        _package.runtime.slow_calls,
+        _package.engine.loss_events,
+        _package.engine.requests.adopt,
+        _package.locks.base,
+        _package.locks.handoff,
+    ]
+    return [
+        *((module, "time", time) for module in modules),
+        *((module, "set", OrderedSet) for module in _WITH_SETS),
+        (_package.runtime.loop, "new_waker", Waker),
+        (_package.runtime.loop, "new_poller", lambda waker: Poller()),
+        (Notifier, "post", post),
+        (Notifier, "post_each", post_each),
+        (Notifier, "ensure_started", lambda notifier: None),
+        (
+            backoff.JITTER,
+            "uniform",
+            lambda low, high: low + (high - low) * world.tape.stream("jitter").draw().up_to(1.0),
+        ),
+        (tokens, "_draw", draw),
+        (tokens, "_drawn", []),
+        (tokens, "time_ns", lambda: 0),
+        (_package.quorum.engine, "NodeEngine", Master),
+        (_package.sync.call, "new_gate", lambda: Gate(world)),
+        (_package.sync.call, "_here", None),
+        (_package.aio.call, "_here", None),
+        (_package.sync.primitives, "threading", SimpleNamespace(get_ident=lambda: world.caller.number)),  # type: ignore[union-attr]
+        (_package.aio.primitives, "id", world.number_of),
+        *world.settings.constants,
+    ]
+
+
+_MISSING = object()
+
+
+@contextmanager
+def simulated(world: World) -> Iterator[None]:
+    """Have the real code live in ``world``, in a ``with``."""
+    before = []
+    logger, failures = logging.getLogger("wheel_lock"), _Failures(world)
+    level, propagates = logger.level, logger.propagate
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    logger.addHandler(failures)
+    try:
+        for owner, name, value in replacements(world):
+            before.append((owner, name, vars(owner).get(name, _MISSING)))
+            setattr(owner, name, value)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            yield
+    finally:
+        for owner, name, value in reversed(before):
+            if value is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+        logger.removeHandler(failures)
+        logger.setLevel(level)
+        logger.propagate = propagates

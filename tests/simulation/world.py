@@ -1,0 +1,350 @@
+"""A world: servers, processes, users, faults and rules on one clock; a history of it from a seed, or from a tape."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import wheel_lock.aio.call
+import wheel_lock.engine.renewal.renewer
+import wheel_lock.engine.renewal.retry
+import wheel_lock.engine.renewal.verification
+import wheel_lock.engine.requests.acquire_all
+import wheel_lock.engine.requests.adopt
+import wheel_lock.engine.requests.bulk
+import wheel_lock.engine.requests.bulk_operations
+import wheel_lock.engine.waiting.many
+import wheel_lock.engine.waiting.wait_queue
+import wheel_lock.locks.bulk
+import wheel_lock.net.connection
+import wheel_lock.net.node
+import wheel_lock.sync.call
+from tests.simulation import seams
+from tests.simulation.faults import FAULTS, ONE_SERVER
+from tests.simulation.hosts import Host
+from tests.simulation.network import Link
+from tests.simulation.processes import Caller, Context, MajorityContext, Process
+from tests.simulation.programs import ACTIONS, NAMES, OF_A_MAJORITY, PERMITS, RARE, User
+from tests.simulation.rules import Rules
+from tests.simulation.scheduler import Dice, Recorded, Scheduler, Tape
+
+_package = wheel_lock
+_LONGEST_S = 6.0  # for which a lock may last at a server, extensions included
+_COLLECTIONS_S = (0.1, 4.0, 8.0)
+_PATIENCE_S = 25.0  # until every caller has its answer, once nothing goes wrong any more
+_REST_S = 8.5  # until every key has expired: two timeouts, and for how long subscriptions outlive their last waiter
+
+# Rare paths taken often: small values of constants, of which each seed takes some.
+_SMALL: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
+    (_package.net.node, "MOST_UNANSWERED", (1, 2, 5)),
+    (_package.net.node, "MOST_SUSPECTED", (1, 2)),
+    (_package.net.node, "_REQUESTS_A_TURN", (1, 3)),
+    (_package.net.connection, "_REPLIES_A_TURN", (1, 2)),
+    (_package.net.connection, "_PUSHES_A_TURN", (1,)),
+    (_package.net.connection, "MOST_QUEUED_BYTES", (1, 300)),
+    (_package.net.connection, "_JOINED_BYTES", (1, 100)),
+    (_package.net.connection, "_LARGE_BYTES", (50,)),
+    (_package.engine.renewal.renewer, "CROWD", (1, 2)),
+    (_package.engine.renewal.renewer, "_SAME_PHASE", (1,)),
+    (_package.engine.renewal.retry, "_DRAIN_CALLS", (1,)),
+    (_package.engine.renewal.verification, "_CALLS", (1,)),
+    (_package.engine.requests.bulk, "BATCHES_IN_FLIGHT", (1, 2)),
+    (_package.engine.requests.bulk_operations, "LEASES_A_TURN", (1, 2)),
+    (_package.engine.requests.bulk_operations, "_LOSSES_A_TURN", (1, 2)),
+    (_package.engine.requests.acquire_all, "MOST_TOGETHER", (2, 3)),
+    (_package.engine.requests.adopt, "MOST_IN_FLIGHT", (1,)),
+    (_package.engine.waiting.many, "_PART", (1, 2)),
+    (_package.engine.waiting.wait_queue, "_IN_A_ROW", (1, 2)),
+    (_package.locks.bulk, "_PART", (1, 2)),
+)
+
+
+@dataclass
+class Settings:
+    """What kind of world it is."""
+
+    duration_s: float = 10.0
+    masters: int = 1
+    processes: int = 2
+    users: int = 2
+    rates: tuple[float, ...] = (1.0,)
+    server_rates: tuple[float, ...] = (1.0,)
+    flagged: bool = True
+    slow_network: bool = False
+    slow_processes: bool = False
+    zombies: bool = False
+    late_replies: bool = False
+    extends: bool = False
+    forgets: bool = False
+    tasks: bool = False
+    piece: int = 0
+    room: int = 0
+    faults: tuple[str, ...] = ()
+    calm_s: float = 2.0
+    actions: tuple[Any, ...] = ACTIONS
+    context: dict[str, Any] = field(default_factory=dict)
+    constants: list[tuple[Any, str, int]] = field(default_factory=list)
+
+
+def settings_from(draw: Callable[[], Dice]) -> Settings:
+    """Return the settings that a tape chooses."""
+    dice = draw()
+    settings = Settings(
+        duration_s=dice.pick([6.0, 10.0, 15.0]),
+        processes=1 + dice.below(3),
+        users=1 + dice.below(4),
+        rates=tuple(dice.pick([1.0, 1.002, 0.998]) for _ in range(3)),
+        flagged=not dice.one_in(4),
+        slow_network=dice.one_in(2),
+        slow_processes=dice.one_in(4),
+        extends=dice.one_in(2),
+    )
+    settings.zombies = dice.one_in(2)
+    dice = draw()
+    settings.forgets = dice.one_in(5)
+    settings.tasks = dice.one_in(2)
+    settings.late_replies = dice.one_in(4)
+    settings.piece = dice.pick([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3])
+    settings.room = dice.pick([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 60])
+    settings.calm_s = dice.pick([2.0, 0.7, 0.3, 20.0])
+    dice = draw()
+    settings.masters = dice.pick([1, 1, 1, 1, 1, 5, 3])
+    settings.server_rates = tuple(dice.pick([1.0, 0.996, 1.004]) for _ in range(settings.masters))
+    dice = draw()
+    settings.faults = tuple(
+        name for name in FAULTS if dice.one_in(2) and not (settings.masters > 1 and name in ONE_SERVER)
+    )
+    if dice.one_in(6):
+        settings.faults = ()
+    dice = draw()
+    if dice.one_in(3):  # users of few kinds meet more often
+        settings.actions = (dice.pick(ACTIONS), dice.pick(ACTIONS))
+    if settings.masters > 1:  # which is more work for the simulation
+        settings.actions = OF_A_MAJORITY
+        settings.processes, settings.users = min(settings.processes, 2), min(settings.users, 2)
+    if dice.one_in(3):
+        settings.actions += RARE
+    dice = draw()
+    settings.context = {
+        "batch_size": dice.pick([500, 1, 2]),
+        "response_timeout_s": dice.pick([1.5, 5.0, 0.4]),
+        "connect_timeout_s": dice.pick([2.0, 0.5]),
+        "fallback_s": dice.pick([5.0, 0.5, 1.0]),
+        "renewal_slack": dice.pick([1 / 32, 0.0, 0.5]),
+        "watch": dice.one_in(3),
+        "declare_keys": dice.one_in(6),
+        "max_held": dice.pick([None, None, None, 3]),
+        "max_waiting": dice.pick([None, None, None, 2]),
+        "readable_owner": dice.one_in(6),
+        "release_on_close": not dice.one_in(4),
+    }
+    dice = draw()
+    if dice.one_in(2):
+        for module, name, values in _SMALL:
+            if dice.one_in(4):
+                settings.constants.append((module, name, dice.pick(values)))
+            if not dice.left:
+                dice = draw()
+    return settings
+
+
+class World:
+    """See above.
+
+    Attributes:
+        process, caller: What runs now.
+        calm: Whether nothing goes wrong any more, and users begin nothing new.
+        over: Whether the history is over.
+        mailbox: The texts of exported locks.
+        steps: The actions of users and the faults so far.
+    """
+
+    def __init__(self, seed: int, recorded: Recorded | None = None) -> None:
+        self.tape = Tape(seed, recorded)
+        self.scheduler = Scheduler()
+        self.settings = settings_from(self.tape.stream("world").draw)
+        self.rules = Rules(self.scheduler)
+        self.rules.permits = {name.encode(): PERMITS for name in NAMES["semaphore"]}
+        self.rules.fair = tuple(name.encode() for name in NAMES["fair"])
+        self.processes: list[Process] = []
+        self.hosts: list[Host] = []
+        self.process: Process = None  # type: ignore[assignment]
+        self.caller: Caller | None = None
+        self.calm = self.over = False
+        self.mailbox: list[str] = []
+        self.steps = 0
+        self.faults: Counter[str] = Counter()
+        self._heals: list[Callable[[], object]] = []
+        self._numbers = 0
+        self._known: dict[object, int] = {}
+
+    def new_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def number_of(self, item: object) -> int:
+        """Return a number in place of an address."""
+        return self._known.setdefault(item, len(self._known) + 1)
+
+    def enter(self, process: Process) -> None:
+        """From here on the code of that process runs, in the caller that runs now if that is one of its."""
+        self.process = process
+        caller = self.caller
+        here = process.timer_here if caller is None or caller.process is not process else caller.here
+        _package.sync.call._here = here  # type: ignore[assignment]
+        _package.aio.call._here = process.aio_here
+
+    def links_to(self, host: Host) -> list[Link]:
+        return [link for process in self.processes for link in process.links.values() if link.host is host]
+
+    def new_process(self) -> None:
+        """Start a process with its users."""
+        number = len(self.processes)
+        process = Process(self, f"p{number}", self.settings.rates[number % len(self.settings.rates)])
+        self.processes.append(process)
+        self.new_context(process)
+        for user in range(self.settings.users):
+            User(process, f"p{number}u{user}", task=self.settings.tasks and user % 2 == 0)
+
+    def new_context(self, process: Process) -> None:
+        """Give a process a new context, which its users use from now on."""
+        settings = self.settings
+        process.contexts.append(
+            Context(process, self.hosts[0], **settings.context)
+            if settings.masters == 1
+            else MajorityContext(process, self.hosts, _LONGEST_S, **settings.context)
+        )
+
+    def heal_later(self, delay_s: float, heal: Callable[[], object]) -> None:
+        """Have a fault end after a while, or when the world calms down."""
+        self._heals.append(heal)
+        self.rules.trouble(delay_s)
+        self.scheduler.after(delay_s, heal)
+
+    def _strike(self) -> None:
+        dice = self.tape.stream("faults").draw()
+        if self.calm or dice.nothing:
+            return
+        name = dice.pick(self.settings.faults)
+        self.steps += 1
+        self.faults[name] += 1
+        pause_s = dice.up_to(self.settings.calm_s)
+        if name not in ("interrupt", "report"):
+            self.rules.trouble(0.0)
+        FAULTS[name](self, dice)
+        self.scheduler.after(pause_s, self._strike)
+
+    # -- a history ---------------------------------------------------------------------------------------------------
+
+    def live(self) -> None:
+        """Let a whole history happen, and check it."""
+        with seams.simulated(self):
+            try:
+                self._live()
+            finally:
+                self.over = True
+                for process in self.processes:
+                    self.enter(process)
+                    process.end()
+
+    def _live(self) -> None:
+        settings, scheduler = self.settings, self.scheduler
+        for number, rate in enumerate(settings.server_rates):
+            host = Host(self, f"redis{number}", rate, flagged=settings.flagged)
+            host.forgets = settings.forgets
+            self.hosts.append(host)
+        if settings.masters > 1:
+            self.rules.trouble(float("inf"))  # nobody is woken: each waiter polls
+        for _ in range(settings.processes):
+            self.new_process()
+        if settings.faults:
+            scheduler.after(0.1, self._strike)
+        broken = self._is_broken
+        scheduler.run(settings.duration_s, broken)
+        self._calm_down()
+        scheduler.run(scheduler.now + _PATIENCE_S, lambda: broken() or self._all_done())
+        if not broken() and not self._all_done():
+            waiting = [caller.name for process in self.processes for caller in process.callers if not caller.done]
+            waiting += [name for process in self.processes for name, task in process.tasks.items() if not task.done()]
+            self.rules.broken("L1", f"of {waiting} some still wait {_PATIENCE_S} s after the last fault")
+        scheduler.run(scheduler.now + _REST_S, broken)
+        if not broken():
+            self._check_what_is_left()
+            self.rules.check()
+
+    def _is_broken(self) -> bool:
+        return bool(self.rules.violations)
+
+    def _all_done(self) -> bool:
+        return not any(process.paused or process.busy for process in self.processes if process.alive)
+
+    def _calm_down(self) -> None:
+        self.scheduler.note("calm")
+        self.calm = True
+        for heal in self._heals:
+            heal()
+        for process in self.processes:
+            process.pause_when_sent(0.0)
+        for delay_s in _COLLECTIONS_S:
+            self.scheduler.after(delay_s, self._collect)
+
+    def _collect(self) -> None:
+        """Collect what callers have forgotten: some locks are in cycles."""
+        gc.collect()
+        for process in self.processes:
+            process.run(lambda: None)
+
+    def _check_what_is_left(self) -> None:
+        rules = self.rules
+        for host in self.hosts:
+            host.server.expire_due()
+            keys = [
+                key for key in host.server.data if not key.startswith((b"wheel_lock:fence:", b"wheel_lock:permits:"))
+            ]
+            rules.exercised["L1"] += 1
+            if keys:
+                rules.broken("L1", f"these keys are there although nobody holds a lock: {keys}")
+        for process in self.processes:
+            if not process.alive:
+                continue
+            for context in process.contexts:
+                rules.exercised["left"] += 1
+                votes = context.votes
+                if votes is not None and (votes.held or votes.leases.acquiring or votes.waiters):
+                    rules.broken("left", f"{process.name} has something left at the engine that counts votes")
+            for engine in [engine for context in process.contexts for engine in context.engines.values()]:
+                left = {
+                    "held": len(engine.leases.held),
+                    "acquiring": engine.leases.acquiring,
+                    "swaps": len(engine.leases.swaps),
+                    "waiting": engine.wait_queues.count,
+                    "queues": len(engine.wait_queues),
+                    "busy": engine.busy and not engine.closed,
+                    "overdue": len(list(engine.overdue_leases())),
+                }
+                if any(left.values()):
+                    rules.broken("left", f"{process.name} has something left: {left}")
+
+    @property
+    def digest(self) -> str:
+        """A short text that is the same for two histories in which the same has happened."""
+        story = "\n".join(f"{at:.9f} {text % arguments}" for at, text, arguments in self.scheduler.story)
+        return hashlib.sha256(self.tape.to_bytes() + story.encode()).hexdigest()[:16]
+
+
+def history(seed: int, recorded: Recorded | None = None) -> World:
+    """Let a history happen; return its world."""
+    was_enabled = gc.isenabled()
+    gc.disable()  # finalisers of cycles would run at moments that do not depend on the seed alone
+    gc.collect()
+    try:
+        world = World(seed, recorded)
+        world.live()
+        return world
+    finally:
+        if was_enabled:
+            gc.enable()
