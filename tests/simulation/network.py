@@ -377,6 +377,8 @@ class SimulatedConnector:
     in_cluster = False
     owner: str | None = None
 
+    twin = None  # several masters are different ones
+
     def __init__(self, link: Link, on_connected: Callable[[Host], object] = lambda host: None) -> None:
         self._link = link
         self._runs_scripts = True

@@ -22,7 +22,7 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.options import ContextOptions
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.quorum.engine import QuorumEngine
-from wheel_lock.quorum.node import History, NodeEngine
+from wheel_lock.quorum.node import History, Masters, NodeEngine
 from wheel_lock.runtime.clock import Wakeable
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Context(LockContext):
 class Master(NodeEngine):
     """The engine of one of several simulated masters; stands for ``wheel_lock.quorum.engine.NodeEngine``."""
 
-    def __init__(self, link: Any, options: ContextOptions, timer: Any, trusts_new: bool) -> None:
+    def __init__(self, link: Any, options: ContextOptions, timer: Any, trusts_new: bool, masters: Masters) -> None:
         self.history = History(timer.clock.now, trusts_new)
         connector = SimulatedConnector(link, on_connected=self._check)
         Engine.__init__(self, connector, options, timer, link.process.launch)
