@@ -20,7 +20,7 @@ from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.bulk import Name
 from wheel_lock.locks.context import BaseContext, close_later
-from wheel_lock.options import lock_name
+from wheel_lock.options import lock_name, lock_options
 from wheel_lock.runtime.interruptions import uninterrupted_start
 
 
@@ -92,8 +92,16 @@ class AsyncContext(TaskLocks, TaskContext):
             ValueError: A value is out of range; before any I/O.
         """
         context = self._engine.options
-        key, options = lock_name(name, context.prefix), context.of_lock(locals())
-        lock_type = FENCED if options.fencing else EXCLUSIVE
+        key = lock_name(name, context.prefix)
+        # As in the method for threads.
+        plain = blocking is True and renew is True and fencing is False and thread_local is True
+        if blocking_timeout is None:
+            blocking_timeout = context.blocking_timeout_s
+        if plain and blocking_timeout is renew_every is max_renewals is max_hold is retry_every is max_attempts is None:
+            options = lock_options(context.timeout_s if timeout is None else timeout)
+        else:
+            options = context.of_lock(locals())
+        lock_type = FENCED if fencing else EXCLUSIVE
         return Lock(self._engine, lock_type, name, options, task_callback(on_lost), key, cancel_on_lost=cancel_on_lost)
 
     async def acquire_many(
