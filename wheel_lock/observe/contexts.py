@@ -121,7 +121,7 @@ class ContextRegistry:
             self._ended.append((entry.label, entry.counters))
 
     def __iter__(self) -> Iterator[Observed]:
-        for entry in self._entries.copy().values():  # an atomic copy
+        for entry in list(self._entries.values()):  # atomic, unlike copy()
             engine = entry.engine()
             if engine is not None:
                 yield engine

@@ -52,7 +52,7 @@ class Masters:
 
     def claim(self, run_id: str, address: str) -> str:
         """Return the address at which that master votes: ``address``, unless another one has been connected to before."""
-        for known, voter in self._addresses.copy().items():
+        for known, voter in list(self._addresses.items()):
             if voter == address and known != run_id:
                 self._addresses.pop(known, None)  # another server has that address now
         return self._addresses.setdefault(run_id, address)

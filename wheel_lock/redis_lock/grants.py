@@ -119,7 +119,7 @@ class Grants:
 
     def held(self) -> Iterable[Grant]:
         """Return the grants that are held."""
-        grants = [reference() for reference in self._latest.copy().values()]  # copied in one step of the interpreter
+        grants = [reference() for reference in list(self._latest.values())]  # atomic, unlike copy()
         return [grant for grant in grants if grant is not None and grant.is_held]
 
 

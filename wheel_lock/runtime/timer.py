@@ -305,7 +305,7 @@ class HashedWheelTimer(Loop):
 
     def _died(self, error: BaseException) -> None:
         # Users' timeouts outlive the thread: they leave its wheel and go into that of the next.
-        pending = sorted(self._pending.copy(), key=_due_at)
+        pending = sorted(self._pending, key=_due_at)
         for timeout in pending:
             timeout.tick = -1
         self._changed.extend(pending)

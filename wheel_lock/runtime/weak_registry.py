@@ -26,7 +26,8 @@ class WeakRegistry(Generic[T]):
         references[key] = weakref.ref(item, partial(references.pop, key))
 
     def __iter__(self) -> Iterator[T]:
-        for reference in self._references.copy().values():  # an atomic copy
+        # Atomic. copy() is not: a collection in the middle of it, whose callbacks remove items, leaves a broken copy.
+        for reference in list(self._references.values()):
             item = reference()
             if item is not None:
                 yield item

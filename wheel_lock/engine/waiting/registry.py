@@ -65,9 +65,9 @@ class WaitQueueRegistry:
 
         Times are in seconds of the timer's clock.
         """
-        found = [wait for queue in self.queues.copy().values() if (wait := queue.longest()) is not None]
+        found = [wait for queue in list(self.queues.values()) if (wait := queue.longest()) is not None]
         found += [(waiter.name, 1, waiter.began_at) for waiter in self.pollers.copy()]
-        for first in self.in_flight.copy().values():
+        for first in list(self.in_flight.values()):
             if (began_at := first.began_at) is not None:
                 found.append((first.name or b"", 1, began_at))
         return found
