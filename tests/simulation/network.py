@@ -260,10 +260,12 @@ class Sock:
             self._error = error
             self.wire.link.process.poke()
 
-    def ready(self) -> int:
-        """Return what the socket is ready for, as in ``selectors``."""
-        readable = bool(self._inbox) or self._error is not None
-        return (readable and _READ) | ((not self.wire.link.room or self._room > 0) and _WRITE)
+    def ready(self, events: int) -> int:
+        """Return for which of ``events`` the socket is ready, as in ``selectors``."""
+        ready = _READ if self._inbox or self._error is not None else 0
+        if events != _READ and (self._room > 0 or not self.wire.link.room):
+            ready |= _WRITE
+        return ready & events
 
     # -- what a socket does ------------------------------------------------------------------------------------------
 
@@ -334,7 +336,7 @@ class Poller:
     def poll(self, timeout_s: float | None) -> list[tuple[int, int]]:
         found = []
         for fd, (sock, events) in self._socks.items():
-            if ready := sock.ready() & events:
+            if ready := sock.ready(events):
                 found.append((fd, ready))
         return found
 

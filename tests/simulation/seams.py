@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import wheel_lock.aio.call
 import wheel_lock.aio.primitives
 import wheel_lock.engine.loss_events
+import wheel_lock.engine.renewal.overdue
 import wheel_lock.engine.renewal.retry
 import wheel_lock.engine.requests.adopt
 import wheel_lock.engine.requests.bulk
@@ -150,6 +151,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (_package.aio.call, "_here", None),
         (_package.sync.primitives, "threading", SimpleNamespace(get_ident=lambda: world.caller.number)),  # type: ignore[union-attr]
         (_package.aio.primitives, "id", world.number_of),
+        (_package.engine.renewal.overdue, "id", world.number_of),
         *world.settings.constants,
     ]
 
