@@ -102,6 +102,7 @@ _WITH_SETS: tuple[ModuleType, ...] = (
     _package.engine.renewal.retry,
     _package.engine.waiting.registry,
     _package.quorum.engine,
+    _package.aio.call,
 )
 
 
@@ -128,6 +129,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         _package.engine.requests.adopt,
         _package.locks.base,
         _package.locks.handoff,
+        _package.aio.call,
     ]
     return [
         *((module, "time", time) for module in modules),
@@ -146,6 +148,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (tokens, "_drawn", []),
         (tokens, "time_ns", lambda: 0),
         (_package.quorum.engine, "NodeEngine", Master),
+        (_package.sync.call, "monotonic", time.monotonic),
         (_package.sync.call, "new_gate", lambda: Gate(world)),
         (_package.sync.call, "_here", None),
         (_package.aio.call, "_here", None),
