@@ -371,7 +371,7 @@ class Rules:
                 for lease in context.votes.held:
                     if lease not in active:
                         self._held(process, _MAJORITY, lease, local)
-        for lease, belief in list(active.items()):
+        for lease, belief in tuple(active.items()):
             if lease.is_valid(local):
                 if lease.deadline != belief.deadline:
                     if now > belief.until + _SAME_S:
@@ -388,7 +388,7 @@ class Rules:
                     *(process.name, belief.name, belief.token, lease.state.name, lease.loss),
                 )
         for belief in self._ended[process][-_RECENT:]:
-            if belief.lease.is_valid(local):
+            if belief.lease.state <= EXTENDING and belief.lease.is_valid(local):
                 self.broken("S5", f"the lease of {belief.name!r} with {belief.token!r} came back")
 
     def _held(self, process: Process, host: str, lease: Lease, local: float) -> None:

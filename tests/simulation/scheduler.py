@@ -142,7 +142,7 @@ class Scheduler:
         heappush(self._heap, event)
         return event
 
-    def run(self, until: float, enough: Callable[[], bool] = lambda: False) -> None:
+    def run(self, until: float, enough: Callable[[], object] = lambda: False) -> None:
         """Let everything happen until that moment, or until it is ``enough``."""
         heap = self._heap
         while heap and heap[0][0] <= until and not enough():
