@@ -8,9 +8,8 @@ from types import FrameType
 
 import pytest
 
-from tests.engine.model_server import message
 from tests.engine.rig import BUSY, NIL, NOSCRIPT, OK, Command, agreement, array, integer
-from tests.engine.waiting_rig import Wait, WaitingRig
+from tests.engine.waiting_rig import Wait, WaitingRig, message
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.lease import Lease

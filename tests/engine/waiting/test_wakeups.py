@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.model_server import message
 from tests.engine.rig import BUG, NIL, OK, REFUSED, START, array, error, names
-from tests.engine.waiting_rig import LINGER_S, WaitingRig
+from tests.engine.waiting_rig import LINGER_S, WaitingRig, message
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.keys import wake_channel
 
