@@ -48,7 +48,7 @@ class Redirections:
         )
 
     def assert_pauses(self, requests: int) -> None:
-        """A request is redirected there and back at most, and then pauses; without pauses it is thousands of times a second."""
+        """A request is redirected there and back at most, and then pauses; else it is thousands of times a second."""
         count = self._count() - self._before
         pauses = (time.monotonic() - self._began) / PAUSE_S
         assert count <= 2 * requests * (pauses + 1)
