@@ -163,7 +163,7 @@ def test_each_result_for_a_closed_loop_is_given_up_on_the_thread_of_its_own_engi
     contexts = [real.context(timer=real.timer()) for _ in range(2)]
     futures: list[CallerFuture[Any]] = []
     given_up: list[list[bool]] = [[], []]
-    completed, taken = threading.Event(), threading.Event()
+    first, both = threading.Event(), threading.Event()
 
     def note(context: LockContext, places: list[bool]) -> None:
         places.append(context.timer.in_thread)
@@ -176,17 +176,19 @@ def test_each_result_for_a_closed_loop_is_given_up_on_the_thread_of_its_own_engi
 
     def complete_the_first() -> None:
         futures[0].set_result(None)
-        completed.set()
-        taken.wait(LONG_S)  # so the other thread finds the results of both
+        first.set()
+        both.wait(LONG_S)  # so one thread finds the results of both
+
+    def complete_the_second() -> None:
+        futures[1].set_result(None)
+        both.set()
 
     stopped.start(expect())
     stopped.close()
     contexts[0].timer.post(complete_the_first)
-    assert completed.wait(LONG_S)
-    contexts[1].timer.post(lambda: futures[1].set_result(None))
-    eventually(lambda: given_up[1])
-    taken.set()
-    eventually(lambda: given_up[0])
+    assert first.wait(LONG_S)
+    contexts[1].timer.post(complete_the_second)
+    eventually(lambda: all(given_up))
     assert given_up == [[True], [True]]
 
 
