@@ -14,6 +14,7 @@ from tests.support.lock_types import KINDS, NAME, NEVER_S, WAKING, make
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import (
+    HolderChanged,
     LockContext,
     LockLost,
     LockServerError,
@@ -79,6 +80,22 @@ def _acquired_and_released(lock: Any) -> bool:
     acquired = lock.acquire()
     lock.release()
     return bool(acquired)
+
+
+def test_a_holder_that_came_in_between_is_not_released(
+    backend: Backend, context: LockContext, other: LockContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert other.lock(NAME, renew=False).acquire()
+    request = context._engine.force_release
+
+    def meanwhile(*arguments: Any) -> None:
+        backend.view.set(NAME, "x" * 22)
+        request(*arguments)
+
+    monkeypatch.setattr(context._engine, "force_release", meanwhile)
+    with pytest.raises(HolderChanged, match="another holder"):
+        context.force_release(NAME)
+    assert backend.view.get(NAME) == b"x" * 22
 
 
 def test_a_lock_that_was_released_in_between_is_no_error(

@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.backend import BOTH, Backend, none_left, of
-from tests.support.background import in_thread
+from tests.support.backend import BOTH, LONG_S, Backend, connected, none_left, of
+from tests.support.background import Background, in_thread
 from tests.support.callers import Caller
+from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import (
     InvalidHandoff,
     LockContext,
     LockNotHeld,
     LocksNotAdopted,
+    LockTimeout,
+    LockUnavailable,
     TooManyLocks,
     WrongThread,
 )
@@ -162,6 +165,43 @@ def test_one_that_cannot_be_adopted_now_is_an_error_that_has_the_others(
     other.release_many(rest)
     context.release_many(held.values())
     assert backend.view.keys() == []
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_server_that_does_not_answer_is_an_error_for_each(
+    real: Backend, proxy: TcpProxy, other: LockContext, arrives: bool
+) -> None:
+    context = connected(real.context_through(proxy, timer=real.timer(), response_timeout=0.2))
+    texts = exported(other, MANY)
+    if arrives:
+        proxy.drop_replies()
+    else:
+        proxy.blackhole()
+    with pytest.raises(LocksNotAdopted) as caught:
+        context.adopt_many(texts.values())
+    proxy.heal()
+    assert list(caught.value.errors) == MANY
+    assert all(isinstance(error, (LockTimeout, LockUnavailable)) for error in caught.value.errors.values())
+    assert context.stats().held == 0
+    if arrives:  # the first of them were executed, and are undone; the last were never sent
+        eventually(lambda: real.view.dbsize() < len(MANY), LONG_S)
+    left = other.adopt_many(texts.values())
+    assert left[MANY[-1]] is not None
+    other.release_many(left.values())
+    eventually(lambda: real.view.dbsize() == 0, LONG_S)
+
+
+def test_a_lost_connection_has_adoptions_recognised(real: Backend, proxy: TcpProxy, other: LockContext) -> None:
+    context = connected(real.context_through(proxy, timer=real.timer()))
+    texts = exported(other)
+    before = real.view.get(NAMES[-1])
+    proxy.drop_replies()
+    adopting = Background(lambda: context.adopt_many(texts.values()))
+    eventually(lambda: real.view.get(NAMES[-1]) != before)
+    proxy.heal()  # which resets the connection
+    adopted = of(adopting.result())
+    assert {lock.name: real.view.get(lock.name) for lock in adopted} == {lock.name: lock.token for lock in adopted}
+    context.release_many(adopted)
 
 
 # Interruptions
