@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,14 @@ def test_a_first_connection_that_is_refused_is_told_soon(
 ) -> None:
     fail_names(monkeypatch, repeat(socket.EAI_NONAME))
     nobody = [("127.0.0.1", candidate_port()) for _ in range(2)]
-    client: Any = {
+    makers: dict[str, Callable[[], Any]] = {
         "port": lambda: redis.Redis(port=candidate_port()),
         "host": lambda: redis.Redis(host=HOST),
         "socket": lambda: redis.Redis(unix_socket_path=str(tmp_path / "none.sock")),
         "sentinels": lambda: redis.Sentinel(nobody).master_for("main"),
         "cluster": lambda: redis.asyncio.RedisCluster(host="127.0.0.1", port=candidate_port()),
-    }[where]()
-    with LockContext(client, response_timeout=NEVER_S) as context:
+    }
+    with LockContext(makers[where](), response_timeout=NEVER_S) as context:
         with pytest.raises(LockUnavailable, match=r"No connection to .*: .*Error -?\d+ connecting to"):
             acquiring(context, new_caller, **terms)()
         with pytest.raises(LockUnavailable):
