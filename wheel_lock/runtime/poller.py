@@ -25,7 +25,10 @@ class SocketWaker:
     """A waker for systems without eventfd; see :class:`EventWaker`."""
 
     def __init__(self) -> None:
-        self._reader, self._writer = _socket.socketpair()  # below what gevent patches
+        pair = getattr(
+            _socket, "socketpair", socket.socketpair
+        )  # below what gevent patches; Windows has the upper one only
+        self._reader, self._writer = pair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
 
