@@ -9,11 +9,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from itertools import chain
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.backend import LONG_S
 from tests.support.redis_server import RedisServer
+from wheel_lock.cli import main
 
 ABSENT = {
     # The pair first: the module socket defines another one when it is imported without it.
@@ -103,3 +105,11 @@ def test_what_linux_has_is_not_needed(redis_server: RedisServer, names: list[str
     command = [sys.executable, "-W", "error", "-c", PROGRAM, *names, str(redis_server.port)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=6 * LONG_S)
     assert (ended.stdout, ended.stderr) == ("all of it\n", "")
+
+
+def test_the_command_line_says_where_it_does_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("wheel_lock.cli.os", SimpleNamespace(name="nt"))
+    assert main(["ls"]) == 2
+    assert capsys.readouterr().err.startswith("wheel-lock: the command line needs a POSIX system")

@@ -25,9 +25,8 @@ class SocketWaker:
     """A waker for systems without eventfd; see :class:`EventWaker`."""
 
     def __init__(self) -> None:
-        pair = getattr(
-            _socket, "socketpair", socket.socketpair
-        )  # below what gevent patches; Windows has the upper one only
+        # Below what gevent patches; Windows has the upper one only.
+        pair: Callable[[], tuple[_socket.socket, _socket.socket]] = getattr(_socket, "socketpair", socket.socketpair)
         self._reader, self._writer = pair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
