@@ -228,7 +228,7 @@ class Rules:
                 self._scheduler.note("%s: %s of %s now lasts until %.3f", host.name, key, token, end)
                 span.end, span.tampered = end, span.tampered or tampering
                 shorter, span.promised = end < span.promised, max(span.promised, end) if tampering else end
-                if shorter and not tampering:
+                if shorter and not span.tampered:
                     self._shortened(host, key, token, end)
         for token, end in there.items():
             if token not in known and end > now:
