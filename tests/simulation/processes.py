@@ -300,6 +300,10 @@ class Process:
         self._turn_at = float("inf")
         self._turns = [0.0, 0.0]  # the second, and the turns in it
 
+    @property
+    def engines(self) -> list[Engine]:
+        return [engine for context in self.contexts for engine in context.engines.values()]
+
     def link(self, host: Host) -> Link:
         if host.name not in self.links:
             self.links[host.name] = Link(self, host)

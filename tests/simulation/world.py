@@ -295,10 +295,12 @@ class World:
             self.scheduler.after(_COLLECTIONS_S[1], self._collect_while_waiting)
 
     def _collect(self) -> None:
-        """Collect what callers have forgotten: some locks are in cycles."""
-        gc.collect()
-        for process in self.processes:
-            process.run(lambda: None)
+        """Collect what callers have forgotten, if that may be a lock: some are in cycles."""
+        engines = [engine for process in self.processes for engine in process.engines]
+        if any(engine.held for engine in engines):
+            gc.collect()
+            for process in self.processes:
+                process.run(lambda: None)
 
     def _check_what_is_left(self) -> None:
         rules = self.rules
@@ -318,7 +320,7 @@ class World:
                 votes = context.votes
                 if votes is not None and (votes.held or votes.leases.acquiring or votes.waiters):
                     rules.broken("left", f"{process.name} has something left at the engine that counts votes")
-            for engine in [engine for context in process.contexts for engine in context.engines.values()]:
+            for engine in process.engines:
                 left = {
                     "held": len(engine.leases.held),
                     "acquiring": engine.leases.acquiring,
