@@ -112,7 +112,6 @@ _WITH_SETS: tuple[ModuleType, ...] = (
 _WITH_SLOTS: tuple[ModuleType, ...] = (_package.protocol.keys, _package.net.cluster, _package.engine.topology.cluster)
 
 
-
 def replacements(world: World) -> list[tuple[Any, str, Any]]:
     """Return objects, names of their attributes, and what stands for those during a simulation."""
     time, secrets = _Time(world), world.tape.secrets

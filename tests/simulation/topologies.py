@@ -89,10 +89,7 @@ class Shard:
             near = [old, *self._topology.cut_off(old, _NOTICE_S + dice.pick([0.0, 0.4]), dice)]
             far = [host for host in self._topology.all_hosts if host not in near]
             minority = [
-                process.link(host)
-                for process in world.processes
-                if process.alive and dice.one_in(3)
-                for host in far
+                process.link(host) for process in world.processes if process.alive and dice.one_in(3) for host in far
             ]
             for link in minority:
                 link.hold(True, True)
@@ -297,9 +294,11 @@ class Cluster(Topology):
 
     def move_a_slot(self, dice: Dice) -> None:
         """Move a slot key by key, as redis-cli does."""
-        slot, target = dice.pick(self._used), dice.pick(self.shards)
+        there = [hashing.hash_slot(key) for shard in self.shards for key in shard.master.server.data]
+        slot = dice.pick(there if there and not dice.one_in(4) else self._used)
         source = self._owners[slot]
-        if slot in self._moving or target is source or source.busy or target.busy:
+        target = dice.pick([shard for shard in self.shards if shard is not source])
+        if slot in self._moving or source.busy or target.busy:
             return
         source.busy = target.busy = True  # what a failover makes of a slot that moves is a matter for operators
         self._moving[slot] = target
