@@ -1,5 +1,6 @@
-"""What a node of a cluster knows about slots, and how it answers calls about keys that are elsewhere: as ``getNodeByQuery`` of
-Redis 7.0 does, and ``scriptVerifyClusterState`` for the commands of scripts.
+"""What a node of a cluster knows about slots, and how it answers calls about keys that are elsewhere.
+
+It is what ``getNodeByQuery`` of Redis 7.0 does, and ``scriptVerifyClusterState`` for the commands of scripts.
 """
 
 from __future__ import annotations
@@ -102,6 +103,16 @@ class SlotTable:
             [first, last, *(_node(node) for node in (owner, *self.replicas.get(owner, ())))]
             for first, last, owner in ranges
         ]
+
+
+def move_key(source: Server, target: Server, key: bytes) -> None:
+    """Move a key, as MIGRATE does; no effect if it has expired."""
+    if source.has(key):
+        target.data[key] = source.data.pop(key)
+        target.expires.pop(key, None)
+        if key in source.expires:
+            target.expires[key] = source.expires.pop(key)
+        source.report(key)
 
 
 def _text(address: Address) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from tests.simulation.cluster_commands import Address, SlotTable
+from tests.simulation.cluster_commands import Address, SlotTable, move_key
 from tests.simulation.contract import Model, Peer, Words, plain_command, same, script_call, shown
 from tests.simulation.lua import Lua
 from tests.support.redis_server import RedisServer, redis_server_version
@@ -73,18 +73,13 @@ class Move:
             target.slots.importing[_SLOT] = source.address
             source.slots.migrating[_SLOT] = target.address
             return
-        [key, *_] = [*source.real.admin.execute_command("CLUSTER", "GETKEYSINSLOT", _SLOT, 1), None]
-        if key is None:
+        keys: Any = source.real.admin.execute_command("CLUSTER", "GETKEYSINSLOT", _SLOT, 1)
+        if not keys:
             self._end()
-        else:
+        for key in keys:
             place = "127.0.0.1", target.real.port
             source.real.admin.execute_command("MIGRATE", *place, key, 0, 5000, "REPLACE")
-            name = key.encode() if isinstance(key, str) else key
-            server = source.model.server
-            if name in server.data:  # else it has just expired
-                target.model.server.data[name] = server.data.pop(name)
-                if name in server.expires:
-                    target.model.server.expires[name] = server.expires.pop(name)
+            move_key(source.model.server, target.model.server, key.encode() if isinstance(key, str) else key)
 
     def _end(self) -> None:
         target = self._target

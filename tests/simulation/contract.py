@@ -246,11 +246,8 @@ def disagreement(peer: Peer, lua: Lua, seed: int, *, flagged: bool) -> str | Non
         model.now_us = int(time[0]) * 1_000_000 + int(time[1])
         ours = model.ask(words)
         if not same(real, ours):
-            shown = [
-                [*each[:2], *each[2:]] if len(each[1:2] or [b""]) < 200 else each for each in commands[: number + 1]
-            ]
-            history = "\n".join(f"  {shown(each)}" for each in shown[-_COMMANDS:])
-            return f"seed {seed}, command {number}: the server said {real!r}, the model {ours!r}\n{history}"
+            told = "\n".join(f"  {shown(each)}" for each in commands[: number + 1][-_COMMANDS:])
+            return f"seed {seed}, command {number}: the server said {real!r}, the model {ours!r}\n{told}"
     return None
 
 

@@ -1,7 +1,7 @@
 """What redis-py does for the library, in the simulated world: a thread of a process connects, asks and waits.
 
-Two methods of ``RedisPyConnector`` are replaced: one connects, the other returns a client for a few questions. So the code that
-asks Sentinels and nodes of a cluster, and that judges their answers, is the real one.
+Two methods of ``RedisPyConnector`` are replaced: one connects, the other returns a client for a few questions. So the code
+that asks Sentinels and nodes of a cluster, and that judges their answers, is the real one.
 """
 
 from __future__ import annotations

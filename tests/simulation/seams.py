@@ -16,8 +16,8 @@ import wheel_lock.engine.renewal.retry
 import wheel_lock.engine.requests.adopt
 import wheel_lock.engine.requests.bulk
 import wheel_lock.engine.requests.bulk_operations
-import wheel_lock.engine.waiting.registry
 import wheel_lock.engine.topology.cluster
+import wheel_lock.engine.waiting.registry
 import wheel_lock.locks.base
 import wheel_lock.locks.handoff
 import wheel_lock.net.cluster

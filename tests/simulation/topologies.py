@@ -1,4 +1,4 @@
-"""Several servers that are one store of locks: masters with replicas, which fail over. A cluster, or a master with Sentinels."""
+"""Several servers that are one store of locks: masters with replicas that fail over, as a cluster or with Sentinels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation import dialogues
-from tests.simulation.cluster_commands import Address, SlotTable
+from tests.simulation.cluster_commands import Address, SlotTable, move_key
 from tests.simulation.commands import Server
 from tests.simulation.hosts import Host
 from tests.simulation.programs import NAMES
@@ -75,7 +75,7 @@ class Shard:
         self._return(old)
 
     def _leave_behind(self, dice: Dice, *, dies: bool) -> None:
-        """The master dies, or is cut off from the others; after a while a replica takes over, and later the old one is back."""
+        """The master dies, or is cut off; after a while a replica takes over, and later the old one is back."""
         world, old = self._world, self.master
         notice_s, away_s = _NOTICE_S + dice.up_to(0.6), dice.pick([1.0, 0.2, 3.0])
         world.scheduler.note("%s %s", old.name, "dies" if dies else "is cut off from the others")
@@ -317,12 +317,15 @@ class Cluster(Topology):
             if source.master.paused or target.master.paused:
                 scheduler.after(0.1, move_a_key)
                 return
-            data = source.master.server.data
-            key = next((key for key in data if hashing.hash_slot(key) == slot), None)
+            server = source.master.server
+            key = next((key for key in server.data if hashing.hash_slot(key) == slot and server.has(key)), None)
             if key is None:
                 end()
                 return
-            self._move_key(key, source.master, target.master)
+            scheduler.note("%s moves", key)
+            move_key(source.master.server, target.master.server, key)
+            source.master.replicate([key])
+            target.master.replicate([key])
             scheduler.after(pace_s, move_a_key)
 
         def end() -> None:
@@ -342,16 +345,6 @@ class Cluster(Topology):
 
         rules.trouble(pace_s)
         scheduler.after(pace_s, begin)
-
-    def _move_key(self, key: bytes, source: Host, target: Host) -> None:
-        self.world.scheduler.note("%s moves to %s", key, target.name)
-        target.server.data[key] = source.server.data.pop(key)
-        expiry = source.server.expires.pop(key, None)
-        if expiry is not None:
-            target.server.expires[key] = expiry
-        source.server.report(key)
-        source.replicate([key])
-        target.replicate([key])
 
 
 class Sentinels(Topology):
