@@ -647,10 +647,16 @@ class Rules:
     permits: dict[bytes, int] = {}  # noqa: RUF012 - set for a history by its world
 
     def _is_sound(self, belief: Belief) -> bool:
-        """Return whether a belief rests on what the store has said, and not on a server that has been replaced."""
+        """Return whether a belief rests on what the store has said, and not on a server that has been replaced.
+
+        What a stranger has taken away before the reply came is no ground either.
+        """
         spans = self._spans.get((belief.host, belief.name, belief.token), ())
         return belief.host == _MAJORITY or any(
-            span.place == belief.host and belief.until <= span.promised + _SAME_S for span in spans
+            span.place == belief.host
+            and belief.until <= span.promised + _SAME_S
+            and not (span.tampered and span.end <= belief.start)
+            for span in spans
         )
 
     def _was_tampered(self, belief: Belief) -> bool:
