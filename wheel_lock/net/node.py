@@ -300,7 +300,7 @@ class Node:
             return
         self._connecting = True
         try:
-            self._launch(self._attempt)
+            self._launch(partial(self._attempt, self._backoff))
         except RuntimeError as error:  # no thread can be started
             self._failed(error, self._backoff)
 
@@ -315,9 +315,11 @@ class Node:
             else:
                 self._retry_if_needed()  # a server that accepts connections and never answers is probed with pauses
 
-    def _attempt(self) -> None:
-        """Connect, and post the result to the timer's thread. On a helper thread."""
-        backoff = self._backoff  # replaced by a reset, so a late result from before the reset is recognised
+    def _attempt(self, backoff: Backoff) -> None:
+        """Connect, and post the result to the timer's thread. On a helper thread.
+
+        A reset and a close replace ``backoff``, so that a late result from before them is recognised.
+        """
         try:
             connection = self.connector.connect(self._options.connect_timeout_s)
         except BaseException as error:
@@ -336,7 +338,7 @@ class Node:
     def _arrived(self, arrived: list[Connection], backoff: Backoff) -> None:
         if (connection := taken(arrived)) is None:
             return
-        if backoff is not self._backoff or self._closed or self.ready:
+        if backoff is not self._backoff or self.ready:
             connection.close()  # too late: the suspected connection has answered first, or the node was closed or reset
             if backoff is self._backoff:
                 self._connecting = False
@@ -451,6 +453,8 @@ class Node:
         self._closed = True
         self._timer.cancel(self._retry)
         self._retry = None
+        self._connecting = False
+        self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)  # so an attempt under way is over
         self._hang_up(error)
         self._refuse_all(error)
 
