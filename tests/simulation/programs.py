@@ -193,8 +193,7 @@ class User:
         finally:
             calm = stops == len(process.stops) and not self.world.settings.slow_processes and not self.world.over
             if limit is not None and calm:
-                ahead = self.world.settings.users - 1
-                self.world.rules.limit_kept(what, limit, process.clock.now() - began, ahead)
+                self.world.rules.limit_kept(what, limit, process.clock.now() - began)
         self._note("%s %s", "got" if granted else "did not get", lock.name)
         if not granted:
             return

@@ -495,15 +495,10 @@ class Rules:
             if lease not in self._begun:
                 self.broken("S5", f"{lease.name!r} was granted, and was never held")
 
-    def limit_kept(self, what: str, limit: float, took: float, ahead: int) -> None:
-        """An acquire with a limit has ended.
-
-        A try that waits for a connection takes at least half a second, even if less is left. So do those of ``ahead``
-        callers that may have come before.
-        """
-        late_s = _LATE_S * (ahead + 1)
+    def limit_kept(self, what: str, limit: float, took: float) -> None:
+        """A call with a limit has ended. A try that waits for a connection takes half a second, even if less is left."""
         self.exercised["limits"] += 1
-        if took > limit + late_s:
+        if took > limit + _LATE_S:
             self.broken("limits", f"{what} took {took:.3f} s, its limit was {limit:.3f} s")
 
     # -- the end -----------------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ class Node:
         self._connecting = False
         self._closed = False
         self._retry: Alarm | None = None
-        self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
+        self._backoff = self._new_backoff()
         self.server: Server | None = None
         self.capability: int = PLAIN
         self.missing_rights: frozenset[str] = frozenset()
@@ -159,6 +159,9 @@ class Node:
         self.refusal: ServerError | None = None
         self.unreachable: bool = False
         self._failures = 0  # attempts to connect that have failed in a row
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
 
     def _set_mode(self, single_key: bool) -> None:
         self.single_key_mode = single_key
@@ -454,7 +457,7 @@ class Node:
         self._timer.cancel(self._retry)
         self._retry = None
         self._connecting = False
-        self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)  # so an attempt under way is over
+        self._backoff = self._new_backoff()  # so an attempt under way is over
         self._hang_up(error)
         self._refuse_all(error)
 
