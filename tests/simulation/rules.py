@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.commands import ZSet
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.loss_events import LoopCallback
+from wheel_lock.engine.loss_events import HeldBack, LoopCallback
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import EXTENDING, Lease, State
 from wheel_lock.observe import LostEvent
@@ -602,6 +602,7 @@ class Rules:
 def _callback(lease: Lease) -> Any:
     """Return the callback that a caller has given for the loss of a lease."""
     on_lost = lease.on_lost
+    on_lost = on_lost.on_lost if isinstance(on_lost, HeldBack) else on_lost
     return on_lost.args[-1] if isinstance(on_lost, LoopCallback) else on_lost
 
 

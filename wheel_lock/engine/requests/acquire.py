@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Shard, group_of, shard_at
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest, acquiring_node_of, hold_limit_error, needs_of
-from wheel_lock.engine.requests.bulk_operations import release_many
+from wheel_lock.engine.requests.bulk_operations import release_unwanted
 from wheel_lock.errors import LockServerError, LockTimeout, WheelLockError
 from wheel_lock.lease import Event, Lease, State, local_deadline
 from wheel_lock.lock_types.base import Contention, LockType
@@ -275,7 +275,7 @@ class Acquire(CallerRequest):
         else:
             kept = [lease for lease in self.leases if lease.state <= State.EXTENDING]
             if kept:
-                release_many(self.table, kept, Future(noop))
+                release_unwanted(self.table, kept)
 
 
 class PlainAcquire(Acquire):

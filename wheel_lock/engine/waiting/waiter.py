@@ -20,7 +20,7 @@ from wheel_lock.engine.requests.base import (
     least_s,
     no_answer,
 )
-from wheel_lock.engine.requests.bulk_operations import release_many
+from wheel_lock.engine.requests.bulk_operations import release_unwanted
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.errors import LockAlreadyHeld, WheelLockError, copied, internal_error, quoted
@@ -491,7 +491,7 @@ class Waiter(WheelEntry):
         """End the wait of a caller that does not wait any more: undo what was granted, or may have been."""
         if self.over:
             held = [lease for lease in self.leases or () if lease.state <= EXTENDING]
-            release_many(self.table, held, Future(noop))
+            release_unwanted(self.table, held)
             return
         queue = self.queue
         self._end()
