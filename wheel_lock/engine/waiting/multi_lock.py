@@ -22,21 +22,26 @@ from wheel_lock.options import LockOptions
 class MultiLockWaiter(Waiter):
     """One caller's wait for several exclusive locks together."""
 
-    __slots__ = ()
+    __slots__ = ("_told",)
 
     concerns_others = False  # an error may be about another name than its queue's
 
     def __init__(self, queues: Registry, options: LockOptions, leases: Sequence[Lease], *rest: Any) -> None:
         super().__init__(queues, options, leases, *rest)
-        for lease in leases:
-            if lease.on_lost is not None:  # a lease that is lost before all are granted was never the caller's
-                lease.on_lost = HeldBack(lease.on_lost)
+        # A lease that is lost before all are granted was never the caller's. A try in parts that is refused removes them.
+        self._told = {lease: HeldBack(lease.on_lost) for lease in leases if lease.on_lost is not None}
+        for lease, told in self._told.items():
+            lease.on_lost = told
+
+    def _another(self, first: Lease) -> Lease:
+        lease = super()._another(first)
+        lease.on_lost = self._told.get(first)
+        return lease
 
     def succeed(self, leases: Sequence[Lease]) -> None:
-        for lease in leases:
-            if isinstance(lease.on_lost, HeldBack):
-                lease.on_lost.close()  # the losses of earlier tries
-                lease.on_lost.open()
+        for told in self._told.values():
+            told.close()  # the losses of earlier tries
+            told.open()
         super().succeed(leases)
 
     def begin(self) -> None:
