@@ -176,7 +176,7 @@ def interrupt(world: World, dice: Dice) -> None:
     strikes: list[tuple[str, Callable[[], object]]] = []
     for process in world.processes:
         for caller in process.callers:
-            if caller.waits and not caller.name.endswith("helper"):
+            if caller.waits and not caller.background:
                 strikes.append((caller.name, partial(caller.interrupt, Interruption())))
         if process.alive:
             strikes += [(name, task.cancel) for name, task in process.tasks.items() if not task.done()]
@@ -196,6 +196,13 @@ def report(world: World, dice: Dice) -> None:
         server.report(key)
 
 
+def collect(world: World, dice: Dice) -> None:
+    """The garbage collector comes, in the middle of whatever callers wait for."""
+    if dice.one_in(8):
+        world.scheduler.note("the collector comes")
+        world.collect()
+
+
 ONE_SERVER = ("tamper",)  # where each of several masters were tampered with, two might hold a lock
 
 FAULTS: dict[str, Fault] = {
@@ -213,4 +220,5 @@ FAULTS: dict[str, Fault] = {
     "tamper": tamper,
     "interrupt": interrupt,
     "report": report,
+    "collect": collect,
 }

@@ -160,6 +160,7 @@ class World:
         calm: Whether nothing goes wrong any more, and users begin nothing new.
         over: Whether the history is over.
         mailbox: The texts of exported locks.
+        many: The texts of locks that were exported together.
         steps: The actions of users and the faults so far.
     """
 
@@ -176,6 +177,7 @@ class World:
         self.caller: Caller | None = None
         self.calm = self.over = False
         self.mailbox: list[str] = []
+        self.many: list[dict[str | bytes, str | None]] = []
         self.steps = 0
         self.faults: Counter[str] = Counter()
         self._heals: list[Callable[[], object]] = []
@@ -208,7 +210,12 @@ class World:
         self.processes.append(process)
         self.new_context(process)
         for user in range(self.settings.users):
-            User(process, f"p{number}u{user}", task=self.settings.tasks and user % 2 == 0)
+            self.new_user(process, task=self.settings.tasks and user % 2 == 0)
+
+    def new_user(self, process: Process, *, task: bool) -> None:
+        """Give a process one more user."""
+        User(process, f"{process.name}u{process.users}", task=task)
+        process.users += 1
 
     def new_context(self, process: Process) -> None:
         """Give a process a new context, which its users use from now on."""
@@ -290,9 +297,16 @@ class World:
         for process in self.processes:
             process.pause_when_sent(0.0)
         for delay_s in _COLLECTIONS_S:
-            self.scheduler.after(delay_s, self._collect)
+            self.scheduler.after(delay_s, self._drop)
 
-    def _collect(self) -> None:
+    def _drop(self) -> None:
+        """Forget the locks that users have left to others, and collect."""
+        for process in self.processes:
+            for locks in (*process.lent, process.left):
+                locks.clear()
+        self.collect()
+
+    def collect(self) -> None:
         """Collect what callers have forgotten: some locks are in cycles."""
         gc.collect()
         for process in self.processes:
