@@ -248,18 +248,24 @@ class Sock:
         self._resets = False
         self.closed = False
         self._room = wire.link.room
+        self.on_arrival: Callable[[], object] | None = None  # wakes a caller that waits for this socket
 
     # -- what the network does ---------------------------------------------------------------------------------------
 
     def arrive(self, data: bytes) -> None:
         if data and not self.closed:
             self._inbox += data
-            self.wire.link.process.poke()
+            self._wake()
+
+    def _wake(self) -> None:
+        self.wire.link.process.poke()
+        if self.on_arrival is not None:
+            self.on_arrival()
 
     def fail(self, error: Exception) -> None:
         if not self.closed:
             self._error = error
-            self.wire.link.process.poke()
+            self._wake()
 
     def ready(self) -> int:
         """Return what the socket is ready for, as in ``selectors``."""

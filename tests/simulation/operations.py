@@ -58,6 +58,20 @@ async def _in_block(user: User, lock: Any, holding: Holding, dice: Dice) -> None
     user.note("leaves the block with %s", lock.name)
 
 
+async def row(user: User, dice: Dice) -> None:
+    """Acquire and release a lock several times in a row, most often a free one: what the direct path is for."""
+    context, name = user.context, dice.pick(["q", "q", "x"])
+    for _ in range(1 + dice.below(6)):
+        holding = user.new_holding()
+        lock = context.lock(name, 3.0, on_lost=holding.on_lost)
+        with user.limited(f"acquire of {name!r}", 0.5):
+            granted = await user.do(lock.acquire(blocking_timeout=0.5))
+        if granted:
+            user.world.rules.holds(lock, holding, {})
+            await user.sleep(dice.pick([0.0, 0.0, 0.005, 0.15, 0.3]))
+            await user.release(lock)
+
+
 async def decorated(user: User, dice: Dice) -> None:
     """Call a function that holds a lock."""
     holding, terms, world = user.new_holding(), _terms(user, dice), user.world
@@ -324,6 +338,7 @@ async def redis_lock(user: User, dice: Dice) -> None:
 
 EVERYDAY = (
     block,
+    row,
     decorated,
     with_own_token,
     export_many,

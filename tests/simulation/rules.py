@@ -382,7 +382,8 @@ class Rules:
         active = self._active[process]
         for context in process.contexts:
             for host, engine in context.engines.items():
-                for lease in engine.held:
+                on_path = engine.direct.young() if engine.direct is not None else ()
+                for lease in (*engine.held, *on_path):
                     if lease not in active:
                         self._held(process, host, lease, local)
             if context.votes is not None:
@@ -540,6 +541,7 @@ class Rules:
         if lease is not None and _callback(lease) == holding.on_lost:  # else the caller had it already
             self._holdings.append((lease, holding, terms))
             holding.got.add(lease.name)
+            self.look(holding.process)  # the caller may have acquired it without the timer's thread
             if lease not in self._begun:
                 self.broken("S5", f"{lease.name!r} was granted, and was never held")
 

@@ -32,6 +32,7 @@ import wheel_lock.runtime.tokens
 import wheel_lock.sync.call
 import wheel_lock.sync.leader
 import wheel_lock.sync.primitives
+from tests.simulation import direct
 from tests.simulation.network import Poller
 from tests.simulation.processes import Gate, Master, Thread, Waker, current_thread
 from wheel_lock.runtime import backoff, tokens
@@ -164,6 +165,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (_package.redis_lock.base, "LockContext", SimpleNamespace(shared=lambda client: client.context)),
         (_package.sync.leader, "threading", threads),
         (_package.sync.leader, "time", SimpleNamespace(sleep=lambda seconds: world.process.sleep(seconds))),
+        *direct.replacements(world),
         *world.settings.constants,
     ]
 

@@ -23,7 +23,7 @@ import wheel_lock.locks.bulk
 import wheel_lock.net.connection
 import wheel_lock.net.node
 import wheel_lock.sync.call
-from tests.simulation import seams
+from tests.simulation import direct, seams
 from tests.simulation.faults import FAULTS, ONE_SERVER
 from tests.simulation.hosts import Host
 from tests.simulation.network import Link
@@ -81,6 +81,7 @@ class Settings:
     extends: bool = False
     forgets: bool = False
     tasks: bool = False
+    direct: bool = False
     piece: int = 0
     room: int = 0
     faults: tuple[str, ...] = ()
@@ -143,6 +144,9 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         "release_on_close": not dice.one_in(4),
     }
     dice = draw()
+    if dice.one_in(3):
+        settings.direct = True
+        settings.constants += direct.SMALL
     if dice.one_in(2):
         for module, name, values in _SMALL:
             if dice.one_in(4):
@@ -337,6 +341,7 @@ class World:
                     "swaps": len(engine.leases.swaps),
                     "waiting": engine.wait_queues.count,
                     "queues": len(engine.wait_queues),
+                    "on the direct path": engine.direct is not None and len(engine.direct.claim),
                     "busy": engine.busy and not engine.closed,
                     "overdue": len(list(engine.overdue_leases())),
                 }
