@@ -203,7 +203,15 @@ def collect(world: World, dice: Dice) -> None:
         world.collect()
 
 
-ONE_SERVER = ("tamper",)  # where each of several masters were tampered with, two might hold a lock
+def set_clock(world: World, dice: Dice) -> None:
+    """The clock of a server is set to another time. It promises nothing for the keys that are there."""
+    if dice.one_in(3):
+        host, ahead_s = _host(world, dice), dice.pick([1.5, 0.0, -0.7, 0.3])
+        world.scheduler.note("the clock of %s is %.1f s ahead now", host.name, ahead_s)
+        host.set_clock(ahead_s)
+
+
+ONE_SERVER = ("tamper", "set clock")  # where each of several masters were tampered with, two might hold a lock
 
 FAULTS: dict[str, Fault] = {
     "silence": silence,
@@ -221,4 +229,5 @@ FAULTS: dict[str, Fault] = {
     "interrupt": interrupt,
     "report": report,
     "collect": collect,
+    "set clock": set_clock,
 }

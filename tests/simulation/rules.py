@@ -175,6 +175,8 @@ class Rules:
         self._tampering = False
         self.tampered: set[bytes] = set()  # the names that a stranger has changed
         self.fair: tuple[bytes, ...] = ()
+        self.clocks_went_back = False
+        self.fences_lost = False
         self.candidates: list[tuple[Process, Any]] = []  # who stands, or has stood, for election
         self._parents: dict[bytes, float] = {}  # tokens of forked parents, and when they forked
 
@@ -640,6 +642,8 @@ class Rules:
     def _check_fences(self, name: bytes, beliefs: list[Belief]) -> None:
         fenced = [belief for belief in beliefs if belief.lease.fence is not None]
         fenced.sort(key=self._granted_at)
+        if self.clocks_went_back and self.fences_lost:
+            return  # a fence is the server's time if there is no greater one
         for earlier, later in itertools.pairwise(fenced):
             self.exercised["S3"] += 1
             before, after = earlier.lease.fence, later.lease.fence

@@ -282,6 +282,7 @@ class World:
             waiting = [caller.name for process in self.processes for caller in process.callers if not caller.done]
             waiting += [name for process in self.processes for name, task in process.tasks.items() if not task.done()]
             self.rules.broken("L1", f"of {waiting} some still wait {_PATIENCE_S} s after the last fault")
+        self._drop()
         scheduler.run(scheduler.now + _REST_S, broken)
         if not broken():
             self._check_what_is_left()
