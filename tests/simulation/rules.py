@@ -15,8 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.commands import ZSet
+from tests.simulation.operations import CALLERS_TOKEN
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.loss_events import LoopCallback
+from wheel_lock.engine.loss_events import HeldBack, LoopCallback
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import EXTENDING, Lease, State
 from wheel_lock.observe import LostEvent
@@ -75,6 +76,8 @@ RULES = {
     "copies": "a grant that waits for replicas is at so many of them",
     "limits": "an acquire ends by its caller's limit, and a lease by its own",
     "orphan": "a grant that nobody waits for is released at once, when nothing is wrong",
+    "leader": "there is one leader at a time",
+    "fork": "a forked child holds nothing, and sends nothing for what its parent holds",
     "left": "nothing is left in keys, requests and registries",
     "hot loop": "no thread turns for nothing",
     "internal failure": "no code of the library fails",
@@ -134,10 +137,19 @@ class Wait:
 
 @dataclass(eq=False)
 class Holding:
-    """What one acquire of a caller got: the losses that it was told of, by name."""
+    """What one acquire of a caller got, and the losses that it was told of, by name.
+
+    Attributes:
+        interrupted: Whether the acquire, or what came behind it, was interrupted.
+        stops: How often its process had been stopped before.
+    """
 
     process: Process
     told: Counter[str | bytes] = field(default_factory=Counter)
+    told_at: dict[str | bytes, float] = field(default_factory=dict)
+    got: set[str | bytes] = field(default_factory=set)
+    interrupted: bool = False
+    stops: int = 0
 
     def on_lost(self, event: LostEvent) -> None:
         self.process.world.rules.told(self, event)
@@ -160,6 +172,7 @@ class Rules:
         self._begun: set[Lease] = set()
         self._believed: set[bytes] = set()
         self._holdings: list[tuple[Lease, Holding, dict[str, Any]]] = []
+        self._all_told: dict[Holding, None] = {}
         self._released: dict[bytes, float] = {}
         self._of_majority: set[bytes] = set()
         self._handed_over: set[bytes] = set()
@@ -170,6 +183,10 @@ class Rules:
         self._tampering = False
         self.tampered: set[bytes] = set()  # the names that a stranger has changed
         self.fair: tuple[bytes, ...] = ()
+        self.clocks_went_back = False
+        self.fences_lost = False
+        self.candidates: list[tuple[Process, Any]] = []  # who stands, or has stood, for election
+        self._parents: dict[bytes, float] = {}  # tokens of forked parents, and when they forked
 
     @property
     def now(self) -> float:
@@ -317,7 +334,7 @@ class Rules:
         try:
             yield wait
         finally:
-            del self._waiters[wait]
+            self._waiters.pop(wait, None)
 
     def granted(self, wait: Wait) -> None:
         """A waiter got the lock, so those that came before it must have got it, or have given up."""
@@ -364,7 +381,7 @@ class Rules:
         """A token leaves its key: if nobody has ever believed in it, it was not there for long."""
         if self.trouble_until > span.start or span.tampered or token == b"stranger":
             return
-        if token in self._believed or token in self._handed_over:
+        if token in self._believed or token in self._handed_over or token.startswith(CALLERS_TOKEN):
             return
         self.exercised["orphan"] += 1
         if span.end > span.start + _ORPHAN_S:
@@ -398,6 +415,9 @@ class Rules:
             return
         releases = len(words) > 1 and words[1] in _RELEASES
         for word in words:
+            forked_at = self._parents.get(word)
+            if forked_at is not None and sent_at > forked_at + _SAME_S:
+                self.broken("fork", f"{_shown(words)} was sent for {word!r} of a parent")
             released_at = self._released.get(word)
             if releases and word in self._of_majority:
                 continue  # the release of a majority returns before that of the rest
@@ -412,7 +432,8 @@ class Rules:
         active = self._active[process]
         for context in process.contexts:
             for host, engine in context.engines.items():
-                for lease in engine.held:
+                on_path = engine.direct.young() if engine.direct is not None else ()
+                for lease in (*engine.held, *on_path):
                     if lease not in active:
                         self._held(process, host, lease, local)
             if context.votes is not None:
@@ -435,6 +456,8 @@ class Rules:
                     "%s: believes no more in %s with %s: %s %s",
                     *(process.name, belief.name, belief.token, lease.state.name, lease.loss),
                 )
+        if self.candidates:
+            self._check_leaders()
         for belief in self._ended[process][-_RECENT:]:
             if belief.lease.state <= EXTENDING and belief.lease.is_valid(local):
                 self.broken("S5", f"the lease of {belief.name!r} with {belief.token!r} came back")
@@ -498,6 +521,31 @@ class Rules:
             who = f"{belief.process.name} believes in {belief.name!r}"
             self.broken("S1", f"{who} until {belief.until:.4f}, a majority says {promised:.4f}")
 
+    def _check_leaders(self) -> None:
+        leaders = [
+            f"{process.name} until {process.clock.moment_of(lease.deadline):.4f}"
+            for process, candidate in self.candidates
+            if process.alive
+            and (leadership := candidate._leadership) is not None
+            and not leadership._given_up
+            and (lease := leadership._lock._own_or_latest()) is not None
+            and lease.key not in self.tampered
+            and lease.is_valid(process.clock.now())
+        ]
+        self.exercised["leader"] += bool(leaders)
+        if len(leaders) > 1:
+            self.broken("leader", f"there are several leaders: {leaders}")
+
+    def forked(self, process: Process) -> None:
+        """A process has forked: what follows is the child, which believes in nothing."""
+        self._parents.update(dict.fromkeys([belief.token for belief in self._active[process].values()], self.now))
+        self.died(process)
+        self._active[process] = {}
+        self._waiters = {wait: None for wait in self._waiters if wait.process is not process}
+        self._holdings = [entry for entry in self._holdings if entry[1].process is not process]
+        for holding in self._all_told:
+            holding.interrupted = holding.interrupted or holding.process is process
+
     def died(self, process: Process) -> None:
         """A process was killed: it believes no more."""
         for belief in self._active.pop(process, {}).values():
@@ -508,8 +556,10 @@ class Rules:
         """A holder was told of a loss."""
         process = holding.process
         self.exercised["S5"] += 1
+        self._all_told[holding] = None
         self._scheduler.note("%s: told of the loss of %s: %s", process.name, event.name, event.reason)
         holding.told[event.name] += 1
+        holding.told_at[event.name] = self.now
         if holding.told[event.name] > 1:
             self.broken("S5", f"the loss of {event.name!r} was told {holding.told[event.name]} times")
         # Who has begun to release, or has never been granted all that was asked for together, believes in nothing, so no
@@ -552,18 +602,15 @@ class Rules:
         lease = lock._own_or_latest()
         if lease is not None and _callback(lease) == holding.on_lost:  # else the caller had it already
             self._holdings.append((lease, holding, terms))
+            holding.got.add(lease.name)
+            self.look(holding.process)  # the caller may have acquired it without the timer's thread
             if lease not in self._begun:
                 self.broken("S5", f"{lease.name!r} was granted, and was never held")
 
-    def limit_kept(self, what: str, limit: float, took: float, ahead: int) -> None:
-        """An acquire with a limit has ended.
-
-        A try that waits for a connection takes at least half a second, even if less is left. So do those of ``ahead``
-        callers that may have come before.
-        """
-        late_s = _LATE_S * (ahead + 1)
+    def limit_kept(self, what: str, limit: float, took: float) -> None:
+        """A call with a limit has ended. A try that waits for a connection takes half a second, even if less is left."""
         self.exercised["limits"] += 1
-        if took > limit + late_s:
+        if took > limit + _LATE_S:
             self.broken("limits", f"{what} took {took:.3f} s, its limit was {limit:.3f} s")
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -584,6 +631,10 @@ class Rules:
             self._check_limits(lease, terms)
             if lease.state is State.LOST and holding.process.alive and not holding.told[lease.name]:
                 self.broken("S5", f"the loss of {lease.name!r} was not told")
+        for holding in self._all_told:
+            strange = [name for name in holding.told if name not in holding.got]
+            if strange and not holding.interrupted and holding.process.alive:
+                self.broken("S5", f"the loss of {strange} was told to a caller that never got it")
         by_name: dict[tuple[str, bytes], list[Belief]] = defaultdict(list)
         for belief in self._beliefs:
             by_name[belief.host, belief.name].append(belief)
@@ -666,6 +717,8 @@ class Rules:
     def _check_fences(self, name: bytes, beliefs: list[Belief]) -> None:
         fenced = [belief for belief in beliefs if belief.lease.fence is not None]
         fenced.sort(key=self._granted_at)
+        if self.clocks_went_back and self.fences_lost:
+            return  # a fence is the server's time if there is no greater one
         for earlier, later in itertools.pairwise(fenced):
             self.exercised["S3"] += 1
             before, after = earlier.lease.fence, later.lease.fence
@@ -682,6 +735,7 @@ class Rules:
 def _callback(lease: Lease) -> Any:
     """Return the callback that a caller has given for the loss of a lease."""
     on_lost = lease.on_lost
+    on_lost = on_lost.on_lost if isinstance(on_lost, HeldBack) else on_lost
     return on_lost.args[-1] if isinstance(on_lost, LoopCallback) else on_lost
 
 
