@@ -29,7 +29,7 @@ _SLOWEST_S = 0.03
 _EXTENSIONS = [
     text
     for script in (scripts.EXTEND, scripts.EXTEND_REENTRANT, scripts.EXTEND_HOLDER)
-    for form in (script.plain, script.flagged)
+    for form in (script.plain, script.flagged, script.sharded)
     for text in (form.sha1.encode(), form.source)
 ]
 
@@ -121,6 +121,9 @@ class Wire:
         self._arrives_at = [0.0, 0.0]
         self._held = [False, False]  # whether bytes are held back on this connection only
         self.over = False  # one of the ends has hung up, so nothing more is delivered to the process
+        self.unread: deque[tuple[list[bytes], float]] = deque()  # commands that have arrived, while it is blocked
+        self.blocked = False  # the server executes nothing of it until a WAIT has been answered
+        self.wrote = 0  # the last change that one of its commands has made
         self._cut_in: int | None = None  # bytes of replies until the connection breaks
 
     # -- from the process to the server ------------------------------------------------------------------------------
@@ -230,6 +233,7 @@ class Wire:
             dice = link.draw()
             if dice.one_in(2):
                 wait_s = dice.up_to(4.0)
+                link.process.world.rules.trouble(wait_s)  # an acquire among them may be granted to nobody
                 for data, sent_at in left:
                     if any(text in data for text in _EXTENSIONS):
                         continue  # only an extension may shorten, and a late one shortens what was promised since
@@ -254,6 +258,7 @@ class Sock:
         narrow = wire.link.is_narrow()
         self._piece = wire.link.piece if narrow else 0
         self._takes = self._room = wire.link.room if narrow else 0
+        self.on_ready: Callable[[], object] = process.poke
 
     # -- what the network does ---------------------------------------------------------------------------------------
 
@@ -261,13 +266,13 @@ class Sock:
         if data and not self.closed:
             self._inbox += data
             self.readable = True
-            self.wire.link.process.poke()
+            self.on_ready()
 
     def fail(self, error: Exception) -> None:
         if not self.closed:
             self._error = error
             self.readable = True
-            self.wire.link.process.poke()
+            self.on_ready()
 
     def ready(self, events: int) -> int:
         """Return for which of ``events`` the socket is ready, as in ``selectors``."""
@@ -371,7 +376,7 @@ class SimulatedConnection:
 
     def __init__(self, sock: Any, host: Host) -> None:
         self.sock = sock
-        self.capability = 1 if host.server.flagged else 0
+        self.capability = host.capability
         self.server: tuple[str | None, str] = (host.name, "6379")
         self.missing_rights: frozenset[str] = frozenset()
         self.keyed = False
@@ -381,6 +386,19 @@ class SimulatedConnection:
 
     def after_fork_in_child(self) -> None:
         self.sock.detach()
+
+
+def reach(link: Link, timeout_s: float) -> None:
+    """Let the time pass that an attempt to connect takes. Raises what the attempt raises."""
+    process, left_s = link.process, timeout_s
+    process.sleep(3 * link.delay_s())
+    while link.silent and not link.refuses:
+        if left_s <= 0:
+            raise TimeoutError("no answer to an attempt to connect")
+        process.sleep(0.05)
+        left_s -= 0.05
+    if link.refuses or not link.host.alive:
+        raise ConnectionRefusedError("nobody listens")
 
 
 class SimulatedConnector:
@@ -404,16 +422,7 @@ class SimulatedConnector:
 
     def connect(self, timeout_s: float) -> SimulatedConnection:
         link = self._link
-        callers = link.process
-        left_s = timeout_s
-        callers.sleep(3 * link.delay_s())
-        while link.silent and not link.refuses:
-            if left_s <= 0:
-                raise TimeoutError("no answer to an attempt to connect")
-            callers.sleep(0.05)
-            left_s -= 0.05
-        if link.refuses or not link.host.alive:
-            raise ConnectionRefusedError("nobody listens")
+        reach(link, timeout_s)
         link.host.greet(self._runs_scripts)
         self._on_connected(link.host)
         return SimulatedConnection(link.connect(), link.host)
