@@ -308,7 +308,7 @@ class World:
         self._calm_down()
         scheduler.run(scheduler.now + _PATIENCE_S, lambda: broken() or self._all_done())
         if not broken() and not self._all_done():
-            waiting = [caller.name for process in self.processes for caller in process.callers if not caller.done]
+            waiting = [caller.name for process in self.processes for caller in process.callers]
             waiting += [name for process in self.processes for name, task in process.tasks.items() if not task.done()]
             self.rules.broken("L1", f"of {waiting} some still wait {_PATIENCE_S} s after the last fault")
         self._drop()
