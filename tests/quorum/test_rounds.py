@@ -111,6 +111,17 @@ def test_a_round_ends_whose_votes_have_expired_when_its_last_answer_is_read(rig:
     assert future.done
 
 
+def test_a_standstill_of_the_process_is_no_reason_for_a_long_pause(rig: QuorumRig) -> None:
+    future = rig.begin(rig.lease(1.0))
+    for server in rig.servers:
+        server.one("SET")
+        server.say(NIL)
+    rig.jump(60.0)  # the replies are read behind it
+    assert not future.done
+    rig.go_on(1.0, 0, 1, 2)
+    assert future.result()
+
+
 def test_a_node_that_is_another_one_too_is_looked_at_with_pauses(rig: QuorumRig) -> None:
     future = waiting(rig, limit=10.0)
     doubled: Any = rig.engine.engines[0].connector

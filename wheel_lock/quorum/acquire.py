@@ -310,7 +310,9 @@ class QuorumWaiter(WheelEntry):
         if error is not None:
             self.fail(error)
             return
-        pause_s = max(options.retry_every_s or _RETRY_S, _PAUSE_ROUNDS * (now - began_at)) * JITTER.uniform(0.5, 1.5)
+        # What exceeds the time that nodes have to answer is a standstill of this process: the next round will be shorter.
+        round_s = min(now - began_at, engine.limit_s(options.timeout_s), engine.options.response_timeout_s)
+        pause_s = max(options.retry_every_s or _RETRY_S, _PAUSE_ROUNDS * round_s) * JITTER.uniform(0.5, 1.5)
         if self._rounds == 1 and self._until is None and options.max_attempts is None:
             engine.leases.refuse_endless(self._lease.owner, [self._lease.key], self._refused_endless)
         # The pause is shortened such that the last round begins at the time limit.
