@@ -20,6 +20,7 @@ from wheel_lock.engine.loss_events import LoopCallback
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import EXTENDING, Lease, State
 from wheel_lock.observe import LostEvent
+from wheel_lock.options import lock_name
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import queue_keys
 from wheel_lock.protocol.scripts import Script
@@ -41,6 +42,7 @@ _HEARD_S = 0.15  # in which a caller hears of its result
 # The types whose waiters of one process are a queue. (So are those of reentrant locks; but who holds one does not wait.)
 _IN_LINE = ("exclusive", "fenced")
 _RECOVERY_S = 2.0
+_LONGEST_S = 4.0  # for which the effects of a trouble may last: a timeout and more
 _RECENT = 8  # leases that have ended, of which each look sees whether one has come back
 
 
@@ -73,6 +75,8 @@ RULES = {
     "expiry": "no key is without an expiry",
     "limits": "an acquire ends by its caller's limit, and a lease by its own",
     "orphan": "a grant that nobody waits for is released at once, when nothing is wrong",
+    "kept": "no lease is lost without a cause",
+    "released": "a release that returns has released",
     "left": "nothing is left in keys, requests and registries",
     "hot loop": "no thread turns for nothing",
     "internal failure": "no code of the library fails",
@@ -90,12 +94,14 @@ class Span:
 
     Attributes:
         promised: Until when it said so, which is later than ``end`` if a stranger took the key away.
+        released: Whether it ended by a command about the token.
     """
 
     start: float
     end: float
     promised: float
     tampered: bool = False
+    released: bool = False
 
 
 @dataclass(eq=False)
@@ -213,8 +219,8 @@ class Rules:
             end = there.get(token)
             if span.end <= now or end is None:
                 if span.end > now + _SAME_S:
-                    self._touched(words, key, token, tampering)
-                    span.end, span.tampered = now, tampering
+                    self._touched(words, key, token)
+                    span.end, span.tampered, span.released = now, tampering, token in words
                     if not tampering:
                         self._shortened(host, key, token, now)
                     released = released or token in words
@@ -224,7 +230,7 @@ class Rules:
                 if end < span.end or not isinstance(
                     host.server.data[key], ZSet
                 ):  # whose members share the key's expiry
-                    self._touched(words, key, token, tampering)
+                    self._touched(words, key, token)
                 self._scheduler.note("%s: %s of %s now lasts until %.3f", host.name, key, token, end)
                 span.end, span.tampered = end, span.tampered or tampering
                 shorter, span.promised = end < span.promised, max(span.promised, end) if tampering else end
@@ -307,9 +313,9 @@ class Rules:
             }
         return dict.fromkeys(value, end)
 
-    def _touched(self, words: list[bytes], key: bytes, token: bytes, tampering: bool) -> None:
+    def _touched(self, words: list[bytes], key: bytes, token: bytes) -> None:
         self.exercised["S4"] += 1
-        if not tampering and token not in words:
+        if not self._tampering and token not in words:
             self.broken("S4", f"{_shown(words)} changed {key!r}, which belongs to {token!r}")
 
     def _check_orphan(self, host: Host, key: bytes, token: bytes, span: Span) -> None:
@@ -444,10 +450,25 @@ class Rules:
             belief.open = False
             belief.until = min(belief.until, self.now)
 
+    @property
+    def _is_well(self) -> bool:
+        """Whether nothing has been wrong for a while."""
+        return self.trouble_until < self.now - _LONGEST_S
+
+    def _check_cause(self, process: Process, event: LostEvent) -> None:
+        """A lease was lost: for a reason that is true."""
+        name = lock_name(event.name, b"")
+        if not self._is_well or process.world.settings.slow_processes or name in self.tampered:
+            return
+        self.exercised["kept"] += 1
+        if event.reason in (LossReason.NOT_CONFIRMED, LossReason.KEY_GONE, LossReason.TAKEN):
+            self.broken("kept", f"{event.name!r} was lost ({event.reason}), and nothing was wrong")
+
     def told(self, holding: Holding, event: LostEvent) -> None:
         """A holder was told of a loss."""
         process = holding.process
         self.exercised["S5"] += 1
+        self._check_cause(process, event)
         self._scheduler.note("%s: told of the loss of %s: %s", process.name, event.name, event.reason)
         holding.told[event.name] += 1
         if holding.told[event.name] > 1:
@@ -486,6 +507,12 @@ class Rules:
         self._released[lease.token] = self.now
         if isinstance(lease, QuorumLease):
             self._of_majority.add(lease.token)
+            return
+        self.exercised["released"] += 1
+        for (_, key, token), spans in self._spans.items():
+            # Without its reply a release is repeated, and believes that it was the first try which found the lock.
+            if token == lease.token and not spans[-1].released and (spans[-1].end > self.now or self._is_well):
+                self.broken("released", f"{key!r} was released, and its key was still there, or had gone before")
 
     def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
         """A caller has got a lock, on these terms."""

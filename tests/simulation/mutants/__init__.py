@@ -1,0 +1,1 @@
+"""Mistakes that the simulation must find: some by hand, most by operators."""
