@@ -219,13 +219,14 @@ def main() -> int:
     parser.add_argument("--operators", type=int, default=0, metavar="COUNT", help="that many by operators, too")
     parser.add_argument("--seed", type=int, default=24, help="chooses which")
     parser.add_argument("--histories", type=int, default=_SEEDS, help="how many are watched")
+    parser.add_argument("--results", type=Path, default=_BUILD / "mutants.json", help="where what is known is kept")
     parser.add_argument("--again", action="store_true", help="try survivors once more")
     arguments = parser.parse_args()
     mutants = [*BY_HAND, *OLD_BUGS, *chosen(PACKAGE, arguments.seed, arguments.operators)]
     words = arguments.words
     wanted = [mutant for mutant in mutants if not words or any(word in mutant.name for word in words)]
     reach, reasons = watch(arguments.histories), known_survivors()
-    kept = _BUILD / "mutants.json"
+    kept = arguments.results
     known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     if known.get("code") != _digest():
         known = {"code": _digest(), "verdicts": {}}

@@ -400,8 +400,8 @@ OLD_BUGS = tuple(
         (
             "a standstill makes a long pause between rounds",
             "quorum/acquire.py",
-            "round_s = min(now - began_at, engine.limit_s(options.timeout_s), engine.options.response_timeout_s)",
-            "round_s = now - began_at",
+            "rounds_s = min(_PAUSE_ROUNDS * (now - began_at), engine.options.fallback_s)",
+            "rounds_s = _PAUSE_ROUNDS * (now - began_at)",
         ),
         (
             "a grant that meets a refused lease is forgotten",
