@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -194,7 +194,8 @@ def trial(mutant: Mutant, stage: Stage, reach: Reach, original: Stage, cpu_s: fl
     by_operator = mutant.operator not in ("by hand", "old bug")
     if seeds and not by_operator:
         seeds += range(_FURTHER, _FURTHER + 100)
-    verdict: Verdict = {"path": mutant.path, "operator": mutant.operator, "reached": len(seeds)}
+    verdict: Verdict = {"path": mutant.path, "operator": mutant.operator}
+    verdict["reached"] = bool(seeds or tests)
     stage.plant(mutant)
     try:
         said = stage.histories(seeds, cpu_s) if seeds else {"seed": None, "histories": 0}
@@ -253,13 +254,16 @@ def main() -> int:
             stages.put(stage)
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        for number, (mutant, verdict) in enumerate(zip(todo, pool.map(attempt, todo), strict=True), start=1):
+        attempts = {pool.submit(attempt, mutant): mutant for mutant in todo}
+        for number, done in enumerate(as_completed(attempts), start=1):
+            mutant, verdict = attempts[done], done.result()
             verdicts[mutant.name] = verdict
             kept.write_text(json.dumps(known, indent=1))
             by = verdict.get("rule") or verdict.get("test") or ""
             shown = {"simulation": "found   ", "tests": "by tests"}.get(verdict["found"], "SURVIVED")
             print(f"{number:4}/{len(todo)} {shown} {verdict['took_s']:5.1f} s  {mutant.name}", flush=True)
-            print(f"          {by}: {verdict.get('text', '')}"[:160] if by else "", flush=True)
+            if by:
+                print(f"          {by}: {verdict.get('text', '')}"[:160], flush=True)
     left = summary(wanted, verdicts, reasons)
     kept.write_text(json.dumps(known, indent=1))
     return left
@@ -269,8 +273,8 @@ def summary(wanted: list[Mutant], verdicts: dict[str, Verdict], reasons: dict[st
     """Print how many are found, by how they were made, and by folder; return how many by hand are not."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for mutant in wanted:
-        verdict = verdicts.get(mutant.name, {"found": None})
-        kind, reason = reasons.get(mutant.key, ("survived", ""))
+        verdict = verdicts.get(mutant.name, {"found": None, "reached": True})
+        kind, reason = reasons.get(mutant.key, ("survived" if verdict["reached"] else "unreached", ""))
         found = verdict["found"] or ("equivalent" if kind == "equivalent" else "survived")
         verdict |= {"key": mutant.key, "outcome": found, "kind": kind, "reason": reason}
         folder = str(Path(mutant.path).parent) if "/" in mutant.path else mutant.path

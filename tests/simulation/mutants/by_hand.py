@@ -329,7 +329,7 @@ BY_HAND = tuple(
             "            pass\n",
         ),
         (
-            "the subscription is confirmed behind the last try",
+            "no try follows the confirmation of a subscription",
             "engine/waiting/wait_queue.py",
             "            self._heed(self._try)\n",
             "            pass\n",
@@ -341,7 +341,7 @@ BY_HAND = tuple(
             "            pass",
         ),
         (
-            "a release that follows from a release in the same process is renewed on",
+            "a lease is renewed on while it is released",
             "engine/leases.py",
             "            group.renewer.untrack(lease)\n            lease.transition(event)",
             "            lease.transition(event)",
@@ -359,7 +359,7 @@ BY_HAND = tuple(
             "return now < self.deadline and self.group.alive",
         ),
         (
-            "a first renewal comes after nine tenths of the interval's three",
+            "the first renewal comes after three intervals",
             "engine/renewal/renewer.py",
             "        tick = self.timer.scale.floor(sent_at) + group.interval_ticks\n",
             "        tick = self.timer.scale.floor(sent_at) + 3 * group.interval_ticks\n",
