@@ -152,7 +152,7 @@ class Rules:
         self.failure: BaseException | None = None
         self._spans: dict[tuple[str, bytes, bytes], list[Span]] = defaultdict(list)
         self._known: dict[tuple[str, bytes], dict[bytes, Span]] = defaultdict(dict)
-        self._queues: dict[tuple[str, bytes], list[tuple[bytes, float]]] = {}
+        self._queues: dict[tuple[str, bytes], dict[bytes, float]] = {}
         self._active: dict[Process, dict[Lease, Belief]] = defaultdict(dict)
         self._ended: dict[Process, list[Belief]] = defaultdict(list)
         self._beliefs: list[Belief] = []
@@ -199,7 +199,9 @@ class Rules:
             else:
                 self._lock_changed(host, key, words, tampering)
         for name in self.fair:
-            self._queues[host.name, name] = _queue(host, name)
+            # In the order in which they came, whatever places the server gives them.
+            came, queue = self._queues.get((host.name, name), {}), dict(_queue(host, name))
+            self._queues[host.name, name] = {waiter: queue[waiter] for waiter in (*came, *queue) if waiter in queue}
 
     def _companion_changed(self, host: Host, key: bytes) -> None:
         data = host.server.data
@@ -343,7 +345,7 @@ class Rules:
         now_ms = host.server.now_ms
         if not queue or self._tampering:
             return
-        alive = [waiter for waiter, expiry in queue if expiry > now_ms]
+        alive = [waiter for waiter, expiry in queue.items() if expiry > now_ms]
         if alive:
             self.exercised["fair"] += 1
             me = token[:-TOKEN_CHARACTERS]
