@@ -58,8 +58,8 @@ def begin(body: Callable[..., object], *arguments: object) -> None:
     """Call ``body(*arguments)``: the first function of each thread that ``start_new_thread`` starts.
 
     An exception that was aimed at the thread which started this one does not end it. Until a new thread runs, CPython 3.11
-    knows it by the number of that thread, and ``PyThreadState_SetAsyncExc`` may choose the wrong one of the two. What it has
-    set is raised behind the first call of a C function: here.
+    knows it by the number of that thread, and ``PyThreadState_SetAsyncExc`` may choose the wrong one. What it has set is
+    raised behind the first call of a C function: here.
     """
     try:
         get_ident()
