@@ -1,7 +1,7 @@
-"""All runs of a scene with up to two forced switches, or a sample of them, drawn by seed; then runs with many switches.
+"""All runs of a scene with one forced switch, all with two, and runs with many; where they are too many a sample.
 
-``THREADS_RUNS`` says how many of each, and ``THREADS_SEED`` which: a scene that all runs are made of has more of them than
-a check has time for. A run that fails prints its schedule, which ``THREADS_SCHEDULE`` repeats.
+``THREADS_RUNS`` says how many of each kind, and ``THREADS_SEED`` which. A run that fails prints its schedule, which
+``THREADS_SCHEDULE`` repeats.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.backend import without_collection
 from tests.threads_.scheduler import Schedule, Stage
 from tests.threads_.seams import seams
 
-SAMPLE = int(os.environ.get("THREADS_RUNS", "400"))
+SAMPLE = int(os.environ.get("THREADS_RUNS", "200"))
 SEED = int(os.environ.get("THREADS_SEED", "1"))
 SCHEDULE = os.environ.get("THREADS_SCHEDULE", "")
 
@@ -36,6 +36,9 @@ def play(scene: Scene, schedule: Schedule, *modules: ModuleType, everywhere: boo
         exact = schedule._replace(switches=tuple(stage.switched), dice=-1)
         error.add_note("\n".join([f"THREADS_SCHEDULE='{exact!r}' repeats it:", *stage.story]))
         raise
+    finally:
+        for call in stage.at_end:
+            call()
     return stage
 
 
@@ -52,18 +55,19 @@ def explore(scene: Scene, *modules: ModuleType, threads: int = 2) -> int:
         more = itertools.product(stage.open, range(1, threads))
         return [schedule._replace(switches=(*schedule.switches, switch)) for switch in more]
 
+    def sample(all_of_them: list[Schedule], most: int) -> list[Schedule]:
+        return all_of_them if len(all_of_them) <= most else luck.sample(all_of_them, most)
+
+    luck = random.Random(SEED)
     if SCHEDULE:
         made(eval(SCHEDULE, {"Schedule": Schedule}))
         return runs
-    luck = random.Random(SEED)
     with without_collection():  # finalisers of other tests' objects are no part of it
         plain = [Schedule(first) for first in range(threads)]
-        once = [each for schedule in plain for each in with_one_more(made(schedule), schedule)]
-        # Of each of these, as many with a second switch as leaves the sample in all.
-        share = max(SAMPLE // max(len(once), 1), 1)
-        for schedule in once:
-            twice = with_one_more(made(schedule), schedule)
-            for each in twice if len(twice) <= share else luck.sample(twice, share):
+        once = sample([each for schedule in plain for each in with_one_more(made(schedule), schedule)], SAMPLE)
+        for number, schedule in enumerate(once):
+            share = SAMPLE * (number + 1) // len(once) - SAMPLE * number // len(once)
+            for each in sample(with_one_more(made(schedule), schedule), share):
                 made(each)
         for number in range(SAMPLE // 2):
             made(Schedule(number % threads, dice=SEED * 1_000_000 + number))

@@ -11,7 +11,7 @@ import dis
 import math
 import random
 import sys
-from _thread import allocate_lock, start_new_thread
+from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
@@ -64,6 +64,7 @@ class Actor:
         self.ready: Callable[[], bool] | None = None  # what it waits for
         self.until = math.inf
         self.done = False
+        self.ident: int | None = None
         self.places = 0  # at which it could have been struck
         self.calls = 0
         self.before: tuple[FrameType | None, str, int] = (None, "", 0)  # its latest instruction: frame, name, calls
@@ -89,6 +90,8 @@ class Stage:
         open: Those of them at which another thread could have gone on, behind the last switch of the schedule.
         story: The forced switches, and the strike.
         errors: With which threads have ended.
+        struck: Whether the exception has struck.
+        at_end: What is called when all is over.
     """
 
     def __init__(self, schedule: Schedule, modules: tuple[ModuleType, ...], *, everywhere: bool = False) -> None:
@@ -99,6 +102,7 @@ class Stage:
         self.switched: list[tuple[int, int]] = []
         self.errors: list[BaseException] = []
         self.struck = False
+        self.at_end: list[Callable[[], object]] = []
         self._files = {str(module.__file__) for module in modules}
         self._schedule = schedule
         self._switches = dict(schedule.switches)
@@ -136,6 +140,11 @@ class Stage:
         me.ready = None
         return ready()
 
+    def offer(self) -> None:
+        """Be a point, on a thread of the run: for what stands for the system."""
+        if self.current is not None:
+            self._point(self.current, sys._getframe(1))
+
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
         self.wait(lambda: False, max(seconds, 1e-6))
@@ -147,6 +156,7 @@ class Stage:
         return self.current
 
     def _live(self, actor: Actor) -> None:
+        actor.ident = get_ident()
         actor.turn.acquire()
         try:
             if not self._abandoned:
@@ -251,7 +261,7 @@ def _is_checked(before: tuple[FrameType | None, str, int], frame: FrameType, cal
 
 
 def _where(frame: FrameType) -> str:
-    name = _instructions(frame.f_code)[frame.f_lasti][0]
+    name, _ = _instructions(frame.f_code).get(frame.f_lasti, ("CALL", True))
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_qualname}, {name}"
 
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 import queue
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-import wheel_lock.runtime.greenlets
+import wheel_lock.engine.direct.path
 import wheel_lock.runtime.loop
 import wheel_lock.runtime.notifier
+import wheel_lock.runtime.slow_calls
 import wheel_lock.runtime.sole_thread
-import wheel_lock.runtime.timer
-import wheel_lock.runtime.watchdog
 import wheel_lock.sync.call
-from tests.threads_.scheduler import Stage
+from tests.threads_.scheduler import Actor, Stage
 from wheel_lock.runtime import native
+from wheel_lock.runtime.notifier import NOTIFIER, Notifier
+from wheel_lock.runtime.timer import HashedWheelTimer
 
 _package = wheel_lock
 
@@ -92,22 +95,69 @@ class Waker:
 
 
 class Poller:
-    """Watches nothing but its waker."""
+    """Watches sockets that say themselves whether they are ``readable``."""
 
     meanings: dict[int, int] = {}
 
     def __init__(self, stage: Stage, waker: Waker) -> None:
         self._stage = stage
         self._waker = waker
+        self._socks: dict[int, Any] = {}
         self.watched: dict[int, Any] = {}
 
     def poll(self, timeout_s: float | None) -> list[tuple[int, int]]:
         if timeout_s != 0.0:
-            self._stage.wait(lambda: self._waker.woken, math.inf if timeout_s is None else timeout_s)
+            self._stage.wait(lambda: self._waker.woken or self._ready(), math.inf if timeout_s is None else timeout_s)
         self._waker.woken = False
-        return []
+        return [(sock.fileno(), 1) for sock in self._ready()]
+
+    def _ready(self) -> list[Any]:
+        return [sock for sock in self._socks.values() if sock.readable]
+
+    def watch(self, sock: Any, events: int, watch: Any) -> None:
+        self._socks[sock.fileno()] = sock
+        self.watched[sock.fileno()] = watch
+
+    def unwatch(self, sock: Any) -> None:
+        self._socks.pop(sock.fileno(), None)
+        self.watched.pop(sock.fileno(), None)
 
     def close(self) -> None: ...
+
+
+def timer_on(stage: Stage) -> HashedWheelTimer:
+    """Return a timer that is turned by a thread of the run, and looks as if it had a thread of its own."""
+    timer = HashedWheelTimer(clock=Clock(stage), slots=8)
+    timer._sole[None] = thread = Thread(stage, timer.turn)
+    stage.at_end.append(partial(_end, timer))
+    return timer
+
+
+def _end(timer: HashedWheelTimer) -> None:
+    timer.stopped = True
+    timer._sole.end()
+
+
+class Thread:
+    """A thread that joins the run when it is started."""
+
+    def __init__(self, stage: Stage, body: Callable[[], object]) -> None:
+        self._stage = stage
+        self._body = body
+        self._actor: Actor | None = None
+
+    @property
+    def ident(self) -> int | None:
+        return None if self._actor is None else self._actor.ident
+
+    def start(self) -> None:
+        self._actor = self._stage.actor(self._body)
+
+    def is_alive(self) -> bool:
+        return self._actor is not None and not self._actor.done
+
+    def join(self, timeout: float | None = None) -> None:
+        self._stage.wait(lambda: not self.is_alive(), math.inf if timeout is None else timeout)
 
 
 class Clock:
@@ -125,30 +175,38 @@ class Clock:
     def attach(self, loop: object) -> None: ...
 
 
+_NOTIFYING = [
+    module
+    for name, module in list(sys.modules.items())
+    if name.startswith("wheel_lock.") and getattr(module, "NOTIFIER", None) is NOTIFIER
+]
+
+
 @contextmanager
 def seams(stage: Stage) -> Iterator[None]:
     """Have the real code wait by means of ``stage``, in a ``with``."""
     time = SimpleNamespace(monotonic=lambda: stage.now, time=lambda: stage.now)
+    runtime, call = _package.runtime, _package.sync.call
 
     def start_new_thread(body: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         stage.actor(lambda: body(*arguments))
 
-    clocked: tuple[ModuleType, ...] = (
-        _package.runtime.loop,
-        _package.runtime.timer,
-        _package.runtime.notifier,
-    )
     with pytest.MonkeyPatch.context() as patch:
-        for module in clocked:
-            patch.setattr(module, "time", time)
-        for where in (_package.runtime.sole_thread, _package.runtime.watchdog, _package.sync.call):
-            if hasattr(where, "monotonic"):
-                patch.setattr(where, "monotonic", time.monotonic)
-        patch.setattr(native, "start_new_thread", start_new_thread)
-        patch.setattr(native, "sleep", stage.sleep)
-        patch.setattr(native, "SimpleQueue", lambda: Calls(stage))
-        patch.setattr(_package.runtime.loop, "new_waker", Waker)
-        patch.setattr(_package.runtime.loop, "new_poller", lambda waker: Poller(stage, waker))
-        for module in (_package.sync.call, _package.runtime.notifier):
-            patch.setattr(module, "new_gate", lambda: Gate(stage))
+
+        def put(name: str, value: object, *modules: ModuleType) -> None:
+            for module in modules:
+                patch.setattr(module, name, value)
+
+        put("time", time, runtime.loop, runtime.timer, runtime.notifier, runtime.slow_calls)
+        put("monotonic", time.monotonic, runtime.sole_thread, call)
+        put("sleep", stage.sleep, native, _package.engine.direct.path)
+        put("start_new_thread", start_new_thread, native)
+        put("SimpleQueue", lambda: Calls(stage), native)
+        put("new_thread", lambda body, name: Thread(stage, body), runtime.loop, runtime.notifier)
+        put("new_waker", Waker, runtime.loop)
+        put("new_poller", lambda waker: Poller(stage, waker), runtime.loop)
+        put("new_gate", lambda: Gate(stage), runtime.notifier, call)
+        notifier = Notifier()
+        put("NOTIFIER", notifier, *_NOTIFYING)
+        put("_REPORTS", notifier, runtime.slow_calls)
         yield

@@ -9,9 +9,8 @@ import pytest
 
 from tests.threads_.runs import explore
 from tests.threads_.scheduler import Stage
-from tests.threads_.seams import Clock
+from tests.threads_.seams import timer_on
 from wheel_lock.runtime import loop
-from wheel_lock.runtime.timer import HashedWheelTimer
 
 POSTERS = {"one": 1, "two": 2}
 
@@ -19,8 +18,7 @@ POSTERS = {"one": 1, "two": 2}
 @pytest.mark.parametrize("posters", POSTERS.values(), ids=POSTERS)
 def test_no_message_is_left_unread(posters: int) -> None:
     def scene(stage: Stage) -> Callable[[], object]:
-        timer = HashedWheelTimer(clock=Clock(stage))
-        timer._sole[None] = None  # type: ignore[assignment]
+        timer = timer_on(stage)
         read: list[int] = []
         everything = [(poster, number) for poster in range(posters) for number in range(2)]
 
@@ -38,7 +36,6 @@ def test_no_message_is_left_unread(posters: int) -> None:
 
         def check() -> None:
             assert sorted(read) == everything
-            timer._sole.end()
 
         return check
 
