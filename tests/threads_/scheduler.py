@@ -92,6 +92,7 @@ class Stage:
         errors: With which threads have ended.
         struck: Whether the exception has struck.
         at_end: What is called when all is over.
+        quiet: Set while there are to be no points, nor strikes: for what comes before the scene.
     """
 
     def __init__(self, schedule: Schedule, modules: tuple[ModuleType, ...], *, everywhere: bool = False) -> None:
@@ -102,6 +103,7 @@ class Stage:
         self.switched: list[tuple[int, int]] = []
         self.errors: list[BaseException] = []
         self.struck = False
+        self.quiet = False
         self.at_end: list[Callable[[], object]] = []
         self._files = {str(module.__file__) for module in modules}
         self._schedule = schedule
@@ -142,7 +144,7 @@ class Stage:
 
     def offer(self) -> None:
         """Be a point, on a thread of the run: for what stands for the system."""
-        if self.current is not None:
+        if self.current is not None and not self.quiet:
             self._point(self.current, sys._getframe(1))
 
     def sleep(self, seconds: float) -> None:
@@ -185,7 +187,7 @@ class Stage:
         return actor.trace
 
     def _traced(self, actor: Actor, frame: FrameType, event: str) -> Any:
-        if event == "opcode":
+        if event == "opcode" and not self.quiet:
             name, shared = _instructions(frame.f_code)[frame.f_lasti]
             if shared:
                 self._point(actor, frame)

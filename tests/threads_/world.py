@@ -13,7 +13,7 @@ import hiredis
 from tests.engine.rig import FINE, NIL, OK, Launch, array, integer, read_command
 from tests.threads_.scheduler import Stage
 from tests.threads_.seams import timer_on
-from wheel_lock import LockContext
+from wheel_lock import Lock, LockContext, LockTimeout
 from wheel_lock.engine.direct.connection import NoReply, NotSent, _parsed
 from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.engine.engine import Engine
@@ -31,9 +31,11 @@ class Server:
     Attributes:
         keys: The token of each name that is taken.
         released: Tokens of which a release has returned: nothing may be sent for them.
+        silent: Set while replies do not arrive.
     """
 
     def __init__(self) -> None:
+        self.silent = False
         self.keys: dict[bytes, bytes] = {}
         self.released: set[bytes] = set()
 
@@ -73,7 +75,7 @@ class _Sock:
 
     @property
     def readable(self) -> bool:
-        return bool(self._replies)
+        return bool(self._replies) and not self._server.silent
 
     def fileno(self) -> int:
         return self._fd
@@ -85,7 +87,7 @@ class _Sock:
         return len(data)
 
     def recv(self, most: int) -> bytes:
-        if not self._replies:
+        if not self.readable:
             raise BlockingIOError
         data, self._replies = self._replies[:most], self._replies[most:]
         return data
@@ -151,7 +153,7 @@ class _Direct:
 class Context(LockContext):
     """A context on the server in memory, whose direct path is open."""
 
-    def __init__(self, stage: Stage, *, settles: bool = False, **options: Any) -> None:
+    def __init__(self, stage: Stage, *, settles: bool = False, direct: bool = True, **options: Any) -> None:
         self._settles = settles  # runs on until nothing is due any more
         self.stage = stage
         self.server = Server()
@@ -163,8 +165,10 @@ class Context(LockContext):
         for _ in range(3):
             timer.turn()
         assert node.ready
-        self.direct = engine.direct = DirectPath(engine.leases, engine.wait_queues, engine.router.renewer)
+        self.direct = DirectPath(engine.leases, engine.wait_queues, engine.router.renewer)
         self.direct._connection = _Direct(stage, self.server, node.pipeline)  # type: ignore[assignment]
+        if direct:
+            engine.direct = self.direct
         self._callers = 0
 
     def begin(self, *callers: Callable[[], object]) -> None:
@@ -188,10 +192,17 @@ class Context(LockContext):
             self._callers -= 1
             self.timer.wake()
 
-    def pair(self, name: str = NAME) -> None:
+    def pair(self, name: str = NAME, *, may_fail: bool = False) -> None:
         """Acquire and release a lock, and look at it in between."""
         lock = self.lock(name)
-        assert lock.acquire()
+        try:
+            assert lock.acquire()
+            self._believe_and_release(lock, name)
+        except LockTimeout:
+            if not may_fail:
+                raise
+
+    def _believe_and_release(self, lock: Lock, name: str) -> None:
         token = lock.token
         assert token is not None
         assert self.server.keys[name.encode()] == token, "believed, and not held"
