@@ -18,6 +18,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
 _MOST_POINTS = 50_000  # more are a loop without end
+_SYSTEM = str(Path(__file__).with_name("seams.py"))  # what stands for functions in C
 _FORCED = 0.04  # the share of points at which a run with many switches switches
 
 # Instructions that touch nothing but the frame they are in. All others may touch what threads share.
@@ -127,7 +128,7 @@ class Stage:
     def run(self) -> None:
         """Let the threads run to their ends; raise what one of them did not catch."""
         self._over.acquire()
-        self.current = first = self._actors[self._schedule.first]
+        self.current = first = self._actors[self._schedule.first % len(self._actors)]
         first.turn.release()
         self._over.acquire()
         if self.errors:
@@ -178,6 +179,8 @@ class Stage:
     # -- points ------------------------------------------------------------------------------------------------------
 
     def _called(self, actor: Actor, frame: FrameType) -> Any:
+        if frame.f_code.co_filename == _SYSTEM:
+            return None
         actor.calls += 1
         if frame.f_code.co_filename not in self._files:
             return None
@@ -207,11 +210,11 @@ class Stage:
             raise Abandoned
         ring = self._actors[me.number + 1 :] + self._actors[: me.number]
         ahead = self._switches.get(number, 0)
-        if self._dice is not None and self._dice.random() < _FORCED:
+        if ring and self._dice is not None and self._dice.random() < _FORCED:
             ahead = self._dice.randint(1, len(ring))
         elif number > self._last and any(actor.runnable for actor in ring):
             self.open.append(number)
-        if ahead and ring[ahead - 1].runnable:
+        if 0 < ahead <= len(ring) and ring[ahead - 1].runnable:
             self.switched.append((number, ahead))
             self.story.append(f"{number}: {me.number} stops before {_where(frame)}, {ring[ahead - 1].number} goes on")
             self._hand_over(me, ring[ahead - 1])

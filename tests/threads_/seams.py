@@ -1,4 +1,4 @@
-"""What waits, for the threads of a run: locks, gates, queues, pollers, time. A thread that would wait gives the turn away."""
+"""What waits: locks, gates, queues, pollers, time. A thread of a run that would wait gives the turn away."""
 
 from __future__ import annotations
 
@@ -97,17 +97,18 @@ class Waker:
 class Poller:
     """Watches sockets that say themselves whether they are ``readable``."""
 
-    meanings: dict[int, int] = {}
-
     def __init__(self, stage: Stage, waker: Waker) -> None:
         self._stage = stage
         self._waker = waker
+        self.meanings = {1: 1}
         self._socks: dict[int, Any] = {}
         self.watched: dict[int, Any] = {}
 
     def poll(self, timeout_s: float | None) -> list[tuple[int, int]]:
         if timeout_s != 0.0:
-            self._stage.wait(lambda: self._waker.woken or self._ready(), math.inf if timeout_s is None else timeout_s)
+            self._stage.wait(
+                lambda: self._waker.woken or bool(self._ready()), math.inf if timeout_s is None else timeout_s
+            )
         self._waker.woken = False
         return [(sock.fileno(), 1) for sock in self._ready()]
 
@@ -128,7 +129,7 @@ class Poller:
 def timer_on(stage: Stage) -> HashedWheelTimer:
     """Return a timer that is turned by a thread of the run, and looks as if it had a thread of its own."""
     timer = HashedWheelTimer(clock=Clock(stage), slots=8)
-    timer._sole[None] = thread = Thread(stage, timer.turn)
+    timer._sole[None] = Thread(stage, timer.turn)
     stage.at_end.append(partial(_end, timer))
     return timer
 

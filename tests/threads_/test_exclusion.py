@@ -42,4 +42,4 @@ def test_one_thread_at_a_time() -> None:
 
 
 def test_the_lock_of_a_thread_that_is_struck_is_free() -> None:
-    assert len(strike_everywhere(scene, 0, exclusion)) >= 4
+    assert len(strike_everywhere(scene, 0, exclusion)) >= 3

@@ -19,7 +19,7 @@ POSTERS = {"one": 1, "two": 2}
 def test_no_message_is_left_unread(posters: int) -> None:
     def scene(stage: Stage) -> Callable[[], object]:
         timer = timer_on(stage)
-        read: list[int] = []
+        read: list[tuple[int, int]] = []
         everything = [(poster, number) for poster in range(posters) for number in range(2)]
 
         def turn() -> None:

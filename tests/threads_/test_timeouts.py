@@ -1,4 +1,4 @@
-"""Timeouts of users: each expires in time, is cancelled, or is returned by `stop()`: one of these, whatever comes together."""
+"""Timeouts of users: each expires in time, is cancelled, or is returned by `stop()`, and only one of these."""
 
 from __future__ import annotations
 

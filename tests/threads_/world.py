@@ -42,7 +42,7 @@ class Server:
     def answer(self, parts: list[bytes]) -> bytes:
         """Carry out a command; return the reply."""
         command = read_command(parts)
-        for name, token in command.pairs:
+        for _, token in command.pairs:
             assert token not in self.released, f"{command.what} after the release"
         keys, (name, token) = self.keys, command.pairs[0]
         if command.what in ("SET", "acquire"):
@@ -159,7 +159,7 @@ class Context(LockContext):
         self.server = Server()
         self._client = None
         timer = timer_on(stage)
-        self._engine = engine = Engine(_Connector(self.server), ContextOptions(**options), timer, Launch())  # type: ignore[arg-type]
+        self._engine = engine = Engine(_Connector(self.server), ContextOptions(**options), timer, Launch())
         self.node = node = engine.router.renewer.node
         node.connect()
         for _ in range(3):
