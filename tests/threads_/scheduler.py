@@ -92,6 +92,7 @@ class Stage:
         story: The forced switches, and the strike.
         errors: With which threads have ended.
         struck: Whether the exception has struck.
+        when_struck: Called right before.
         at_end: What is called when all is over.
         quiet: Set while there are to be no points, nor strikes: for what comes before the scene.
     """
@@ -105,6 +106,7 @@ class Stage:
         self.errors: list[BaseException] = []
         self.struck = False
         self.quiet = False
+        self.when_struck: Callable[[], object] = lambda: None
         self.at_end: list[Callable[[], object]] = []
         self._files = {str(module.__file__) for module in modules}
         self._schedule = schedule
@@ -199,6 +201,7 @@ class Stage:
                 actor.places += 1
                 if self._schedule.strike == (actor.number, actor.places - 1) and not self.struck:
                     self.struck = True
+                    self.when_struck()
                     self.story.append(f"{actor.number} is struck before {_where(frame)}")
                     raise Struck(self.story[-1])
         return actor.trace

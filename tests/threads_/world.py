@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from _thread import get_ident
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.engine.engine import Engine
 from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.runtime.timer_threads import run_as_timer_thread
+from wheel_lock.runtime.timer_threads import TIMER_THREADS
 
 NAME = "order:42"
 _numbers = itertools.count(10_000)
@@ -174,12 +175,14 @@ class Context(LockContext):
     def begin(self, *callers: Callable[[], object]) -> None:
         """Add the threads: that of the timer, number 0, and those of callers."""
         self._callers = len(callers)
-        self.stage.actor(partial(run_as_timer_thread, self._turn))
+        self.stage.actor(self._turn)
         for body in callers:
             self.stage.actor(partial(self._call, body))
 
     def _turn(self) -> None:
         timer = self.timer
+        TIMER_THREADS.add(get_ident())
+        self.stage.at_end.append(partial(TIMER_THREADS.discard, get_ident()))
         while self._callers or timer._unread or (self._settles and timer.next_due_at() is not None):
             timer.turn(block=True)
         timer.turn()
