@@ -515,10 +515,10 @@ class Node:
         """Start again after the death of the timer's thread; unanswered and queued requests are refused with ``error``."""
         unanswered = [] if self._pipeline is None else self._pipeline.close()
         requests = [*unanswered, *self.take_waiting()]
-        closed, expected = self._closed, self._expected
+        closed, expected, server = self._closed, self._expected, self.server
         self._timer.cancel(self._retry)
         self._reset()
-        self._closed = closed
+        self._closed, self.server = closed, server  # a server that was there is waited for
         for request in requests:
             guarded(request, request.on_unavailable, error)
         for timed in expected:  # some wait for something else than a reply: their time limits still apply
