@@ -161,3 +161,9 @@ def test_a_link_to_a_file_outside_of_the_site_leads_to_the_repository() -> None:
     )
     with pytest.raises(Exception, match="leads to no file"):
         relinked("[a](gone.md)", "docs/faq.md", "https://r")
+
+
+def test_no_page_installs_from_a_package_index_where_the_package_is_not() -> None:
+    from_an_index = re.compile(r"pip install (?:\S+ )*'?wheel[-_]lock\b")
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")]
+    assert [page.name for page in pages if from_an_index.search(page.read_text())] == []
