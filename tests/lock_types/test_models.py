@@ -703,7 +703,6 @@ def test_a_lock_of_each_kind_does_what_its_model_says(backend: Backend, machine:
             settings=settings(
                 max_examples=(30 if api == "threads" else 15) if backend.is_real else 4,  # the embedded server is slow
                 stateful_step_count=50,
-                deadline=None,
                 suppress_health_check=list(HealthCheck),
             ),
         )

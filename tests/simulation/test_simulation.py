@@ -1,20 +1,31 @@
-"""Histories that have failed once, and what makes a failure worth having: it comes again."""
+"""New histories in each check, those that have failed once, and what makes a failure worth having: it comes again."""
 
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.__main__ import kept_seeds
+from tests.simulation.__main__ import kept_seeds, simulate
 from tests.simulation.scheduler import Tape
 from tests.simulation.shrink import Streams, shrink
 from tests.simulation.world import history
 
 _ROOT = Path(__file__).parents[2]
+_SECONDS = 60.0
+
+
+@pytest.mark.slow
+def test_new_histories_break_no_rule() -> None:
+    first = random.SystemRandom().randrange(1 << 48)
+    report = simulate(count(first), _SECONDS)
+    print("\n".join(report.lines(_SECONDS)))
+    assert report.failed is None, f"make simulate SEED={report.failed} tells what happened"
 
 
 @pytest.mark.slow

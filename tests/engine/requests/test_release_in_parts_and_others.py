@@ -11,8 +11,8 @@ from tests.engine.requests.parts import MANY, PART, half_released, post_close, p
 from tests.engine.rig import Rig, failure, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
-from wheel_lock.errors import LockNotHeld, LockUnavailable, LossReason
-from wheel_lock.lease import Owner, State
+from wheel_lock.errors import LockUnavailable, LossReason
+from wheel_lock.lease import State
 
 pytestmark = pytest.mark.usefixtures("small_parts")
 
@@ -61,21 +61,6 @@ def test_behind_a_close_it_begins_at_once_for_the_sweep_goes_on_without_messages
         assert {name for name, _ in rig.reasons} == lost
 
 
-def test_what_is_ended_behind_a_close_is_not_swept() -> None:
-    with Rig(batch_size=1) as rig:
-        leases = rig.hold_many(names(MANY), 30.0)
-        closed, exported, alone = [Future[None](lambda: None) for _ in range(3)]
-        rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
-        rig.timer.post(lambda: rig.engine.export(leases[-1], exported), rig.engine)
-        rig.timer.post(lambda: rig.engine.release(leases[-2], alone), rig.engine)
-        future = post_release(rig, leases[PART:-2])
-        sent = released(turn_until(rig, lambda: closed.done))
-        assert exported.error is None
-        assert alone.error is None
-        assert future.result() == {}
-        assert sent == Counter(names(MANY - 1)), "each once, and what is exported is its adopter's"
-
-
 @pytest.mark.parametrize("halfway", [False, True])
 def test_a_timer_that_is_stopped_begins_all_in_its_last_turn(rig: Rig, halfway: bool) -> None:
     leases = rig.hold_many(names(MANY), 30.0)
@@ -107,51 +92,6 @@ def test_locks_that_are_dropped_behind_it_are_released_and_not_lost(rig: Rig) ->
     turn_until(rig, lambda: future.done)
     assert future.result() == {}
     assert rig.told == []
-
-
-def test_leases_whose_thread_ends_before_their_part_are_released_and_not_lost(rig: Rig) -> None:
-    owner = Owner()
-    leases = rig.hold_many(names(MANY), 30.0)
-    for lease in leases:
-        lease.owner = owner
-    rig.clock.jump(9.9 + leases[0].acquired_at - rig.now)
-    future = post_release(rig, leases)
-    rig.timer.turn()
-    owner.ended = True
-    rig.clock.jump(0.5)
-    turn_until(rig, lambda: future.done)
-    assert {lease.state for lease in leases} == {State.RELEASED}
-    assert rig.told == []
-
-
-def test_so_are_those_that_wait_for_room_after_an_outage() -> None:
-    with Rig(batch_size=1) as rig:
-        owner = Owner()
-        leases = rig.hold_many(names(4 * MANY), 30.0)
-        for lease in leases:
-            lease.owner = owner
-        rig.be_away(11.0)
-        rig.connector.refusal = None
-        rig.go_on(5.0)
-        assert {lease.state for lease in leases} == {State.OVERDUE, State.RENEWING}, "some calls are in flight"
-        future = post_release(rig, leases)
-        rig.timer.turn()
-        owner.ended = True
-        turn_until(rig, lambda: future.done)
-        assert {lease.state for lease in leases} == {State.RELEASED}
-        assert rig.told == []
-
-
-def test_a_lease_cannot_be_released_or_handed_over_behind_it(rig: Rig) -> None:
-    leases = rig.hold_many(names(MANY), 30.0)
-    half_released(rig, leases)
-    exported: Future[None] = Future(lambda: None)
-    again: Future[None] = Future(lambda: None)
-    rig.timer.post(lambda: rig.engine.export(leases[-1], exported), rig.engine)
-    rig.timer.post(lambda: rig.engine.release(leases[-2], again), rig.engine)
-    turn_until(rig, lambda: exported.done and again.done)
-    failure(exported, LockNotHeld)
-    failure(again, LockNotHeld)
 
 
 @pytest.mark.rig(max_held=MANY)
