@@ -141,6 +141,39 @@ def test_who_comes_while_another_asks_for_the_first_time_keeps_to_its_own_limit(
     assert patient.granted
 
 
+def end_together(rig: WaitingRig, waits: list[Wait], by: float) -> None:
+    """Have all of the waits end by a moment, without a connection."""
+    rig.go_to(START + by + 3 * TICK_S)
+    for wait in waits:
+        assert isinstance(wait.error, LockUnavailable)
+    rig.launch.slow = False
+    rig.connect()
+    rig.go_on(1.0, rig.agree)
+    rig.assert_clean()
+
+
+def test_callers_that_share_a_first_try_without_a_connection_share_its_least_time(rig: WaitingRig) -> None:
+    rig.launch.slow = True
+    waits = [rig.wait("a", blocking_timeout=0.3) for _ in range(5)]
+    end_together(rig, waits, CONNECTING_S)
+
+
+def test_one_that_takes_over_the_first_try_from_a_caller_that_gives_up_keeps_to_its_limit(rig: WaitingRig) -> None:
+    rig.launch.slow = True
+    first, *others = [rig.wait("a", blocking_timeout=0.3) for _ in range(5)]
+    rig.go_on(0.4)
+    rig.give_up(first)
+    end_together(rig, others, 0.3 + CONNECTING_S)
+
+
+def test_heads_of_a_queue_without_a_connection_share_the_least_time_of_a_last_try(rig: WaitingRig) -> None:
+    waits = [rig.wait_first("a", fallback=100.0, blocking_timeout=0.3)]
+    waits += [rig.wait("a", fallback=100.0, blocking_timeout=0.3) for _ in range(4)]
+    rig.launch.slow = True
+    rig.hang_up()
+    end_together(rig, waits, 0.3 + CONNECTING_S)
+
+
 def test_a_limit_ends_nobody_elses_first_try(rig: WaitingRig) -> None:
     warm(rig)
     hasty = rig.wait("a", blocking_timeout=0.3)
