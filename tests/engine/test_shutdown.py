@@ -70,6 +70,17 @@ def test_closing_may_leave_what_is_held_to_expire() -> None:
         assert rig.reasons == [("a", LossReason.CONTEXT_CLOSED)]
 
 
+def test_closing_twice_is_harmless(rig: Rig) -> None:
+    rig.hold("a")
+    first = rig.close_engine()
+    second = rig.close_engine()
+    assert second.done
+    rig.agree()
+    assert first.done
+    assert rig.close_engine().done
+    assert len(rig.told) == 1
+
+
 def test_a_sweep_that_finds_no_script_is_repeated_in_full(rig: Rig) -> None:
     rig.hold("a")
     future = rig.close_engine()

@@ -142,6 +142,19 @@ def test_a_renewal_that_was_under_way_changes_nothing_about_an_extend(rig: Rig) 
     assert lease.deadline == pytest.approx(START + 10.0 + 0.988)
 
 
+def test_the_loss_is_told_in_time_after_a_silent_renewal_was_answered_and_the_extend_was_not(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.be_silent(1.1)
+    rig.extend(lease, 5.0)
+    rig.go_on(0.6)  # the renewal is silent for long enough to be watched
+    rig.reply(None, FINE)
+    deadline = lease.deadline
+    rig.go_on(3.0)
+    assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
+    [(_, event)] = rig.told
+    assert event.at <= deadline
+
+
 def test_a_lease_whose_extend_timed_out_is_renewed_when_the_silent_server_speaks_again(rig: Rig) -> None:
     lease = rig.hold("a", 30.0)
     rig.go_on(10.0)
@@ -240,6 +253,15 @@ def test_a_failing_extend_does_not_renew_what_is_to_be_renewed_no_more(rig: Rig,
     assert rig.reasons == [("a", LossReason.RENEWAL_LIMIT)]
     [(_, event)] = rig.told
     assert event.at <= deadline
+
+
+def test_an_extend_keeps_within_the_hold_limit(rig: Rig) -> None:
+    lease = rig.hold("a", max_hold=5.0)
+    rig.extend(lease, 30.0, replace=True)
+    rig.say(integer(30_000))
+    assert lease.deadline == pytest.approx(START + 5.0)
+    rig.go_on(6.0, rig.agree)
+    assert rig.reasons == [("a", LossReason.HOLD_LIMIT)]
 
 
 def test_an_overdue_lease_can_be_extended(rig: Rig) -> None:
