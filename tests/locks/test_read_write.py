@@ -23,8 +23,6 @@ from wheel_lock import (
 
 pytestmark = pytest.mark.servers("real")
 
-"""For how long the turn is the readers' who have waited while somebody wrote."""
-
 
 def members(backend: Backend) -> list[bytes]:
     """What kinds of members the sorted set has."""
