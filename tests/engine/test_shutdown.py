@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, NOSCRIPT, OK, START, TICK_S, Rig, array, failure, integer, names
+from tests.engine.rig import FINE, GONE, NOSCRIPT, OK, REFUSED, START, TICK_S, Rig, array, failure, integer, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason
@@ -278,6 +278,17 @@ def test_nothing_is_connected_after_the_thread_died_unless_somebody_asks(rig: Ri
     die(rig)
     rig.go_on(5.0)
     assert rig.launch.held == []
+
+
+def test_a_server_that_was_there_is_waited_for_although_the_thread_died(rig: Rig) -> None:
+    rig.hold("a")
+    die(rig)
+    rig.connector.refusal = REFUSED
+    rig.launch.slow = False
+    attempt = rig.acquire("b")
+    attempt.request.patient = True
+    rig.go_on(1.0)
+    assert not attempt.future.done
 
 
 def test_a_lease_of_a_dead_thread_can_be_neither_released_nor_extended(rig: Rig) -> None:

@@ -19,7 +19,16 @@ from typing import Protocol, TypeVar
 
 from wheel_lock.net.capabilities import PLAIN
 from wheel_lock.net.connection import NodeRequest, PipelinedConnection
-from wheel_lock.net.connector import Connection, Connector, Server, as_failure, is_fatal, is_refused, sanitize
+from wheel_lock.net.connector import (
+    Connection,
+    Connector,
+    NothingListens,
+    Server,
+    as_failure,
+    is_fatal,
+    is_refused,
+    sanitize,
+)
 from wheel_lock.net.request_queue import Parking
 from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.observe.stats import Counters
@@ -377,8 +386,8 @@ class Node:
         self._log(logger.debug, "connect_failed", "cannot connect to %s: %s", error)
         if self._pipeline is None and is_fatal(error):
             self._refuse_all(error)
-        elif self._pipeline is None and is_refused(error) and self._failures > 1 and not self._may_move:
-            self._refuse_impatient(error)
+        elif self._pipeline is None and self._failures > 1 and self._is_hopeless(error):
+            self.refuse_impatient(error)
         elif (pipeline := self._pipeline) is not None and self._suspected:
             # While the node is needed the first reply on the old connection is the quickest sign of life. Then it is
             # dropped only if very many requests are unanswered on it.
@@ -391,16 +400,18 @@ class Node:
         for request in self.take_waiting():
             guarded(request, request.on_unavailable, error)
 
-    @property
-    def _may_move(self) -> bool:
-        """True if another server may take over, as after a failover."""
-        return self.connector.discovers or self.connector.in_cluster
+    def _is_hopeless(self, error: Exception) -> bool:
+        """Return whether nothing listens, and no other server may take over, as after a failover."""
+        may_move = self.connector.discovers or self.connector.in_cluster
+        return isinstance(error, NothingListens) or (is_refused(error) and not may_move)
 
-    def _refuse_impatient(self, error: Exception) -> None:
-        """Refuse the requests that do not wait for a server that refuses connections.
+    def refuse_impatient(self, error: Exception) -> None:
+        """Refuse the requests that do not wait for a server that refuses connections, unless there is a connection.
 
         One that was there is probably being restarted. One that was never there has probably another address.
         """
+        if self._pipeline is not None:
+            return
         for request in self._waiting.take_all():
             if request.outlasts_refusal(first=self.server is None):
                 self._waiting.append(request)
@@ -504,10 +515,10 @@ class Node:
         """Start again after the death of the timer's thread; unanswered and queued requests are refused with ``error``."""
         unanswered = [] if self._pipeline is None else self._pipeline.close()
         requests = [*unanswered, *self.take_waiting()]
-        closed, expected = self._closed, self._expected
+        closed, expected, server = self._closed, self._expected, self.server
         self._timer.cancel(self._retry)
         self._reset()
-        self._closed = closed
+        self._closed, self.server = closed, server  # a server that was there is waited for
         for request in requests:
             guarded(request, request.on_unavailable, error)
         for timed in expected:  # some wait for something else than a reply: their time limits still apply

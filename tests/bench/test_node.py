@@ -1,0 +1,49 @@
+"""The worker of node-redlock: each mode, with tiny numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.rivals import node
+from tests.support import rival_worker
+from tests.support.redis_server import RedisServer
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="session")
+def node_built() -> None:
+    rival_worker.build_or_skip(node)
+
+
+@pytest.fixture(params=node.PROGRAMS)
+def command(request: pytest.FixtureRequest, node_built: None) -> list[str]:
+    return node.command(request.param)
+
+
+def test_hold(command: list[str], redis_server: RedisServer) -> None:
+    rival_worker.check_hold(command, redis_server)
+
+
+@pytest.mark.parametrize(("callers", "kind", "spin"), [(1, "threads", 1), (1, "tasks", 0), (20, "tasks", 0)])
+def test_pairs(command: list[str], redis_server: RedisServer, callers: int, kind: str, spin: int) -> None:
+    rival_worker.check_pairs(command, redis_server, callers, kind, spin)
+
+
+def test_no_threads(command: list[str], redis_server: RedisServer) -> None:
+    options = {"callers": 4, "kind": "threads", "timeout_s": 30.0, "warm_s": 0.05}
+    with rival_worker.started(command, "pairs", redis_server.url, **options) as worker:
+        assert worker.line() == "failed no threads"
+        worker.end()
+
+
+def test_handover(command: list[str], redis_server: RedisServer) -> None:
+    rival_worker.check_handover(command, redis_server)
+
+
+def test_crowd(command: list[str], redis_server: RedisServer) -> None:
+    rival_worker.check_crowd(command, redis_server)
+
+
+def test_unknown_mode(command: list[str], redis_server: RedisServer) -> None:
+    rival_worker.check_unknown_mode(command, redis_server)
