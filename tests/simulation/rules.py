@@ -634,7 +634,8 @@ class Rules:
             self._holdings.append((lease, holding, terms))
             holding.got.add(lease.name)
             self.look(holding.process)  # the caller may have acquired it without the timer's thread
-            if lease not in self._begun:
+            # A context may be closed in the turn of the grant, and its holder is told.
+            if lease not in self._begun and lease.loss is not LossReason.CONTEXT_CLOSED:
                 self.broken("S5", f"{lease.name!r} was granted, and was never held")
 
     def limit_kept(self, what: str, limit: float, took: float) -> None:
