@@ -42,8 +42,8 @@ class Link:
         refuses: Whether no connection can be made.
         zombies: Whether requests of connections that were given up may arrive later.
         late: Whether some replies come about a time-to-live later.
-        piece: The most bytes of a reply that arrive together, or 0.
-        room: The most bytes that a socket takes at once, or 0.
+        piece: The most bytes of a reply that arrive together on a narrow connection, or 0.
+        room: The most bytes that the socket of a narrow connection takes at once, or 0.
     """
 
     def __init__(self, process: Process, host: Host) -> None:
@@ -71,6 +71,10 @@ class Link:
             return 0.0002
         dice = self.draw()
         return 0.0002 + (dice.up_to(_SLOWEST_S) if dice.one_in(4) else dice.up_to(0.001))
+
+    def is_narrow(self) -> bool:
+        """Return whether the next connection is narrow. Few are: they take ten times as many events."""
+        return bool(self.piece or self.room) and self.draw().one_in(4)
 
     def lateness_s(self) -> float:
         """Return by how much a reply comes later: now and then by about the time-to-live that it grants."""
@@ -249,8 +253,10 @@ class Sock:
         self._error: Exception | None = None
         self._resets = False
         self.closed = False
+        narrow = wire.link.is_narrow()
+        self._piece = wire.link.piece if narrow else 0
+        self._takes = self._room = wire.link.room if narrow else 0
         self.on_ready: Callable[[], object] = process.poke
-        self._room = wire.link.room
 
     # -- what the network does ---------------------------------------------------------------------------------------
 
@@ -264,10 +270,12 @@ class Sock:
             self._error = error
             self.on_ready()
 
-    def ready(self) -> int:
-        """Return what the socket is ready for, as in ``selectors``."""
-        readable = bool(self._inbox) or self._error is not None
-        return (readable and _READ) | ((not self.wire.link.room or self._room > 0) and _WRITE)
+    def ready(self, events: int) -> int:
+        """Return for which of ``events`` the socket is ready, as in ``selectors``."""
+        ready = _READ if self._inbox or self._error is not None else 0
+        if events != _READ and (self._room or not self._takes):
+            ready |= _WRITE
+        return ready & events
 
     # -- what a socket does ------------------------------------------------------------------------------------------
 
@@ -279,7 +287,7 @@ class Sock:
             raise OSError(9, "Bad file descriptor")
         if self._error is not None:
             raise BrokenPipeError("the connection is broken")
-        if self.wire.link.room:
+        if self._takes:
             if not self._room:
                 raise BlockingIOError
             data = data[: self._room]
@@ -291,7 +299,7 @@ class Sock:
 
     def _make_room(self) -> None:
         if not self.closed:
-            self._room = self.wire.link.room
+            self._room = self._takes
             self.wire.link.process.poke()
 
     def sendmsg(self, parts: list[bytes]) -> int:
@@ -304,7 +312,8 @@ class Sock:
             if self._error is not None:
                 raise self._error
             raise BlockingIOError
-        most = min(most, self.wire.link.piece or most)
+        if self._piece:
+            most = min(most, self._piece)
         data = bytes(self._inbox[:most])
         del self._inbox[:most]
         return data
@@ -338,7 +347,7 @@ class Poller:
     def poll(self, timeout_s: float | None) -> list[tuple[int, int]]:
         found = []
         for fd, (sock, events) in self._socks.items():
-            if ready := sock.ready() & events:
+            if ready := sock.ready(events):
                 found.append((fd, ready))
         return found
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _TURN_S = 0.0001  # between a reason to turn and the turn
 _MOST_TURNS = 8000  # in a second: more are a hot loop
+_SLOTS = 64  # of a wheel: entries come near from beyond its rotation all the time, and there is less to collect
 
 
 class Clock:
@@ -300,7 +301,7 @@ class Process:
         self.timer_here = SimpleNamespace()  # what is local to the timer's thread
         self.aio_here: Any = SimpleNamespace(bridge=lambda: None)
         world.enter(self)
-        self.timer = Timer(tick_ms=10, clock=self.clock, threaded=False)
+        self.timer = Timer(tick_ms=10, slots=_SLOTS, clock=self.clock, threaded=False)
         self.alive = True
         self.paused = False
         self.stops: list[tuple[float, float]] = []

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,29 @@ Action = Callable[[Dice], Coroutine[Any, Any, None]]
 
 class Interruption(KeyboardInterrupt):
     """What a signal's handler raises in a caller."""
+
+
+class Promised:
+    """In a ``with``: passes over errors that public methods promise; every other one breaks a rule.
+
+    (The generator of a ``contextmanager`` leaves a swallowed error in a cycle, or does not: Python's versions differ.)
+    """
+
+    def __init__(self, user: User, what: str) -> None:
+        self._user = user
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if error is None or isinstance(error, (Stopped, Interruption, asyncio.CancelledError, GeneratorExit)):
+            return False
+        user, what = self._user, self._what
+        if isinstance(error, WheelLockError):
+            user._note("%s ended with %s: %s", what, type(error).__name__, str(error))
+        else:
+            user.world.rules.broken("callers", f"{user.name}: {what} raised {error!r}", error)
+        return True
 
 
 class User:
@@ -74,25 +97,13 @@ class User:
             self.world.steps += 1
             action: Action = dice.pick(self.world.settings.actions)(self)
             try:
-                with self._promised("an action"):
+                with Promised(self, "an action"):
                     await action(dice)
                 await self._sleep(dice.up_to(0.4) if dice.one_in(2) else 0.0)
             except (Interruption, asyncio.CancelledError):
                 if self.world.over:
                     raise
                 self._note("was interrupted")
-
-    @contextmanager
-    def _promised(self, what: str) -> Iterator[None]:
-        """Pass over errors that public methods promise; every other one breaks a rule."""
-        try:
-            yield
-        except WheelLockError as error:
-            self._note("%s ended with %s: %s", what, type(error).__name__, str(error))
-        except (Stopped, Interruption, asyncio.CancelledError, GeneratorExit):
-            raise
-        except BaseException as error:
-            self.world.rules.broken("callers", f"{self.name}: {what} raised {error!r}", error)
 
     def _note(self, text: str, *arguments: Any) -> None:
         self.world.scheduler.note(f"{self.name}: {text}", *arguments)
@@ -200,7 +211,7 @@ class User:
             return
         self.world.rules.holds(lock, holding, terms)
         for _ in range(dice.below(3)):
-            with self._promised("something inside"):
+            with Promised(self, "something inside"):
                 await self._inside(lock, dice, inside)
         ending = dice.pick([self.release, self.release, self.release, self._abandon, self._export, self._outlive])
         await ending(lock)
@@ -241,7 +252,7 @@ class User:
 
     async def _export(self, lock: Any) -> None:
         self._note("exports %s", lock.name)
-        with self._promised("an export"):
+        with Promised(self, "an export"):
             self.world.mailbox.append(await self._do(lock.export()))
             return
         await self.release(lock)

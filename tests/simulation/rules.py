@@ -274,7 +274,7 @@ class Rules:
                 self._scheduler.note("%s: %s of %s now lasts until %.3f", host.name, key, token, end)
                 span.end, span.tampered = end, span.tampered or tampering
                 shorter, span.promised = end < span.promised, max(span.promised, end) if tampering else end
-                if shorter and not tampering:
+                if shorter and not span.tampered:
                     self._shortened(host, key, token, end)
         for token, end in there.items():
             if token not in known and end > now:
@@ -419,7 +419,7 @@ class Rules:
                 for lease in context.votes.held:
                     if lease not in active:
                         self._held(process, _MAJORITY, lease, local)
-        for lease, belief in list(active.items()):
+        for lease, belief in tuple(active.items()):
             if lease.is_valid(local):
                 if lease.deadline != belief.deadline:
                     if now > belief.until + _SAME_S:
@@ -436,7 +436,7 @@ class Rules:
                     *(process.name, belief.name, belief.token, lease.state.name, lease.loss),
                 )
         for belief in self._ended[process][-_RECENT:]:
-            if belief.lease.is_valid(local):
+            if belief.lease.state <= EXTENDING and belief.lease.is_valid(local):
                 self.broken("S5", f"the lease of {belief.name!r} with {belief.token!r} came back")
 
     def _held(self, process: Process, host: str, lease: Lease, local: float) -> None:

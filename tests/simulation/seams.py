@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import wheel_lock.aio.call
 import wheel_lock.aio.primitives
 import wheel_lock.engine.loss_events
+import wheel_lock.engine.renewal.overdue
 import wheel_lock.engine.renewal.retry
 import wheel_lock.engine.requests.adopt
 import wheel_lock.engine.requests.bulk
@@ -108,6 +109,7 @@ _WITH_SETS: tuple[ModuleType, ...] = (
     _package.engine.waiting.registry,
     _package.engine.topology.cluster,
     _package.quorum.engine,
+    _package.aio.call,
 )
 _WITH_SLOTS: tuple[ModuleType, ...] = (_package.protocol.keys, _package.net.cluster, _package.engine.topology.cluster)
 
@@ -135,6 +137,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         _package.engine.requests.adopt,
         _package.locks.base,
         _package.locks.handoff,
+        _package.aio.call,
         _package.net.cluster,
         _package.net.sentinel,
     ]
@@ -155,6 +158,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (tokens, "_drawn", []),
         (tokens, "time_ns", lambda: 0),
         (_package.quorum.engine, "NodeEngine", Master),
+        (_package.sync.call, "monotonic", time.monotonic),
         *((module, "SLOTS", topologies.SLOTS) for module in _WITH_SLOTS),
         *((RedisPyConnector, name, method) for name, method in dialogues.replacements(world).items()),
         (_package.net.sentinel, "start_helper_thread", lambda body: world.process.launch(body)),
@@ -164,6 +168,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (_package.aio.call, "_here", None),
         (_package.sync.primitives, "threading", SimpleNamespace(get_ident=lambda: world.caller.number)),  # type: ignore[union-attr]
         (_package.aio.primitives, "id", world.number_of),
+        (_package.engine.renewal.overdue, "id", world.number_of),
         *world.settings.constants,
     ]
 

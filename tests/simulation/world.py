@@ -35,7 +35,7 @@ from tests.simulation.topologies import TOPOLOGIES, Topology
 
 _package = wheel_lock
 _LONGEST_S = 6.0  # for which a lock may last at a server, extensions included
-_COLLECTIONS_S = (0.1, 4.0, 8.0)
+_COLLECTIONS_S = 2.0, 4.0  # after the last fault, and between two others as long as callers wait
 _PATIENCE_S = 25.0  # until every caller has its answer, once nothing goes wrong any more
 _REST_S = 8.5  # until every key has expired: two timeouts, and for how long subscriptions outlive their last waiter
 
@@ -293,7 +293,7 @@ class World:
             self.new_process()
         if settings.faults:
             scheduler.after(0.1, self._strike)
-        broken = self._is_broken
+        broken = self.rules.violations.__len__
         scheduler.run(settings.duration_s, broken)
         self._calm_down()
         scheduler.run(scheduler.now + _PATIENCE_S, lambda: broken() or self._all_done())
@@ -301,13 +301,11 @@ class World:
             waiting = [caller.name for process in self.processes for caller in process.callers if not caller.done]
             waiting += [name for process in self.processes for name, task in process.tasks.items() if not task.done()]
             self.rules.broken("L1", f"of {waiting} some still wait {_PATIENCE_S} s after the last fault")
+        self._collect()
         scheduler.run(scheduler.now + _REST_S, broken)
         if not broken():
             self._check_what_is_left()
             self.rules.check()
-
-    def _is_broken(self) -> bool:
-        return bool(self.rules.violations)
 
     def _all_done(self) -> bool:
         return not any(process.paused or process.busy for process in self.processes if process.alive)
@@ -319,8 +317,12 @@ class World:
             heal()
         for process in self.processes:
             process.pause_when_sent(0.0)
-        for delay_s in _COLLECTIONS_S:
-            self.scheduler.after(delay_s, self._collect)
+        self.scheduler.after(_COLLECTIONS_S[0], self._collect_while_waiting)
+
+    def _collect_while_waiting(self) -> None:
+        if not self._all_done():
+            self._collect()
+            self.scheduler.after(_COLLECTIONS_S[1], self._collect_while_waiting)
 
     def _collect(self) -> None:
         """Collect what callers have forgotten: some locks are in cycles."""
