@@ -628,12 +628,10 @@ class Rules:
                 there.pop(number, None)
                 continue
             belief = beliefs[number]
-            if belief.until <= belief.start + _SAME_S:
+            if belief.until <= belief.start + _SAME_S or not self._is_sound(belief):
                 continue
             self.exercised[rule] += len(beliefs) > 1
-            if not self._is_sound(belief):
-                continue
-            others = [each for each in there.values() if not self._was_tampered(each) and self._is_sound(each)]
+            others = [each for each in there.values() if not self._was_tampered(each)]
             if permits:
                 bad = len(others) >= permits
             else:
