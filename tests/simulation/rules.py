@@ -466,7 +466,8 @@ class Rules:
             self.exercised["copies"] += 1
             spans = self._spans.get((belief.host, belief.name, belief.token), ())
             copies: set[str] = set().union(*(span.copies for span in spans))
-            if len(copies) < least:
+            taken_away = any(span.tampered and span.end <= self.now for span in spans)
+            if len(copies) < least and not taken_away:
                 self.broken("copies", f"{belief.name!r} was granted to {belief.token!r}, and no replica has it")
 
     def _deadline_moved(self, belief: Belief, deadline: float) -> None:
