@@ -251,6 +251,8 @@ class Rules:
                     mine[token] = Span(span.start, span.end, span.promised, old.name)
                     self._spans[old.store, key, token].append(mine[token])
         keys.update(dict.fromkeys(key for key in new.server.data if new.is_of_store(key)))
+        if new.ahead_s != old.ahead_s:  # and the last fence may be lost
+            self.clocks_went_back = self.fences_lost = True
         with self.tampering():
             for key in keys:
                 if not key.startswith(b"wheel_lock:"):
@@ -258,6 +260,12 @@ class Rules:
         for name in self.fair:
             if new.is_of_store(name):
                 self._queues[new.store, name] = dict(_queue(new, name))
+
+    def moved(self, source: Host, target: Host, key: bytes) -> None:
+        """A key has moved: if the clocks differ, what is in it lasts for another time than was promised."""
+        if source.ahead_s != target.ahead_s and not key.startswith(b"wheel_lock:"):
+            with self.tampering():
+                self._lock_changed(target, key, [], True)
 
     def stepped_down(self, old: Host) -> None:
         """A former master says nothing any more."""

@@ -328,6 +328,7 @@ class Cluster(Topology):
                 return
             scheduler.note("%s moves", key)
             move_key(source.master.server, target.master.server, key)
+            rules.moved(source.master, target.master, key)
             source.master.replicate([key])
             target.master.replicate([key])
             scheduler.after(pace_s, move_a_key)
