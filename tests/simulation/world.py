@@ -150,6 +150,7 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         "readable_owner": dice.one_in(6),
         "release_on_close": not dice.one_in(4),
         "min_replicas": dice.pick([0, 1]) if settings.topology else 0,
+        "replica_timeout_s": dice.pick([1.0, 0.1]),
     }
     dice = draw()
     if dice.one_in(3):
