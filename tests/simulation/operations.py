@@ -203,6 +203,8 @@ async def stand(user: User, dice: Dice) -> None:
 async def _campaign(user: User, leader: Any, dice: Dice) -> None:
     for _ in range(1 + dice.below(3)):
         await user.sleep(dice.pick([0.5, 2.0]))
+        if leader.is_leader:
+            user.world.rules.leads(leader)
         if dice.one_in(3):
             user.note("resigns: %s", leader.resign())
     user.note("stands no more")

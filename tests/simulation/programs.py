@@ -326,7 +326,7 @@ class User:
     async def force_release(self, dice: Dice) -> None:
         name = dice.pick([name for names in NAMES.values() for name in names])
         self.note("releases %s by force", name)
-        await self.do(self.context.force_release(name))
+        await self.do(self.context.force_release(name, foreign=dice.one_in(2)))
 
     async def close(self, dice: Dice) -> None:
         """Close the context, and go on with a new one."""

@@ -383,6 +383,7 @@ class Rules:
         now, local = self.now, process.clock.now()
         active = self._active[process]
         for context in process.contexts:
+            self._check_context(context)
             for host, engine in context.engines.items():
                 on_path = engine.direct.young() if engine.direct is not None else ()
                 for lease in (*engine.held, *on_path):
@@ -461,7 +462,11 @@ class Rules:
             who = f"{belief.process.name} believes in {belief.name!r}"
             self.broken("S1", f"{who} until {belief.until:.4f}, a majority says {promised:.4f}")
 
-    def _check_leaders(self) -> None:
+    def _check_leaders(self, *known: Any) -> None:
+        """Look for a second leader. ``known`` are candidates that say to be leaders.
+
+        The others are not asked, for that would change something.
+        """
         leaders = [
             f"{process.name} until {process.clock.moment_of(lease.deadline):.4f}"
             for process, candidate in self.candidates
@@ -470,11 +475,24 @@ class Rules:
             and not leadership._given_up
             and (lease := leadership._lock._own_or_latest()) is not None
             and lease.key not in self.tampered
-            and lease.is_valid(process.clock.now())
+            and (candidate in known or lease.is_valid(process.clock.now()))
         ]
         self.exercised["leader"] += bool(leaders)
         if len(leaders) > 1:
             self.broken("leader", f"there are several leaders: {leaders}")
+
+    def leads(self, candidate: Any) -> None:
+        """A candidate says that it is the leader now."""
+        self._check_leaders(candidate)
+
+    def _check_context(self, context: Any) -> None:
+        """A context keeps its limits."""
+        for engine in (*context.engines.values(), *([context.votes] if context.votes is not None else [])):
+            options, waiting = engine.options, engine.wait_queues.count if isinstance(engine, Engine) else 0
+            if options.max_held is not None and len(engine.held) > options.max_held:
+                self.broken("limits", f"{len(engine.held)} locks are held, and not {options.max_held}")
+            if options.max_waiting is not None and waiting > options.max_waiting:
+                self.broken("limits", f"{waiting} callers wait, and not {options.max_waiting}")
 
     def forked(self, process: Process) -> None:
         """A process has forked: what follows is the child, which believes in nothing."""

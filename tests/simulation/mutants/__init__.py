@@ -217,4 +217,40 @@ BY_HAND = (
         "done = pcall('zadd', name, score > 0 and expiry or -expiry, argv[i + 1])",
         "done = 1",
     ),
+    Mutant(
+        "a loss during a bulk acquire is told to a caller that gets nothing",
+        "engine/loss_events.py",
+        "        return not self._passes",
+        "        return False",
+    ),
+    Mutant(
+        "a forked child believes in its parent's leases",
+        "engine/engine.py",
+        "            renewer.start_empty()",
+        "            renewer.node",
+    ),
+    Mutant(
+        "a leadership is held until it is given up",
+        "locks/leader.py",
+        "        return not self._given_up and self._lock.is_held",
+        "        return not self._given_up",
+    ),
+    Mutant(
+        "one lock more than the limit of a context",
+        "engine/state.py",
+        "len(self.held) + self.acquiring + wanted > most:",
+        "len(self.held) + self.acquiring + wanted > most + 1:",
+    ),
+    Mutant(
+        "a caller that follows another one's try begins anew with its time limit",
+        "engine/waiting/waiter.py",
+        "end_of_try(self.until, self.table.timer.now if self._attempts else self.began_at, self.node)",
+        "end_of_try(max(self.until, self.table.timer.now), self.table.timer.now, self.node)",
+    ),
+    Mutant(
+        "the direct path takes a refusal for a grant",
+        "engine/direct/hold.py",
+        '        if reply == b"OK" and took_s < group.timeout_s / 2:',
+        '        if reply in (b"OK", None) and took_s < group.timeout_s / 2:',
+    ),
 )
