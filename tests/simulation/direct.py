@@ -38,15 +38,15 @@ class Poll:
         sock, caller = self._sock, self._world.caller
         assert sock is not None
         assert caller is not None
-        if not sock.ready() & _READ:
-            sock.on_arrival = partial(
+        if not sock.ready(_READ):
+            sock.on_ready = partial(
                 caller.process.after, caller.process.delay_s(), partial(caller.resume, caller.ticket)
             )
             try:
                 caller.wait(limit_ms / 1000)
             finally:
-                sock.on_arrival = None
-        return [sock] if sock.ready() & _READ else []
+                sock.on_ready = caller.process.poke
+        return [sock] if sock.ready(_READ) else []
 
 
 def replacements(world: World) -> list[tuple[Any, str, Any]]:

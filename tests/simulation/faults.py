@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.programs import NAMES, Interruption
 from tests.simulation.scheduler import Dice
+from tests.simulation.topologies import Cluster, Sentinels
 
 if TYPE_CHECKING:
     from tests.simulation.hosts import Host
@@ -130,8 +131,9 @@ def restart(world: World, dice: Dice) -> None:
     """A server is there again, empty."""
     if dice.one_in(4):
         host = _host(world, dice)
-        world.scheduler.note("%s starts empty", host.name)
-        host.restart_empty()
+        if host.alive and not host.server.replica:
+            world.scheduler.note("%s starts empty", host.name)
+            host.restart_empty()
 
 
 def flush_scripts(world: World, dice: Dice) -> None:
@@ -168,7 +170,9 @@ def tamper(world: World, dice: Dice) -> None:
         name = dice.pick([name.encode() for names in NAMES.values() for name in names])
         words = dice.pick([(b"DEL", name), (b"SET", name, b"stranger", b"PX", b"700"), (b"PEXPIRE", name, b"50")])
         world.scheduler.note("a stranger sends %s", b" ".join(words))
-        _host(world, dice).tamper(*words)
+        host = world.host_of(name)
+        if host.alive:
+            host.tamper(*words)
 
 
 def interrupt(world: World, dice: Dice) -> None:
@@ -196,6 +200,30 @@ def report(world: World, dice: Dice) -> None:
         server.report(key)
 
 
+def fail_over(world: World, dice: Dice) -> None:
+    """A replica takes over from its master, which dies, is cut off, or hands over."""
+    assert world.topology is not None
+    dice.pick(world.topology.shards).fail_over(dice)
+
+
+def lag(world: World, dice: Dice) -> None:
+    """A replica gets nothing for a while."""
+    assert world.topology is not None
+    world.topology.lag(dice)
+
+
+def move_a_slot(world: World, dice: Dice) -> None:
+    """A slot of a cluster moves, key by key."""
+    assert isinstance(world.topology, Cluster)
+    world.topology.move_a_slot(dice)
+
+
+def stray_sentinel(world: World, dice: Dice) -> None:
+    """A Sentinel goes on saying what it knew."""
+    assert isinstance(world.topology, Sentinels)
+    world.topology.stray_sentinel(dice)
+
+
 def collect(world: World, dice: Dice) -> None:
     """The garbage collector comes, in the middle of whatever callers wait for."""
     if dice.one_in(8):
@@ -213,6 +241,8 @@ def set_clock(world: World, dice: Dice) -> None:
 
 ONE_SERVER = ("tamper", "set clock")  # where each of several masters were tampered with, two might hold a lock
 
+OF_TOPOLOGIES = ("fail over", "lag", "move a slot", "stray sentinel")
+
 FAULTS: dict[str, Fault] = {
     "silence": silence,
     "stick": stick,
@@ -228,6 +258,10 @@ FAULTS: dict[str, Fault] = {
     "tamper": tamper,
     "interrupt": interrupt,
     "report": report,
+    "fail over": fail_over,
+    "lag": lag,
+    "move a slot": move_a_slot,
+    "stray sentinel": stray_sentinel,
     "collect": collect,
     "set clock": set_clock,
 }

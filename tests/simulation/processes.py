@@ -7,6 +7,7 @@ blocking methods run unchanged: what they wait for is a gate that lets the world
 from __future__ import annotations
 
 import asyncio
+import queue
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import greenlet
 
-from tests.simulation.network import Link, SimulatedConnector
+from tests.simulation.network import Link, SimulatedConnector, Sock
 from tests.simulation.scheduler import Event, Stopped
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.engine.engine import Engine
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _JOIN_S = 0.01  # between two looks whether a thread has ended
 _TURN_S = 0.0001  # between a reason to turn and the turn
 _MOST_TURNS = 8000  # in a second: more are a hot loop
+_SLOTS = 64  # of a wheel: entries come near from beyond its rotation all the time, and there is less to collect
 
 
 class Clock:
@@ -76,17 +78,17 @@ class Timer(HashedWheelTimer):
 
 
 class Context(LockContext):
-    """A context of one simulated server.
+    """A context of one simulated server, or of several that are one store.
 
     Attributes:
-        engines: The engines whose leases are on one server, by the name of that.
+        engines: The engines whose leases are in one store, by the name of that.
     """
 
-    def __init__(self, process: Process, host: Host, **settings: Any) -> None:
+    def __init__(self, process: Process, store: str, connector: Any, **settings: Any) -> None:
         self._client = None
         options = ContextOptions(owner=process.name, **settings)
-        self._engine = Engine(SimulatedConnector(process.link(host)), options, process.timer, process.launch)
-        self.engines: dict[str, Engine] = {host.name: self._engine}
+        self._engine = Engine(connector, options, process.timer, process.launch)
+        self.engines: dict[str, Engine] = {store: self._engine}
         self.votes: QuorumEngine | None = None
 
 
@@ -266,6 +268,24 @@ class Gate:
             caller.process.after(caller.process.delay_s(), partial(caller.resume, ticket))
 
 
+class Answers:
+    """What threads tell another one; stands for ``queue.SimpleQueue``."""
+
+    def __init__(self, world: World) -> None:
+        self._gate = Gate(world)
+        self._items: deque[Any] = deque()
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        self._gate.release()
+
+    def get(self, timeout: float) -> Any:
+        while not self._items:
+            if not self._gate.acquire(timeout=timeout):
+                raise queue.Empty
+        return self._items.popleft()
+
+
 class EventLoop(asyncio.BaseEventLoop):
     """An event loop that the world runs, with the clock of its process."""
 
@@ -326,7 +346,7 @@ class Process:
         self.timer_here = SimpleNamespace()  # what is local to the timer's thread
         self.aio_here: Any = SimpleNamespace(bridge=lambda: None)
         world.enter(self)
-        self.timer = Timer(tick_ms=10, clock=self.clock, threaded=False)
+        self.timer = Timer(tick_ms=10, slots=_SLOTS, clock=self.clock, threaded=False)
         self.alive = True
         self.paused = False
         self.stops: list[tuple[float, float]] = []
@@ -365,6 +385,17 @@ class Process:
         caller = self.world.caller
         assert caller is not None
         caller.wait(seconds)
+
+    def sleep_until_ready(self, sock: Sock, limit_s: float) -> None:
+        """Let time pass for the caller that calls, until something has arrived at its own connection."""
+        caller = self.world.caller
+        assert caller is not None
+        go_on = partial(caller.resume, caller.ticket)
+        sock.on_ready = lambda: self.world.scheduler.after(self.delay_s(), go_on)
+        try:
+            caller.wait(limit_s)
+        finally:
+            sock.on_ready = self.poke
 
     def delay_s(self) -> float:
         """Return how long something that is ready to run waits for the processor."""

@@ -41,6 +41,30 @@ class Interruption(KeyboardInterrupt):
     """What a signal's handler raises in a caller."""
 
 
+class Promised:
+    """In a ``with``: passes over errors that public methods promise; every other one breaks a rule.
+
+    (The generator of a ``contextmanager`` leaves a swallowed error in a cycle, or does not: Python's versions differ.)
+    """
+
+    def __init__(self, user: User, what: str, errors: type[Exception]) -> None:
+        self._user = user
+        self._what = what
+        self._errors = errors
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if error is None or isinstance(error, (Stopped, Interruption, asyncio.CancelledError, GeneratorExit)):
+            return False
+        user, what = self._user, self._what
+        if isinstance(error, self._errors):
+            user.note("%s ended with %s: %s", what, type(error).__name__, str(error))
+        else:
+            user.world.rules.broken("callers", f"{user.name}: {what} raised {error!r}", error)
+        return True
+
+
 class User:
     """A thread, or a task, that uses locks until the world calms down."""
 
@@ -95,17 +119,9 @@ class User:
         self._holdings.append(Holding(self.process, stops=len(self.process.stops)))
         return self._holdings[-1]
 
-    @contextmanager
-    def promised(self, what: str, errors: type[Exception] = WheelLockError) -> Iterator[None]:
+    def promised(self, what: str, errors: type[Exception] = WheelLockError) -> Promised:
         """Pass over errors that public methods promise; every other one breaks a rule."""
-        try:
-            yield
-        except errors as error:
-            self.note("%s ended with %s: %s", what, type(error).__name__, str(error))
-        except (Stopped, Interruption, asyncio.CancelledError, GeneratorExit):
-            raise
-        except BaseException as error:
-            self.world.rules.broken("callers", f"{self.name}: {what} raised {error!r}", error)
+        return Promised(self, what, errors)
 
     def note(self, text: str, *arguments: Any) -> None:
         self.world.scheduler.note(f"{self.name}: {text}", *arguments)

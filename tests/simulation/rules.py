@@ -21,6 +21,7 @@ from wheel_lock.engine.loss_events import HeldBack, LoopCallback
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import EXTENDING, Lease, State
 from wheel_lock.observe import LostEvent
+from wheel_lock.options import lock_name
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import queue_keys
 from wheel_lock.protocol.scripts import Script
@@ -42,13 +43,14 @@ _HEARD_S = 0.15  # in which a caller hears of its result
 # The types whose waiters of one process are a queue. (So are those of reentrant locks; but who holds one does not wait.)
 _IN_LINE = ("exclusive", "fenced")
 _RECOVERY_S = 2.0
+_LONGEST_S = 4.0  # for which the effects of a trouble may last: a timeout and more
 _RECENT = 8  # leases that have ended, of which each look sees whether one has come back
 
 
 def _texts(*chosen: Script) -> set[bytes]:
     """Return the texts and hashes of scripts, by which commands call them."""
-    forms = [form for script in chosen for form in (script.plain, script.flagged)]
-    forms += [form for s in chosen if s.single is not None for form in (s.single.script.plain, s.single.script.flagged)]
+    every = [*chosen, *(script.single.script for script in chosen if script.single is not None)]
+    forms = [form for script in every for form in (script.plain, script.flagged, script.sharded)]
     return {text for form in forms for text in (form.sha1.encode(), form.source)}
 
 
@@ -56,6 +58,7 @@ _FORCED = _texts(scripts.FORCE_RELEASE)
 _RELEASES = _texts(scripts.RELEASE, scripts.RELEASE_MANY)
 # Queries change nothing, and a forced release names the holders that somebody has seen.
 _UNCONCERNED = _FORCED | _texts(scripts.LOOK, scripts.LOOK_HOLDERS)
+_UNCONFIRMED = _texts(scripts.ADOPT, scripts.SWAP_HOLDER)  # what they grant is not waited for at replicas
 _READS = (b"GET", b"EXISTS", b"HEXISTS")
 
 RULES = {
@@ -72,10 +75,13 @@ RULES = {
     "order": "waiters of one process get a lock in the order in which they came",
     "wake-up": "a released lock is granted to a waiter at once, when nothing is wrong",
     "expiry": "no key is without an expiry",
+    "copies": "a grant that waits for replicas is at so many of them",
     "limits": "an acquire ends by its caller's limit, and a lease by its own",
     "orphan": "a grant that nobody waits for is released at once, when nothing is wrong",
     "leader": "there is one leader at a time",
     "fork": "a forked child holds nothing, and sends nothing for what its parent holds",
+    "kept": "no lease is lost without a cause",
+    "released": "a release that returns has released",
     "left": "nothing is left in keys, requests and registries",
     "hot loop": "no thread turns for nothing",
     "internal failure": "no code of the library fails",
@@ -93,12 +99,19 @@ class Span:
 
     Attributes:
         promised: Until when it said so, which is later than ``end`` if a stranger took the key away.
+        place: Who says so: the store, or a server that speaks for it no more.
+        tampered: Whether a stranger has changed it, or a failover.
+        copies: The servers that have got it as replicas.
+        released: Whether it ended by a command about the token.
     """
 
     start: float
     end: float
     promised: float
+    place: str = ""
     tampered: bool = False
+    copies: set[str] = field(default_factory=set)
+    released: bool = False
 
 
 @dataclass(eq=False)
@@ -158,7 +171,7 @@ class Rules:
         self.failure: BaseException | None = None
         self._spans: dict[tuple[str, bytes, bytes], list[Span]] = defaultdict(list)
         self._known: dict[tuple[str, bytes], dict[bytes, Span]] = defaultdict(dict)
-        self._queues: dict[tuple[str, bytes], list[tuple[bytes, float]]] = {}
+        self._queues: dict[tuple[str, bytes], dict[bytes, float]] = {}
         self._active: dict[Process, dict[Lease, Belief]] = defaultdict(dict)
         self._ended: dict[Process, list[Belief]] = defaultdict(list)
         self._beliefs: list[Belief] = []
@@ -169,6 +182,7 @@ class Rules:
         self._released: dict[bytes, float] = {}
         self._of_majority: set[bytes] = set()
         self._handed_over: set[bytes] = set()
+        self._unconfirmed: set[bytes] = set()
         self._free_since: dict[tuple[str, bytes], float] = {}  # of the locks that were released
         self._waiters: dict[Wait, None] = {}  # in the order in which they came
         self.trouble_until = 0.0  # from then on nothing is wrong
@@ -210,7 +224,47 @@ class Rules:
             else:
                 self._lock_changed(host, key, words, tampering)
         for name in self.fair:
-            self._queues[host.name, name] = _queue(host, name)
+            if name in keys or any(key in keys for key in queue_keys(name)):
+                # In the order in which they came, whatever places the server gives them.
+                place, queue = host.place(name), dict(_queue(host, name))
+                came = self._queues.get((place, name), {})
+                self._queues[place, name] = {waiter: queue[waiter] for waiter in (*came, *queue) if waiter in queue}
+
+    def copied(self, replica: Host, keys: list[bytes]) -> None:
+        """A replica has got keys of its master."""
+        for key in keys:
+            for token in self._holders(replica, key):
+                spans = self._spans.get((replica.store, key, token))
+                if spans:
+                    spans[-1].copies.add(replica.name)
+
+    def failed_over(self, old: Host, new: Host) -> None:
+        """A replica speaks for the store now. What it has not got is lost; the former master goes on with what it has."""
+        keys: dict[bytes, None] = {}
+        for (place, key), known in list(self._known.items()):
+            if place != new.store or not new.is_of_store(key):
+                continue
+            keys[key] = None
+            if old.alive:
+                mine = self._known[old.name, key]
+                for token, span in known.items():
+                    mine[token] = Span(span.start, span.end, span.promised, old.name)
+                    self._spans[old.store, key, token].append(mine[token])
+        keys.update(dict.fromkeys(key for key in new.server.data if new.is_of_store(key)))
+        with self.tampering():
+            for key in keys:
+                if not key.startswith(b"wheel_lock:"):
+                    self._lock_changed(new, key, [], True)
+        for name in self.fair:
+            if new.is_of_store(name):
+                self._queues[new.store, name] = dict(_queue(new, name))
+
+    def stepped_down(self, old: Host) -> None:
+        """A former master says nothing any more."""
+        for place, key in list(self._known):
+            if place == old.name:
+                for span in self._known.pop((place, key)).values():
+                    span.end = min(span.end, self.now)
 
     def _companion_changed(self, host: Host, key: bytes) -> None:
         data = host.server.data
@@ -219,7 +273,8 @@ class Rules:
         self.exercised["expiry"] += 1
 
     def _lock_changed(self, host: Host, key: bytes, words: list[bytes], tampering: bool) -> None:
-        now, known = self.now, self._known[host.name, key]
+        now, place = self.now, host.place(key)
+        known = self._known[place, key]
         there, was_held = self._holders(host, key), any(span.end > now + _SAME_S for span in known.values())
         if key in host.server.data and key not in host.server.expires and not tampering:
             self.broken("expiry", f"the key {key!r} has no expiry after {_shown(words)}")
@@ -230,8 +285,8 @@ class Rules:
             end = there.get(token)
             if span.end <= now or end is None:
                 if span.end > now + _SAME_S:
-                    self._touched(words, key, token, tampering)
-                    span.end, span.tampered = now, tampering
+                    self._touched(words, key, token)
+                    span.end, span.tampered, span.released = now, tampering, token in words
                     if not tampering:
                         self._shortened(host, key, token, now)
                     released = released or token in words
@@ -241,17 +296,19 @@ class Rules:
                 if end < span.end or not isinstance(
                     host.server.data[key], ZSet
                 ):  # whose members share the key's expiry
-                    self._touched(words, key, token, tampering)
+                    self._touched(words, key, token)
                 self._scheduler.note("%s: %s of %s now lasts until %.3f", host.name, key, token, end)
                 span.end, span.tampered = end, span.tampered or tampering
                 shorter, span.promised = end < span.promised, max(span.promised, end) if tampering else end
-                if shorter and not tampering:
+                if shorter and not span.tampered:
                     self._shortened(host, key, token, end)
         for token, end in there.items():
             if token not in known and end > now:
-                span = known[token] = Span(now, end, end)
-                self._spans[host.name, key, token].append(span)
+                span = known[token] = Span(now, end, end, place)
+                self._spans[host.store, key, token].append(span)
                 self._scheduler.note("%s: %s belongs to %s until %.3f", host.name, key, token, end)
+                if len(words) > 1 and words[1] in _UNCONFIRMED:
+                    self._unconfirmed.add(token)
                 if was_held and not (key in self.permits or isinstance(host.server.data[key], ZSet)):
                     self._handed_over.add(token)
                 else:
@@ -260,13 +317,13 @@ class Rules:
                         self._check_wake_up(host, key)
 
         if known:
-            self._free_since.pop((host.name, key), None)
+            self._free_since.pop((place, key), None)
         elif was_held and released:
-            self._free_since[host.name, key] = now
+            self._free_since[place, key] = now
 
     def _check_wake_up(self, host: Host, key: bytes) -> None:
         """A lock is granted that was free: not long after it was released, if there were waiters."""
-        free_since = self._free_since.get((host.name, key))
+        free_since = self._free_since.get((host.place(key), key))
         if free_since is None or free_since < self.trouble_until or self._tampering:
             return
         if any(wait.process.alive for wait in self._waiters if wait.name == key and wait.since < free_since):
@@ -324,9 +381,9 @@ class Rules:
             }
         return dict.fromkeys(value, end)
 
-    def _touched(self, words: list[bytes], key: bytes, token: bytes, tampering: bool) -> None:
+    def _touched(self, words: list[bytes], key: bytes, token: bytes) -> None:
         self.exercised["S4"] += 1
-        if not tampering and token not in words:
+        if not self._tampering and token not in words:
             self.broken("S4", f"{_shown(words)} changed {key!r}, which belongs to {token!r}")
 
     def _check_orphan(self, host: Host, key: bytes, token: bytes, span: Span) -> None:
@@ -343,18 +400,18 @@ class Rules:
         """The server's promise ends sooner than it said: nobody may believe in more."""
         for process, beliefs in self._active.items():
             for lease, belief in beliefs.items():
-                same = belief.token == token and belief.name == key and belief.host == host.name
+                same = belief.token == token and belief.name == key and belief.host == host.place(key)
                 if same and lease.is_valid(process.clock.now()) and belief.until > end + _SAME_S:
                     who = f"{process.name} believes in {key!r}"
                     self.broken("S1", f"{who} until {belief.until:.4f}, the server from now on {end:.4f}")
 
     def _check_order(self, host: Host, key: bytes, token: bytes) -> None:
         """A fair lock is granted to the first of those that wait."""
-        queue = self._queues.get((host.name, key))
+        queue = self._queues.get((host.place(key), key))
         now_ms = host.server.now_ms
         if not queue or self._tampering:
             return
-        alive = [waiter for waiter, expiry in queue if expiry > now_ms]
+        alive = [waiter for waiter, expiry in queue.items() if expiry > now_ms]
         if alive:
             self.exercised["fair"] += 1
             me = token[:-TOKEN_CHARACTERS]
@@ -393,7 +450,7 @@ class Rules:
                 for lease in context.votes.held:
                     if lease not in active:
                         self._held(process, _MAJORITY, lease, local)
-        for lease, belief in list(active.items()):
+        for lease, belief in tuple(active.items()):
             if lease.is_valid(local):
                 if lease.deadline != belief.deadline:
                     if now > belief.until + _SAME_S:
@@ -412,7 +469,7 @@ class Rules:
         if self.candidates:
             self._check_leaders()
         for belief in self._ended[process][-_RECENT:]:
-            if belief.lease.is_valid(local):
+            if belief.lease.state <= EXTENDING and belief.lease.is_valid(local):
                 self.broken("S5", f"the lease of {belief.name!r} with {belief.token!r} came back")
 
     def _held(self, process: Process, host: str, lease: Lease, local: float) -> None:
@@ -426,6 +483,7 @@ class Rules:
         kind: str = lease.group.lock_type.name  # type: ignore[attr-defined]
         belief = Belief(lease, process, lease.key, lease.token, kind, self.now, host=host)
         self._deadline_moved(belief, lease.deadline)
+        self._check_copies(belief)
         self._active[process][lease] = belief
         self._begun.add(lease)
         self._believed.add(belief.token)
@@ -433,6 +491,16 @@ class Rules:
         self._scheduler.note(
             "%s: believes in %s with %s until %.3f", process.name, lease.key, lease.token, belief.until
         )
+
+    def _check_copies(self, belief: Belief) -> None:
+        """A holder believes in a grant: so many replicas as its context waits for must have got it."""
+        least = belief.process.world.settings.context["min_replicas"]
+        if least and belief.token not in self._unconfirmed:
+            self.exercised["copies"] += 1
+            spans = self._spans.get((belief.host, belief.name, belief.token), ())
+            copies: set[str] = set().union(*(span.copies for span in spans))
+            if len(copies) < least:
+                self.broken("copies", f"{belief.name!r} was granted to {belief.token!r}, and no replica has it")
 
     def _deadline_moved(self, belief: Belief, deadline: float) -> None:
         """A holder believes in a new deadline: the server must have promised as much."""
@@ -442,7 +510,8 @@ class Rules:
             self._check_votes(belief, belief.lease)
             return
         spans = self._spans.get((belief.host, belief.name, belief.token), [])
-        promised = spans[-1].promised if spans else 0.0
+        latest = {span.place: span.promised for span in spans}
+        promised = max(latest.values(), default=0.0)
         if until > promised + _SAME_S and not any(span.tampered for span in spans):
             who = f"{belief.process.name} believes in {belief.name!r}"
             self.broken("S1", f"{who} until {until:.4f}, the server says {promised:.4f}")
@@ -510,11 +579,26 @@ class Rules:
             belief.open = False
             belief.until = min(belief.until, self.now)
 
+    @property
+    def _is_well(self) -> bool:
+        """Whether nothing has been wrong for a while."""
+        return self.trouble_until < self.now - _LONGEST_S
+
+    def _check_cause(self, process: Process, event: LostEvent) -> None:
+        """A lease was lost: for a reason that is true."""
+        name = lock_name(event.name, b"")
+        if not self._is_well or process.world.settings.slow_processes or name in self.tampered:
+            return
+        self.exercised["kept"] += 1
+        if event.reason in (LossReason.NOT_CONFIRMED, LossReason.KEY_GONE, LossReason.TAKEN):
+            self.broken("kept", f"{event.name!r} was lost ({event.reason}), and nothing was wrong")
+
     def told(self, holding: Holding, event: LostEvent) -> None:
         """A holder was told of a loss."""
         process = holding.process
         self.exercised["S5"] += 1
         self._all_told[holding] = None
+        self._check_cause(process, event)
         self._scheduler.note("%s: told of the loss of %s: %s", process.name, event.name, event.reason)
         holding.told[event.name] += 1
         holding.told_at[event.name] = self.now
@@ -554,6 +638,12 @@ class Rules:
         self._released[lease.token] = self.now
         if isinstance(lease, QuorumLease):
             self._of_majority.add(lease.token)
+            return
+        self.exercised["released"] += 1
+        for (_, key, token), spans in self._spans.items():
+            # Without its reply a release is repeated, and believes that it was the first try which found the lock.
+            if token == lease.token and not spans[-1].released and (spans[-1].end > self.now or self._is_well):
+                self.broken("released", f"{key!r} was released, and its key was still there, or had gone before")
 
     def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
         """A caller has got a lock, on these terms."""
@@ -640,7 +730,9 @@ class Rules:
             if belief.until <= belief.start + _SAME_S:
                 continue
             self.exercised[rule] += len(beliefs) > 1
-            others = [each for each in there.values() if not self._was_tampered(each)]
+            if not self._is_sound(belief):
+                continue
+            others = [each for each in there.values() if not self._was_tampered(each) and self._is_sound(each)]
             if permits:
                 bad = len(others) >= permits
             else:
@@ -652,6 +744,19 @@ class Rules:
             there[number] = belief
 
     permits: dict[bytes, int] = {}  # noqa: RUF012 - set for a history by its world
+
+    def _is_sound(self, belief: Belief) -> bool:
+        """Return whether a belief rests on what the store has said, and not on a server that has been replaced.
+
+        What a stranger has taken away before the reply came is no ground either.
+        """
+        spans = self._spans.get((belief.host, belief.name, belief.token), ())
+        return belief.host == _MAJORITY or any(
+            span.place == belief.host
+            and belief.until <= span.promised + _SAME_S
+            and not (span.tampered and span.end <= belief.start)
+            for span in spans
+        )
 
     def _was_tampered(self, belief: Belief) -> bool:
         spans = self._spans.get((belief.host, belief.name, belief.token), [])

@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import wheel_lock.aio.call
 import wheel_lock.aio.primitives
 import wheel_lock.engine.loss_events
+import wheel_lock.engine.renewal.overdue
 import wheel_lock.engine.renewal.retry
 import wheel_lock.engine.requests.adopt
 import wheel_lock.engine.requests.bulk
 import wheel_lock.engine.requests.bulk_operations
+import wheel_lock.engine.topology.cluster
 import wheel_lock.engine.waiting.registry
 import wheel_lock.locks.base
 import wheel_lock.locks.handoff
+import wheel_lock.net.cluster
 import wheel_lock.net.pubsub
+import wheel_lock.net.sentinel
+import wheel_lock.protocol.keys
 import wheel_lock.quorum.engine
 import wheel_lock.redis_lock.base
 import wheel_lock.redis_lock.grants
@@ -32,9 +37,10 @@ import wheel_lock.runtime.tokens
 import wheel_lock.sync.call
 import wheel_lock.sync.leader
 import wheel_lock.sync.primitives
-from tests.simulation import direct
+from tests.simulation import dialogues, direct, topologies
 from tests.simulation.network import Poller
-from tests.simulation.processes import Gate, Master, Thread, Waker, current_thread
+from tests.simulation.processes import Answers, Gate, Master, Thread, Waker, current_thread
+from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.runtime import backoff, tokens
 from wheel_lock.runtime.notifier import Notifier
 
@@ -108,8 +114,11 @@ _WITH_SETS: tuple[ModuleType, ...] = (
     _package.engine.requests.bulk_operations,
     _package.engine.renewal.retry,
     _package.engine.waiting.registry,
+    _package.engine.topology.cluster,
     _package.quorum.engine,
+    _package.aio.call,
 )
+_WITH_SLOTS: tuple[ModuleType, ...] = (_package.protocol.keys, _package.net.cluster, _package.engine.topology.cluster)
 
 
 def replacements(world: World) -> list[tuple[Any, str, Any]]:
@@ -138,6 +147,9 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         _package.engine.requests.adopt,
         _package.locks.base,
         _package.locks.handoff,
+        _package.aio.call,
+        _package.net.cluster,
+        _package.net.sentinel,
     ]
     return [
         *((module, "time", time) for module in modules),
@@ -156,11 +168,17 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (tokens, "_drawn", []),
         (tokens, "time_ns", lambda: 0),
         (_package.quorum.engine, "NodeEngine", Master),
+        (_package.sync.call, "monotonic", time.monotonic),
+        *((module, "SLOTS", topologies.SLOTS) for module in _WITH_SLOTS),
+        *((RedisPyConnector, name, method) for name, method in dialogues.replacements(world).items()),
+        (_package.net.sentinel, "start_helper_thread", lambda body: world.process.launch(body)),
+        (_package.net.sentinel, "SimpleQueue", lambda: Answers(world)),
         (_package.sync.call, "new_gate", lambda: Gate(world)),
         (_package.sync.call, "_here", None),
         (_package.aio.call, "_here", None),
         (_package.sync.primitives, "threading", SimpleNamespace(get_ident=lambda: world.caller.number)),  # type: ignore[union-attr]
         (_package.aio.primitives, "id", world.number_of),
+        (_package.engine.renewal.overdue, "id", world.number_of),
         (_package.redis_lock.grants, "id", world.number_of),
         (_package.redis_lock.base, "LockContext", SimpleNamespace(shared=lambda client: client.context)),
         (_package.sync.leader, "threading", threads),
