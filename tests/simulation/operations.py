@@ -338,17 +338,6 @@ async def redis_lock(user: User, dice: Dice) -> None:
         user.note("released %s", lock.name)
 
 
-EVERYDAY = (
-    block,
-    row,
-    decorated,
-    with_own_token,
-    export_many,
-    adopt_many,
-    stand,
-    lend,
-    use_lent,
-    leave_to_collector,
-    redis_lock,
-)
+OF_BOTH = (block, decorated, lend, use_lent, leave_to_collector)  # kinds of contexts: of one store, and of a majority
+EVERYDAY = (*OF_BOTH, row, with_own_token, export_many, adopt_many, stand, redis_lock)
 UNUSUAL = (set_permits, end_holding, fork)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.operations import EVERYDAY, UNUSUAL
+from tests.simulation.operations import EVERYDAY, OF_BOTH, UNUSUAL
 from tests.simulation.rules import Holding
 from tests.simulation.scheduler import Dice, Stopped
 from wheel_lock.errors import WheelLockError
@@ -369,6 +369,7 @@ OF_A_MAJORITY: tuple[Callable[[User], Action], ...] = (
     lambda user: user.exclusive,
     lambda user: user.exclusive,
     lambda user: user.reentrant,
+    *(partial(partial, action) for action in OF_BOTH),
 )
 RARE: tuple[Callable[[User], Action], ...] = (
     lambda user: user.force_release,

@@ -640,9 +640,13 @@ class Rules:
             self._of_majority.add(lease.token)
             return
         self.exercised["released"] += 1
-        for (_, key, token), spans in self._spans.items():
+        for (store, key, token), spans in self._spans.items():
+            # What a master says that was replaced does not matter.
+            last = next((span for span in reversed(spans) if span.place == store), None)
+            if token != lease.token or last is None or last.released:
+                continue
             # Without its reply a release is repeated, and believes that it was the first try which found the lock.
-            if token == lease.token and not spans[-1].released and (spans[-1].end > self.now or self._is_well):
+            if last.end > self.now or self._is_well:
                 self.broken("released", f"{key!r} was released, and its key was still there, or had gone before")
 
     def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
