@@ -452,6 +452,7 @@ class Rules:
         now, local = self.now, process.clock.now()
         active = self._active[process]
         for context in process.contexts:
+            self._check_context(context)
             for host, engine in context.engines.items():
                 if isinstance(engine.connector, SentinelConnector):
                     self._note_master(engine)
@@ -571,7 +572,11 @@ class Rules:
             who = f"{belief.process.name} believes in {belief.name!r}"
             self.broken("S1", f"{who} until {belief.until:.4f}, a majority says {promised:.4f}")
 
-    def _check_leaders(self) -> None:
+    def _check_leaders(self, *known: Any) -> None:
+        """Look for a second leader. ``known`` are candidates that say to be leaders.
+
+        The others are not asked, for that would change something.
+        """
         leaders = [
             f"{process.name} until {process.clock.moment_of(lease.deadline):.4f}"
             for process, candidate in self.candidates
@@ -580,11 +585,24 @@ class Rules:
             and not leadership._given_up
             and (lease := leadership._lock._own_or_latest()) is not None
             and lease.key not in self.tampered
-            and lease.is_valid(process.clock.now())
+            and (candidate in known or lease.is_valid(process.clock.now()))
         ]
         self.exercised["leader"] += bool(leaders)
         if len(leaders) > 1:
             self.broken("leader", f"there are several leaders: {leaders}")
+
+    def leads(self, candidate: Any) -> None:
+        """A candidate says that it is the leader now."""
+        self._check_leaders(candidate)
+
+    def _check_context(self, context: Any) -> None:
+        """A context keeps its limits."""
+        for engine in (*context.engines.values(), *([context.votes] if context.votes is not None else [])):
+            options, waiting = engine.options, engine.wait_queues.count if isinstance(engine, Engine) else 0
+            if options.max_held is not None and len(engine.held) > options.max_held:
+                self.broken("limits", f"{len(engine.held)} locks are held, and not {options.max_held}")
+            if options.max_waiting is not None and waiting > options.max_waiting:
+                self.broken("limits", f"{waiting} callers wait, and not {options.max_waiting}")
 
     def forked(self, process: Process) -> None:
         """A process has forked: what follows is the child, which believes in nothing."""
@@ -663,9 +681,13 @@ class Rules:
             self._of_majority.add(lease.token)
             return
         self.exercised["released"] += 1
-        for (_, key, token), spans in self._spans.items():
+        for (store, key, token), spans in self._spans.items():
+            # What a master says that was replaced does not matter.
+            last = next((span for span in reversed(spans) if span.place == store), None)
+            if token != lease.token or last is None or last.released:
+                continue
             # Without its reply a release is repeated, and believes that it was the first try which found the lock.
-            if token == lease.token and not spans[-1].released and (spans[-1].end > self.now or self._is_well):
+            if last.end > self.now or self._is_well:
                 self.broken("released", f"{key!r} was released, and its key was still there, or had gone before")
 
     def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
