@@ -18,7 +18,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
@@ -163,7 +163,7 @@ def main() -> int:
             report.merge(part.result())
     print("\n".join(report.lines(time.monotonic() - began)), flush=True)
     _BUILD.mkdir(exist_ok=True)
-    (_BUILD / "simulation.json").write_text(json.dumps({"first": first, **asdict(report)}))
+    (_BUILD / "simulation.json").write_text(json.dumps({"first": first, **vars(report)}))
     if report.failed is not None:
         tell_failure(report.failed, None, arguments.shrink)
         return 1
