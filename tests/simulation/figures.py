@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.page import markdown, write
+from tests.simulation.mutants.__main__ import known_survivors, outcome
 from tests.simulation.rules import RULES
 
 _ROOT = Path(__file__).parents[2]
@@ -43,13 +44,13 @@ def renewed(figures: dict[str, Any]) -> dict[str, Any]:
         survivors = []
         for _, verdict in sorted(verdicts.items()):
             operator, path = verdict["operator"], verdict["path"]
-            counts[operator][verdict["outcome"]] += 1
+            found, kind, reason = outcome(verdict, known_survivors())
+            counts[operator][found] += 1
             if operator not in _NOT_BY_OPERATORS:
-                folder = f"{path.rpartition('/')[0]}/" if "/" in path else path
-                counts[folder][verdict["outcome"]] += 1
-            if verdict["outcome"] not in ("simulation", "tests"):
-                survivors.append([verdict["key"], verdict["kind"], verdict["reason"]])
-        figures["mutants"] = {"commit": _commit(), "counts": counts, "survivors": survivors}
+                counts[f"{path.rpartition('/')[0]}/" if "/" in path else path][found] += 1
+            if kind:
+                survivors.append([verdict["key"], kind, reason])
+        figures["mutants"] = {"counts": counts, "survivors": survivors}
     return figures
 
 

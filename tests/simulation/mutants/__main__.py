@@ -181,7 +181,7 @@ def _digest(*more: object) -> str:
 def known_survivors() -> dict[str, tuple[str, str]]:
     """Return why mutants are not found, by their keys: the kind of reason, and the reason."""
     lines = [line for line in _SURVIVORS.read_text().splitlines() if line and not line.startswith("#")]
-    return {key: (kind, reason) for key, kind, reason in (line.split(" | ") for line in lines)}
+    return {key: (kind, reason) for key, kind, reason in (line.rsplit(" | ", 2) for line in lines)}
 
 
 def trial(mutant: Mutant, stage: Stage, reach: Reach, original: Stage, cpu_s: float) -> Verdict:
@@ -192,7 +192,7 @@ def trial(mutant: Mutant, stage: Stage, reach: Reach, original: Stage, cpu_s: fl
     by_operator = mutant.operator not in ("by hand", "old bug")
     if seeds and not by_operator:
         seeds += range(_FURTHER, _FURTHER + 100)
-    verdict: Verdict = {"path": mutant.path, "operator": mutant.operator}
+    verdict: Verdict = {"key": mutant.key, "path": mutant.path, "operator": mutant.operator}
     verdict["reached"] = bool(seeds or tests)
     stage.plant(mutant)
     try:
@@ -263,19 +263,22 @@ def main() -> int:
             print(f"{number:4}/{len(todo)} {shown} {verdict['took_s']:5.1f} s  {mutant.name}", flush=True)
             if by:
                 print(f"          {by}: {verdict.get('text', '')}"[:160], flush=True)
-    left = summary(wanted, verdicts, reasons)
-    kept.write_text(json.dumps(known, indent=1))
-    return left
+    return summary(wanted, verdicts, reasons)
+
+
+def outcome(verdict: Verdict, reasons: dict[str, tuple[str, str]]) -> tuple[str, str, str]:
+    """Return what became of a mutant, and if it survived the kind of reason and the reason."""
+    if verdict["found"]:
+        return verdict["found"], "", ""
+    kind, reason = reasons.get(verdict["key"], ("survived" if verdict["reached"] else "unreached", ""))
+    return "equivalent" if kind == "equivalent" else "survived", kind, reason
 
 
 def summary(wanted: list[Mutant], verdicts: dict[str, Verdict], reasons: dict[str, tuple[str, str]]) -> int:
     """Print how many are found, by how they were made, and by folder; return how many by hand are not."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for mutant in wanted:
-        verdict = verdicts.get(mutant.name, {"found": None, "reached": True})
-        kind, reason = reasons.get(mutant.key, ("survived" if verdict["reached"] else "unreached", ""))
-        found = verdict["found"] or ("equivalent" if kind == "equivalent" else "survived")
-        verdict |= {"key": mutant.key, "outcome": found, "kind": kind, "reason": reason}
+        found = outcome(verdicts[mutant.name], reasons)[0] if mutant.name in verdicts else "equivalent"
         folder = str(Path(mutant.path).parent) if "/" in mutant.path else mutant.path
         counts[mutant.operator][found] += 1
         if mutant.operator not in ("by hand", "old bug"):
