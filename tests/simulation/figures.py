@@ -37,7 +37,8 @@ def renewed(figures: dict[str, Any]) -> dict[str, Any]:
         report = json.loads(run.read_text())
         if report["failed"] is not None:
             raise SystemExit(f"seed {report['failed']} breaks a rule: there is nothing to publish")
-        figures["histories"] = {**report, "commit": _commit()}
+        rules = [[rule, text, report["exercised"].get(rule, 0)] for rule, text in RULES.items()]
+        figures["histories"] = {**report, "rules": rules, "commit": _commit()}
     if (run := build / "mutants.json").exists():
         verdicts = json.loads(run.read_text())["verdicts"]
         counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -77,7 +78,7 @@ def tables(figures: dict[str, Any]) -> dict[str, str]:
         ),
         "rules": markdown(
             ("rule", "says", "times it had a chance"),
-            [(rule, text, f"{histories['exercised'].get(rule) or 0:,}") for rule, text in RULES.items()],
+            [(rule, text, f"{times:,}" if times else "always") for rule, text, times in histories["rules"]],
         ),
         "mutants": markdown(("made by, or in", "number", *_OUTCOMES, "found"), list(_score(mutants["counts"]))),
         "survivors": "\n".join(_survivors(mutants["survivors"])),
