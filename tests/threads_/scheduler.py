@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 _MOST_POINTS = 50_000  # more are a loop without end
 _SYSTEM = str(Path(__file__).with_name("seams.py"))  # what stands for functions in C
+_MOMENT_S = 0.0002  # what is due within it comes at the same time
 _FORCED = 0.04  # the share of points at which a run with many switches switches
 
 # Instructions that touch nothing but the frame they are in. All others may touch what threads share.
@@ -70,10 +71,6 @@ class Actor:
         self.calls = 0
         self.before: tuple[FrameType | None, str, int] = (None, "", 0)  # its latest instruction: frame, name, calls
         self.trace: Callable[[FrameType, str, object], Any] | None = None
-
-    @property
-    def runnable(self) -> bool:
-        return not self.done and (self.ready is None or self.ready())
 
 
 class Stage:
@@ -140,9 +137,9 @@ class Stage:
         """Give the turn away until ``ready()``; return whether it is, and not the time over. On a thread of the run."""
         me = self._me()
         me.ready, me.until = ready, self.now + timeout_s
-        while not ready() and self.now < me.until:
+        while not ready() and self.now + _MOMENT_S < me.until:
             self._pass_on(me)
-        me.ready = None
+        me.ready, me.until = None, math.inf
         return ready()
 
     def offer(self) -> None:
@@ -152,7 +149,7 @@ class Stage:
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
-        self.wait(lambda: False, max(seconds, 1e-6))
+        self.wait(lambda: False, max(seconds, 2 * _MOMENT_S))
 
     def _me(self) -> Actor:
         assert self.current is not None
@@ -215,20 +212,23 @@ class Stage:
         ahead = self._switches.get(number, 0)
         if ring and self._dice is not None and self._dice.random() < _FORCED:
             ahead = self._dice.randint(1, len(ring))
-        elif number > self._last and any(actor.runnable for actor in ring):
+        elif number > self._last and any(map(self._runnable, ring)):
             self.open.append(number)
-        if 0 < ahead <= len(ring) and ring[ahead - 1].runnable:
+        if 0 < ahead <= len(ring) and self._runnable(ring[ahead - 1]):
             self.switched.append((number, ahead))
             self.story.append(f"{number}: {me.number} stops before {_where(frame)}, {ring[ahead - 1].number} goes on")
             self._hand_over(me, ring[ahead - 1])
 
     # -- turns -------------------------------------------------------------------------------------------------------
 
+    def _runnable(self, actor: Actor) -> bool:
+        return not actor.done and (actor.ready is None or actor.ready() or actor.until <= self.now + _MOMENT_S)
+
     def _next(self, me: Actor) -> Actor:
         """Return the thread that goes on if ``me`` does not."""
         ring = self._actors[me.number + 1 :] + self._actors[: me.number + 1]
         for actor in ring:
-            if actor.runnable:
+            if self._runnable(actor):
                 return actor
         waiting = [actor for actor in ring if not actor.done]
         earliest = min(waiting, key=lambda actor: actor.until)
