@@ -18,6 +18,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
 _MOST_POINTS = 50_000  # more are a loop without end
+_MOST_WAITS = 2_000
 _SYSTEM = str(Path(__file__).with_name("seams.py"))  # what stands for functions in C
 _MOMENT_S = 0.0002  # what is due within it comes at the same time
 _FORCED = 0.04  # the share of points at which a run with many switches switches
@@ -114,6 +115,7 @@ class Stage:
         self._actors: list[Actor] = []
         self._over = allocate_lock()
         self._abandoned = False
+        self._waits = 0
         self.current: Actor | None = None
 
     def actor(self, body: Callable[[], object]) -> Actor:
@@ -239,6 +241,9 @@ class Stage:
         return waiting[0]
 
     def _pass_on(self, me: Actor) -> None:
+        self._waits += 1
+        if self._waits > _MOST_WAITS:
+            self._fail("some wait for ever")
         to = self._next(me)
         if to is not me:
             self._hand_over(me, to)

@@ -111,7 +111,7 @@ def test_no_counter_that_is_read_falls_or_counts_a_lock_twice() -> None:
 
         return check
 
-    assert explore(scene, hold, path) > 100
+    assert explore(scene, path) > 100
 
 
 def test_a_caller_that_is_struck_leaves_nothing() -> None:
