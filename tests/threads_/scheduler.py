@@ -185,6 +185,8 @@ class Stage:
         actor.calls += 1
         if frame.f_code.co_filename not in self._files:
             return None
+        name, _ = _instructions(frame.f_code).get(frame.f_lasti, ("_", True))
+        actor.before = (frame, name, actor.calls)  # RESUME, which itself is not traced
         if not frame.f_trace_opcodes:
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
             sys.settrace(sys.gettrace())  # from Python 3.12 on this switches the events of instructions on

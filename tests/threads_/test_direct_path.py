@@ -9,9 +9,12 @@ import pytest
 
 from tests.threads_.runs import explore, strike_everywhere
 from tests.threads_.scheduler import Stage
-from tests.threads_.world import Context
+from tests.threads_.world import NAME, Context
+from wheel_lock.engine import state
 from wheel_lock.engine.direct import hold, path
+from wheel_lock.locks import base, operations
 from wheel_lock.observe import ContextStats
+from wheel_lock.sync import call, lock
 
 DELAY_S = 0.01
 
@@ -114,19 +117,17 @@ def test_no_counter_that_is_read_falls_or_counts_a_lock_twice() -> None:
     assert explore(scene, path) > 100
 
 
-def test_a_caller_that_is_struck_leaves_nothing() -> None:
+@pytest.mark.usefixtures("swallowed")
+@pytest.mark.parametrize("direct", [True, False], ids=["on the path", "on the ordinary way"])
+def test_a_block_that_is_struck_leaves_nothing(direct: bool) -> None:
     def scene(stage: Stage) -> Callable[[], object]:
-        context = Context(stage, settles=True)
-        context.begin(context.pair, partial(stage.sleep, 1.0))
+        context = Context(stage, settles=True, direct=direct)
 
-        def check() -> None:
-            stats = context.stats()
-            assert context.server.keys == {}
-            assert not context._engine.leases.held
-            assert not context.direct.claim
-            assert stats.held == 0
-            assert stats.acquired == stats.released
+        def block() -> None:
+            with context.lock(NAME) as held:
+                assert held.is_held
 
-        return check
+        context.begin(block, partial(stage.sleep, 1.0))
+        return context.nothing_is_left
 
-    assert len(strike_everywhere(scene, 1, hold, path)) > 10
+    assert len(strike_everywhere(scene, 1, hold, path, lock, call, operations, base, state)) > 15
