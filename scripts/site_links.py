@@ -1,7 +1,8 @@
 """Check the links of a built site: `python scripts/site_links.py build/site`.
 
 Every link to a file or an anchor of the site must lead somewhere, and no page may load anything from elsewhere:
-scripts, styles, fonts and pictures are files of the site. Ends with 1 and a line for each that is wrong.
+scripts, styles, fonts and pictures are files of the site. No code has marks that Markdown has taken for emphasis: what is
+copied from it would lack them. Ends with 1 and a line for each that is wrong.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.loaded: list[str] = []
         self.anchors: set[str] = set()
+        self.emphasis = 0  # within code
+        self._codes = 0
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note what a tag refers to."""
         values = {name: value for name, value in attrs if value is not None}
+        self._codes += tag == "code"
+        self.emphasis += self._codes > 0 and tag in ("em", "strong")
         self.anchors.update(values[name] for name in ("id", "name") if name in values)
         if tag == "a" and "href" in values:
             self.links.append(values["href"])
@@ -37,15 +42,21 @@ class Page(HTMLParser):
         elif tag in LOADED and LOADED[tag] in values:
             self.loaded.append(values[LOADED[tag]])
 
+    def handle_endtag(self, tag: str) -> None:
+        """Note the end of a piece of code."""
+        self._codes -= tag == "code"
+
 
 def faults(site: Path) -> list[str]:
-    """Return a line for each link that leads nowhere, and for each thing that a page loads from elsewhere."""
+    """Return a line for each link that leads nowhere, each thing loaded from elsewhere, each page with mangled code."""
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():
         here = path.relative_to(site)
         if path.name == "404.html":
             continue  # its links are absolute, for it is shown at any address
+        if page.emphasis:
+            found.append(f"{here}: emphasis within code")
         for link in page.loaded:
             if urlsplit(link).netloc:
                 found.append(f"{here}: loads {link}")

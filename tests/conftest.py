@@ -59,6 +59,15 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     # Hypothesis imports trio where it is installed, and warns of trio's generator of random numbers.
     os.environ.setdefault("HYPOTHESIS_NO_PLUGINS", "1")
+    from hypothesis import HealthCheck, settings
+
+    # New examples in each run, also where CI is set, which would have Hypothesis repeat the same ones for ever; a failure
+    # prints what brings its example back. How long an example takes depends on the machine.
+    slow = [HealthCheck.too_slow]
+    settings.register_profile(
+        "wheel_lock", derandomize=False, print_blob=True, deadline=None, suppress_health_check=slow
+    )
+    settings.load_profile("wheel_lock")
 
 
 def pytest_pycollect_makeitem(name: str, obj: Any) -> None:

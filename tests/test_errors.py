@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import redis.exceptions as theirs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import wheel_lock
@@ -144,7 +144,6 @@ def test_a_name_in_a_message_is_escaped_and_bounded() -> None:
 
 
 @given(name=st.text() | st.binary(max_size=600))
-@settings(deadline=None)
 def test_any_name_is_quoted_in_printable_ascii(name: str | bytes) -> None:
     shown = quoted(name)
     assert shown.isascii()

@@ -10,7 +10,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.ids import case_id
@@ -118,7 +118,6 @@ def test_a_renewal_after_the_lease_is_believed_is_refused(every: float) -> None:
 
 
 @given(timeout=st.floats(MIN_RENEWED_TIMEOUT_S, MAX_SECONDS), share=st.floats(1e-3, 1.2))
-@settings(deadline=None)
 def test_renew_every_is_allowed_exactly_while_the_lease_is_believed(timeout: float, share: float) -> None:
     every = timeout * share
     if every < local_deadline(0.0, timeout):
@@ -129,7 +128,6 @@ def test_renew_every_is_allowed_exactly_while_the_lease_is_believed(timeout: flo
 
 
 @given(timeout=st.floats(MIN_RENEWED_TIMEOUT_S, MAX_SECONDS))
-@settings(deadline=None)
 def test_no_interval_by_default_is_too_late(timeout: float) -> None:
     assert lock_options(timeout).renew_every_s == timeout / 3
     assert lock_options(timeout, renew=False).renew_every_s is None
@@ -228,7 +226,6 @@ def test_an_interval_of_renewals_that_are_not_wanted_is_refused() -> None:
 
 
 @given(timeout=st.floats(MIN_TIMEOUT_S, MAX_SECONDS))
-@settings(deadline=None)
 def test_the_holder_stops_believing_before_the_server_expires_the_key(timeout: float) -> None:
     # The server counts whole milliseconds, the holder does not: rounding must not eat up the margin.
     options = lock_options(timeout, renew=False)
@@ -264,7 +261,6 @@ def test_a_first_pause_longer_than_the_longest_is_refused() -> None:
 
 
 @given(value=st.floats(0.0, MAX_SECONDS) | st.integers(0, int(MAX_SECONDS)))
-@settings(deadline=None)
 def test_every_number_of_seconds_in_range_is_taken_as_it_is(value: float) -> None:
     taken = seconds("what", value)
     assert type(taken) is float
@@ -272,7 +268,6 @@ def test_every_number_of_seconds_in_range_is_taken_as_it_is(value: float) -> Non
 
 
 @given(value=st.integers(1, MAX_COUNT))
-@settings(deadline=None)
 def test_every_whole_number_in_range_is_taken_as_it_is(value: int) -> None:
     assert count("what", value, least=1) == value
 
@@ -298,7 +293,6 @@ def test_a_legal_name_or_token_is_sent_as_it_is(name: str) -> None:
 
 
 @given(name=st.binary(min_size=1, max_size=512).filter(lambda name: not name.startswith(b"wheel_lock:")))
-@settings(deadline=None)
 def test_any_1_to_512_bytes_are_a_name_or_a_token(name: bytes) -> None:
     assert lock_name(name, b"") == lock_token(name) == name
 

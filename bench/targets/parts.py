@@ -228,10 +228,10 @@ def of_pairs(number: int) -> tuple[Sequence[str], list[Sequence[str]]]:
     """Return the table of a pair."""
     found = [look("1", number), look("threads", number), look("tasks", number)]
     rows: list[Sequence[str]] = [
-        ("time that passes, us", *(us(one.wall_us) for one in found)),
-        ("CPU of the callers' threads, us", *(us(one.cpu_us["callers"]) for one in found)),
-        ("CPU of the timer's thread, us", *(us(one.cpu_us["timer"]) for one in found)),
-        ("CPU of the server, us", *(us(one.cpu_us["server"]) for one in found)),
+        ("time that passes, µs", *(us(one.wall_us) for one in found)),
+        ("CPU of the callers' threads, µs", *(us(one.cpu_us["callers"]) for one in found)),
+        ("CPU of the timer's thread, µs", *(us(one.cpu_us["timer"]) for one in found)),
+        ("CPU of the server, µs", *(us(one.cpu_us["server"]) for one in found)),
     ]
     for who, what in (("callers", "callers"), ("timer", "timer's thread")):
         rows.append((f"functions called by {what}: Python's + built-in", *(_calls(one, who, 0) for one in found)))
@@ -245,9 +245,9 @@ def of_renewals(held: Sequence[int]) -> tuple[Sequence[str], list[Sequence[str]]
     """Return the table of a renewal."""
     found = [look("held", number) for number in held]
     rows: list[Sequence[str]] = [
-        ("CPU of the timer's thread, us", *(us(one.cpu_us["timer"]) for one in found)),
-        ("CPU of the client's other threads, us", *(us(one.cpu_us["callers"]) for one in found)),
-        ("CPU of the server, us", *(us(one.cpu_us["server"]) for one in found)),
+        ("CPU of the timer's thread, µs", *(us(one.cpu_us["timer"]) for one in found)),
+        ("CPU of the client's other threads, µs", *(us(one.cpu_us["callers"]) for one in found)),
+        ("CPU of the server, µs", *(us(one.cpu_us["server"]) for one in found)),
         ("locks in a script call", *(f"{1 / one.batches:.0f}" for one in found)),
         ("turns for 1,000 renewals", *(f"{one.turns * 1000:.1f}" for one in found)),
         ("functions called: Python's + built-in", *(_calls(one, "timer", 2) for one in found)),

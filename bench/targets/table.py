@@ -162,14 +162,14 @@ def rows(scale: Scale) -> list[Row]:
     """Return all rows, in the order of the table."""
 
     def renewal(name: str, held: int, client: float, server: float | None, held_by_rival: int, most_calls: int) -> Row:
-        figures = Figure("client us", "client, us", client), Figure("server us", "server, us", server)
+        figures = Figure("client us", "client, µs", client), Figure("server us", "server, µs", server)
         return Row(
             name, f"renewal, {held:,} held: CPU of the", figures, partial(renewals, held, held_by_rival, most_calls)
         )
 
     def pair(mode: str, what: str, target: float, cpu: bool = True) -> Row:
         figures = [Figure("pairs/s", "pairs/s", target, at_least=True)]
-        figures += [Figure("cpu us", "client's CPU, us", None)] if cpu else []
+        figures += [Figure("cpu us", "client's CPU, µs", None)] if cpu else []
         return Row(f"pair-{mode}", f"acquire+release, {what}:", tuple(figures), partial(pairs, mode))
 
     few, some, many = scale.held
@@ -193,13 +193,13 @@ def rows(scale: Scale) -> list[Row]:
         Row(
             "timer-calls",
             f"timers, {scale.timers:,} pending:",
-            (Figure("start us", "CPU of new_timeout, us", 1.5), Figure("cancel us", "CPU of cancel, us", 3.0)),
+            (Figure("start us", "CPU of new_timeout, µs", 1.5), Figure("cancel us", "CPU of cancel, µs", 3.0)),
             partial(timers, "calls", False),
         ),
         Row(
             "timer-due",
             f"timers, {scale.timers:,} over {scale.due_s:g} s:",
-            (Figure("cpu us", "CPU until called, us", 0.5), Figure("late p99 ms", "late p99, ms", 25.0, absolute=True)),
+            (Figure("cpu us", "CPU until called, µs", 0.5), Figure("late p99 ms", "late p99, ms", 25.0, absolute=True)),
             partial(timers, "due", True),
         ),
     ]

@@ -55,50 +55,6 @@ async def test_a_loss_cancels_who_has_lost_and_not_who_has_acquired_since(loser:
     assert lock._blocks == []
 
 
-@pytest.mark.parametrize("thread_local", [True, False])
-async def test_a_swallowed_loss_leaves_the_next_holders_lock_alone(loser: LockLoser, thread_local: bool) -> None:
-    lock = loser.lock(thread_local=thread_local)
-    swallowed, leave = asyncio.Event(), asyncio.Event()
-
-    async def stubborn() -> None:
-        async with lock:
-            loser.delete()
-            with pytest.raises(asyncio.CancelledError):
-                await asyncio.sleep(60.0)
-            swallowed.set()
-            await leave.wait()
-
-    first = asyncio.create_task(stubborn())
-    await swallowed.wait()
-    second = Worker(lock)
-    await second.inside.wait()
-    leave.set()
-    await ended(first)
-    assert isinstance(first.exception(), LockLost)
-    assert lock.is_held
-    assert await lock.owned()
-    second.leave.set()
-    await second.task
-
-
-async def test_tasks_take_turns_inside_one_object_and_only_the_holder_is_cancelled(loser: LockLoser) -> None:
-    lock = loser.lock()
-    workers = [Worker(lock) for _ in range(5)]
-    for number in range(5):
-        await until(lambda: any(worker.inside.is_set() and not worker.task.done() for worker in workers))
-        (inside,) = [worker for worker in workers if worker.inside.is_set() and not worker.task.done()]
-        if number % 2:
-            inside.leave.set()
-        else:
-            loser.delete()
-        await ended(inside.task)
-    errors = [worker.task.exception() for worker in workers]
-    assert sum(isinstance(error, LockLost) for error in errors) == 3
-    assert errors.count(None) == 2
-    assert lock._blocks == []
-    await undisturbed()
-
-
 async def test_a_lock_that_is_acquired_anew_in_the_block_is_released_at_its_end(loser: LockLoser) -> None:
     lock = loser.lock()
     async with lock:
@@ -108,14 +64,6 @@ async def test_a_lock_that_is_acquired_anew_in_the_block_is_released_at_its_end(
         assert await lock.acquire()
     assert not loser.real.view.exists("order:42")
     assert lock.lost is None
-    await undisturbed()
-
-
-async def test_a_lock_that_is_released_in_the_block_is_an_error_at_its_end(loser: LockLoser) -> None:
-    lock = loser.lock()
-    async with raising(LockNotHeld), lock:
-        await lock.release()
-    assert lock._blocks == []
     await undisturbed()
 
 
@@ -160,17 +108,6 @@ async def test_a_block_that_another_task_leaves_while_it_is_cancelled_itself(los
     await entering
 
 
-@pytest.mark.parametrize("cancel_on_lost", [True, False])
-async def test_an_exit_stack_releases_what_was_acquired_by_hand(loser: LockLoser, cancel_on_lost: bool) -> None:
-    lock = loser.context.asyncio.lock("order:42", 30.0, cancel_on_lost=cancel_on_lost)
-    async with AsyncExitStack() as stack:
-        assert await lock.acquire()
-        stack.push_async_exit(lock)
-        assert lock.is_held
-    assert not lock.is_held
-    assert not loser.real.view.exists("order:42")
-
-
 async def test_what_was_acquired_by_hand_is_not_taken_for_the_block_of_another_task(loser: LockLoser) -> None:
     lock, lost, leave = loser.lock(), asyncio.Event(), asyncio.Event()
 
@@ -192,19 +129,6 @@ async def test_what_was_acquired_by_hand_is_not_taken_for_the_block_of_another_t
     leave.set()
     with pytest.raises(LockLost):
         await losing
-
-
-async def test_blocks_that_are_never_left_are_forgotten(loser: LockLoser) -> None:
-    lock = loser.lock()
-
-    async def enter_only() -> None:
-        await lock.__aenter__()
-        await lock.release()
-
-    for _ in range(5):
-        await asyncio.create_task(enter_only())
-    async with lock:
-        assert len(lock._blocks or ()) == 1
 
 
 # Adopted locks

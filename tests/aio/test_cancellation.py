@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.backend import Backend
-from tests.support.event_loops import at_once, ended, nothing_is_left, raising, until, waiting
+from tests.support.event_loops import ended, nothing_is_left, raising, waiting
 from tests.support.proxy import TcpProxy
-from wheel_lock import LockContext, LockNotHeld
+from wheel_lock import LockContext
 from wheel_lock.asyncio import AsyncContext
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
@@ -65,106 +65,6 @@ async def test_while_it_polls(real: Backend, context: LockContext) -> None:
     await nothing_is_left(context, real.view, [NAME])
 
 
-@pytest.mark.parametrize("delayed", ["to_server", "to_client"])
-async def test_while_a_command_is_under_way(
-    real: Backend, proxy: TcpProxy, through_proxy: LockContext, delayed: str
-) -> None:
-    tasks = await warmed_up(through_proxy)
-    getattr(proxy, delayed).delay_s = math.inf
-    task = await started(tasks.lock(NAME, fencing=True).acquire())
-    if delayed == "to_client":
-        await until(lambda: real.view.exists(NAME))
-    task.cancel()
-    await ended(task)
-    assert task.cancelled()
-    getattr(proxy, delayed).delay_s = 0.0
-    await nothing_is_left(through_proxy, real.view, [NAME])
-
-
-async def test_when_the_grant_has_arrived_and_the_task_has_not_run_yet(real: Backend, context: LockContext) -> None:
-    lock = context.asyncio.lock(NAME)
-    task = await started(lock.acquire())
-    while not real.view.exists(NAME) or context.stats().held == 0:
-        pass  # the event loop is blocked, so the grant is in its mailbox at most
-    task.cancel()
-    await ended(task)
-    assert task.cancelled()
-    assert not lock.is_held
-    await nothing_is_left(context, real.view, [NAME])
-
-
-async def test_a_cancelled_release_is_carried_out(real: Backend, proxy: TcpProxy, through_proxy: LockContext) -> None:
-    tasks = await warmed_up(through_proxy)
-    lock = tasks.lock(NAME)
-    await lock.acquire()
-    proxy.to_server.delay_s = math.inf
-    task = await started(lock.release())
-    task.cancel()
-    await ended(task)
-    assert task.cancelled()
-    await until(lambda: not lock.is_held)
-    proxy.to_server.delay_s = 0.0
-    await nothing_is_left(through_proxy, real.view, [NAME])
-
-
-async def test_a_block_cancelled_at_its_end_releases(
-    real: Backend, proxy: TcpProxy, through_proxy: LockContext
-) -> None:
-    tasks = await warmed_up(through_proxy)
-
-    async def work() -> None:
-        async with tasks.lock(NAME):
-            proxy.to_server.delay_s = math.inf
-
-    task = asyncio.create_task(work())
-    await until(lambda: through_proxy.stats().released == 3 or proxy.to_server.delay_s)
-    await asyncio.sleep(0)
-    task.cancel()
-    await ended(task)
-    assert task.cancelled()
-    proxy.to_server.delay_s = 0.0
-    await nothing_is_left(through_proxy, real.view, [NAME])
-
-
-async def test_a_cancelled_extension_leaves_it_held(real: Backend, proxy: TcpProxy, through_proxy: LockContext) -> None:
-    tasks = await warmed_up(through_proxy)
-    async with tasks.lock(NAME, timeout=5.0) as lock:
-        proxy.to_client.delay_s = math.inf
-        task = await started(lock.extend(20.0))
-        task.cancel()
-        await ended(task)
-        proxy.to_client.delay_s = 0.0
-        await until(lambda: lock.remaining() > 20.0)
-        assert lock.is_held
-
-
-async def test_a_cancelled_export_releases_because_nobody_has_the_text(real: Backend, context: LockContext) -> None:
-    lock = context.asyncio.lock(NAME)
-    await lock.acquire()
-    task = await started(lock.export())
-    task.cancel()
-    await ended(task)
-    assert task.cancelled()
-    await until(lambda: not lock.is_held)
-    with pytest.raises(LockNotHeld):
-        at_once(lock.release())
-    await nothing_is_left(context, real.view, [NAME])
-
-
-@pytest.mark.parametrize("delayed", ["to_server", "to_client"])
-async def test_a_cancelled_adoption(real: Backend, proxy: TcpProxy, through_proxy: LockContext, delayed: str) -> None:
-    tasks = await warmed_up(through_proxy)
-    lock = tasks.lock(NAME)
-    await lock.acquire()
-    text = await lock.export()
-    getattr(proxy, delayed).delay_s = math.inf
-    task = await started(tasks.adopt(text))
-    task.cancel()
-    await ended(task)
-    getattr(proxy, delayed).delay_s = 0.0
-    await nothing_is_left(through_proxy, real.view, [NAME])
-
-
 async def test_a_cancelled_query_leaves_the_next_its_reply(
     real: Backend, proxy: TcpProxy, through_proxy: LockContext
 ) -> None:
@@ -210,36 +110,3 @@ async def test_a_time_limit_of_asyncio_around_a_block(real: Backend, context: Lo
     async with raising(TimeoutError), asyncio.timeout(0.02), context.asyncio.lock(NAME):
         await asyncio.sleep(60.0)
     await nothing_is_left(context, real.view, [NAME])
-
-
-async def test_a_task_group_that_fails_leaves_nothing_behind(real: Backend, context: LockContext) -> None:
-    async def hold(name: str) -> None:
-        async with context.asyncio.lock(name):
-            await asyncio.sleep(60.0)
-
-    async def fail() -> None:
-        await waiting(context, 3)
-        raise ZeroDivisionError
-
-    async with raising(ExceptionGroup) as caught, asyncio.TaskGroup() as group:
-        for name in ("a", "b", "a", "b", "a"):
-            group.create_task(hold(name))
-        group.create_task(fail())
-    assert caught.group_contains(ZeroDivisionError)
-    await nothing_is_left(context, real.view, ["a", "b"])
-
-
-async def test_a_lock_acquired_as_time_runs_out_is_held_or_released(real: Backend, context: LockContext) -> None:
-    outcomes: list[bool] = []
-    while len(outcomes) < 60 or set(outcomes) != {True, False}:  # a busy machine needs more time for a grant
-        number = len(outcomes)
-        lock = context.asyncio.lock(f"order:{number}")
-        try:
-            async with asyncio.timeout(number * 2e-5):
-                outcomes.append(await lock.acquire())
-            assert lock.is_held
-            await lock.release()
-        except TimeoutError:
-            outcomes.append(False)
-            assert not lock.is_held
-    await nothing_is_left(context, real.view, [f"order:{number}" for number in range(len(outcomes))])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.backend import Backend, none_left, of
+from tests.support.backend import Backend, none_left
 from tests.support.event_loops import ended, until
 from wheel_lock import LockContext
 from wheel_lock.asyncio import Lock
@@ -63,42 +62,6 @@ async def test_a_bulk_acquire_cancelled_at_its_hand_over(
         await ended(task)
         assert task.cancelled()
         await until(lambda: none_left(real, context))
-
-
-async def test_a_bulk_acquire_that_is_cancelled_at_any_time_leaves_nothing(real: Backend, context: LockContext) -> None:
-    names, cancelled = NAMES[:800], 0
-    for number in range(30):
-        task = asyncio.create_task(context.asyncio.acquire_many(names, all_or_nothing=bool(number % 2)))
-        await asyncio.sleep(number * 4e-4)
-        cancelled += task.cancel()
-        await ended(task)
-        if not task.cancelled():
-            await context.asyncio.release_many(task.result().values())
-        await until(lambda: none_left(real, context))
-    assert cancelled
-
-
-async def test_a_bulk_acquire_whose_reply_is_under_way_leaves_nothing_when_it_is_cancelled(real: Backend) -> None:
-    proxy = real.proxy()
-    context = real.context_through(proxy)
-    await context.asyncio.lock("warm-up").locked()
-    proxy.to_client.delay_s = math.inf
-    task = asyncio.create_task(context.asyncio.acquire_many(NAMES))
-    await until(lambda: real.view.dbsize() > 1000)
-    task.cancel()
-    await ended(task)
-    proxy.to_client.delay_s = 0.0
-    await until(lambda: none_left(real, context))
-
-
-async def test_a_cancelled_bulk_release_is_carried_out_all_the_same(real: Backend, context: LockContext) -> None:
-    locks = await context.asyncio.acquire_many(NAMES)
-    task = asyncio.create_task(context.asyncio.release_many(of(locks)))
-    await asyncio.sleep(0)
-    task.cancel()
-    await ended(task)
-    assert task.cancelled()
-    await until(lambda: none_left(real, context))
 
 
 async def test_a_context_that_is_closed_meanwhile(real: Backend) -> None:

@@ -12,9 +12,8 @@ import pytest
 
 from tests.support.backend import Backend
 from tests.support.background import Background, in_thread
-from tests.support.event_loops import NewLoop, at_once, nothing_is_left, until, waiting
-from tests.support.ports import candidate_port
-from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LockUnavailable, LossReason, TooManyLocks
+from tests.support.event_loops import NewLoop, at_once, nothing_is_left, until
+from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LossReason
 from wheel_lock.asyncio import Lock
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
@@ -27,26 +26,6 @@ async def acquired(lock: Lock) -> Lock:
 
 
 # Tasks and objects
-
-
-@pytest.mark.loops("asyncio", "uvloop")
-async def test_tasks_that_share_an_object_take_turns(real: Backend, context: LockContext) -> None:
-    lock, inside, turns = context.asyncio.lock("order:42"), 0, 0
-
-    async def work() -> None:
-        nonlocal inside, turns
-        async with lock:
-            inside += 1
-            assert inside == 1
-            assert lock.is_held
-            await asyncio.sleep(0)
-            inside -= 1
-            turns += 1
-
-    await asyncio.gather(*[work() for _ in range(100)])
-    assert turns == 100
-    assert not lock._others
-    await nothing_is_left(context, real.view, ["order:42"])
 
 
 async def test_what_belongs_to_no_task_is_held_by_all(context: LockContext) -> None:
@@ -65,14 +44,6 @@ async def test_any_task_may_extend_and_release_what_another_has_acquired(real: B
     await asyncio.create_task(lock.release())
     assert not lock.is_held
     assert not real.view.exists("order:42")
-
-
-async def test_a_lock_outlives_the_task_that_acquired_it(context: LockContext) -> None:
-    lock = await acquired(context.asyncio.lock("order:42", timeout=2.0, renew_every=0.05))
-    gc.collect()
-    await until(lambda: lock.renewals >= 4)
-    assert lock.is_held
-    await lock.release()
 
 
 async def test_a_task_keeps_its_loss_when_another_acquires_through_the_same_object(
@@ -171,28 +142,6 @@ def test_several_loops_share_a_context_with_plain_threads(
     assert context.stats().acquired == turns
 
 
-@pytest.mark.loops("asyncio", "uvloop")
-def test_one_object_serves_tasks_of_several_loops(new_loop: NewLoop, context: LockContext) -> None:
-    lock, inside = context.asyncio.lock("order:42"), 0
-
-    async def work() -> None:
-        nonlocal inside
-        for _ in range(25):
-            async with lock:
-                inside += 1
-                assert inside == 1
-                inside -= 1
-
-    def loop() -> None:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(work())
-
-    calls = [Background(loop) for _ in range(3)]
-    for call in calls:
-        call.result()
-    assert context.stats().acquired == 75
-
-
 async def test_a_thread_may_look_at_the_lock_of_a_task(context: LockContext) -> None:
     async with context.asyncio.lock("order:42") as lock:
         assert in_thread(lambda: lock.is_held)
@@ -226,26 +175,3 @@ async def test_what_tasks_have_of_a_context_keeps_it(real: Backend) -> None:
             pass
     assert tasks.stats().connects == 1  # nobody has hung up in between
     await tasks.close()
-
-
-async def test_tasks_are_subject_to_the_limits_of_the_context(real: Backend) -> None:
-    context = real.context(max_held=2, max_waiting=1)
-    async with context.asyncio.lock("order:42"):
-        waiter = asyncio.create_task(context.asyncio.lock("order:42").acquire())
-        await waiting(context, 1)
-        with pytest.raises(TooManyLocks):
-            await context.asyncio.lock("order:42").acquire()
-        waiter.cancel()
-        await asyncio.wait([waiter])  # its try counts for as long as it is under way
-        async with context.asyncio.lock("order:43"):
-            with pytest.raises(TooManyLocks):
-                await context.asyncio.lock("order:44").acquire()
-    await nothing_is_left(context, real.view, ["order:42", "order:43"])
-
-
-async def test_a_server_that_is_not_there_is_an_error() -> None:
-    async with LockContext.from_url(f"redis://127.0.0.1:{candidate_port()}", response_timeout=0.05).asyncio as tasks:
-        lock = tasks.lock("order:42")
-        for call in (lock.acquire(), lock.locked(), tasks.acquire_many(["a", "b"])):
-            with pytest.raises(LockUnavailable):
-                await call

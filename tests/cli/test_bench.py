@@ -19,10 +19,8 @@ from tests.cli.test_arguments import refused
 from tests.cli.test_demo import TERMINAL, Terminal
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from tests.topology.cluster_nodes import Nodes
 from wheel_lock.cli import main
 from wheel_lock.cli.benchmark import bench
-from wheel_lock.cli.benchmark.bench import Bench
 from wheel_lock.cli.benchmark.figures import Figures, rows, verdict
 
 pytestmark = pytest.mark.slow
@@ -36,7 +34,6 @@ OF_HELD = {
     "locks", "renew_every_s", "renewed", "renewals_per_s", "lag_p50_s", "lag_p99_s", "client_cores",
     "client_us_per_renewal", "server_cores", "server_us_per_renewal",
 }  # fmt: skip
-OF_SERVER = {"server_busy_cores", "server_locks", "server_cores", "server_us_per_renewal"}
 USERS = [
     "noeval on >secret ~* &* +@all -evalsha",
     "noinfo on >secret ~* &* +@all -info",
@@ -126,88 +123,12 @@ def test_a_terminal_shows_a_bar_and_a_table(redis_server: RedisServer) -> None:
     assert "✔ No key is left behind." in text
 
 
-def test_a_password(guarded: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "secret" not in json.dumps(measured(capsys, *arguments(guarded.url)))
-
-
-@pytest.mark.parametrize(
-    ("credentials", "reason"), [("", "there is none in the URL"), (":wrong@", "invalid username-password pair")]
-)
-def test_a_wrong_password(
-    guarded: RedisServer, capsys: pytest.CaptureFixture[str], credentials: str, reason: str
-) -> None:
-    status, sentence = refused(capsys, *arguments(f"redis://{credentials}127.0.0.1:{guarded.port}/0"))
-    assert status == 1
-    assert f"127.0.0.1:{guarded.port} refuses the user or the password: {reason}" in sentence
-
-
-def test_a_missing_right_is_named(guarded: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    status, sentence = refused(capsys, *arguments(url_of(guarded, "noeval")))
-    assert status == 1
-    assert f"cannot hold locks on 127.0.0.1:{guarded.port}: NOPERM" in sentence
-    assert "EVALSHA" in sentence
-
-
 def test_names_are_those_that_the_user_may_write(guarded: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     status, sentence = refused(capsys, *arguments(url_of(guarded, "app")))
     assert status == 1
     assert f"--prefix, not '{PREFIX}'" in sentence
     found = measured(capsys, *arguments(url_of(guarded, "app"), "--prefix", "app:bench:"))
     assert found["prefix"].startswith("app:bench:")
-
-
-def test_without_info_there_is_all_but_the_server_s_cpu(
-    guarded: RedisServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = measured(capsys, *arguments(url_of(guarded, "noinfo")))
-    assert {name for name in FIGURES if found[name] is None} == OF_SERVER & FIGURES
-    assert {name for name in OF_HELD if found["saturated"][name] is None} == OF_SERVER & OF_HELD
-    assert set(found["not_measured"].values()) == {"the user has no right to call INFO"}
-    assert main(arguments(url_of(guarded, "noinfo"))) == 0
-    assert "(the user has no right to call INFO)." in capsys.readouterr().out
-
-
-def test_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    with Nodes() as nodes:
-        found = measured(capsys, *arguments(f"redis://127.0.0.1:{nodes.servers[1].port}/0"))
-        assert found["kind"] == "cluster"
-        assert found["masters"] == 3
-        assert [server.client().dbsize() for server in nodes.servers] == [0, 0, 0]
-        calls = [server.client().info("commandstats")["cmdstat_evalsha"]["calls"] for server in nodes.servers]
-        assert min(calls) > 0  # names are spread
-
-
-def test_a_sentinel_stands_for_its_only_master(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    line = f"sentinel monitor main 127.0.0.1 {fresh_redis.port} 1"
-    with RedisServer(line, sentinel=True) as sentinel:
-        found = measured(capsys, *arguments(sentinel.url))
-        assert found["kind"] == "sentinel"
-        assert found["server"] == f"127.0.0.1:{fresh_redis.port}"
-        sentinel.client().execute_command("SENTINEL", "MONITOR", "other", "127.0.0.1", fresh_redis.port, 1)
-        status, sentence = refused(capsys, *arguments(sentinel.url))
-        assert status == 1
-        assert "is a Sentinel: choose the URL of a master" in sentence
-        assert f"other at 127.0.0.1:{fresh_redis.port}" in sentence
-
-
-def test_tls(tls_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    measured(capsys, *arguments(tls_redis.url))
-    status, sentence = refused(capsys, *arguments(f"redis://127.0.0.1:{tls_redis.tls_port}/0"))
-    assert status == 1
-    assert "the server speaks TLS at this port" in sentence
-
-
-def test_tls_to_a_plain_server(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    status, sentence = refused(capsys, *arguments(f"rediss://127.0.0.1:{redis_server.port}/0"))
-    assert status == 1
-    assert "the client speaks TLS (rediss://), and the server does not" in sentence
-
-
-def test_a_read_only_replica(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    with RedisServer(f"replicaof 127.0.0.1 {redis_server.port}") as replica:
-        status, sentence = refused(capsys, *arguments(replica.url))
-    assert status == 1
-    assert "it is a read-only replica" in sentence
 
 
 class OldServer(RedisServer):
@@ -218,14 +139,6 @@ class OldServer(RedisServer):
 
     def client(self, **settings: Any) -> redis.Redis:
         return super().client(**{"protocol": 2, **settings})
-
-
-def test_a_server_from_before_redis_6(capsys: pytest.CaptureFixture[str]) -> None:
-    with OldServer() as server:
-        assert measured(capsys, *arguments(server.url))["kind"] == "server"
-        status, sentence = refused(capsys, *arguments(f"{server.url}?protocol=3"))
-        assert status == 1
-        assert "does not know HELLO, which came with Redis 6" in sentence
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -248,20 +161,6 @@ def test_an_interruption_leaves_nothing_behind(redis_server: RedisServer, number
     assert found["hand_over_p50_s"] is None
 
 
-def test_a_second_interruption(
-    redis_server: RedisServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def impatient(self: Bench) -> None:
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(Bench, "_left", impatient)
-    status, sentence = refused(capsys, *arguments(redis_server.url, "--json"))
-    assert status == 130
-    assert sentence == "wheel-lock: interrupted again: what is not released yet expires within 30 s\n"
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 def test_a_server_that_fails_meanwhile(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     client = fresh_redis.client()
 
@@ -279,31 +178,6 @@ def test_a_server_that_fails_meanwhile(fresh_redis: RedisServer, capsys: pytest.
     assert found["left_at_server"] is None
     assert found["round_trip_p50_s"] is not None
     assert found["ok"] is False
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("--prefix", "x" * 500), ("--prefix", "wheel_lock:x:"), ("--prefix", "{a}:"), ("--locks", "0"), ("--seconds", "0"),
-     ("--timeout", "nan")],
-)  # fmt: skip
-def test_a_bad_value_is_refused(capsys: pytest.CaptureFixture[str], option: str, value: str) -> None:
-    status, sentence = refused(capsys, "bench", "redis://127.0.0.1:1", option, value)
-    assert status == 2
-    assert sentence.startswith(f"wheel-lock: {option} must")
-
-
-def test_a_malformed_url_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    status, sentence = refused(capsys, "bench", "http://user:secret@localhost")
-    assert status == 2
-    assert "URL must be a URL such as" in sentence
-    assert "secret" not in sentence
-
-
-def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    status, sentence = refused(capsys, *arguments("redis://user:secret@127.0.0.1:1/0"))
-    assert status == 1
-    assert "cannot reach the server 127.0.0.1:1: " in sentence
-    assert "secret" not in sentence
 
 
 @pytest.mark.parametrize(

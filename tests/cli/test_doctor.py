@@ -149,7 +149,7 @@ def test_the_line_for_channels_suffices(fresh_redis: RedisServer, capsys: pytest
 
 
 def test_the_rights_are_those_of_the_documentation() -> None:
-    text = (ROOT / "docs" / "design.md").read_text()
+    text = (ROOT / "docs" / "operations" / "rights.md").read_text()
     block = re.search(r"```acl\n(.*?)```", text, re.DOTALL)
     assert block is not None
     documented = {rule for rule in block[1].split() if rule[0] in "~&+"}

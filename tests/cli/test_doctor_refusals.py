@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import Nodes
 from wheel_lock.cli import main
-from wheel_lock.protocol.server_errors import REMEDIES, remedy_for
+from wheel_lock.protocol.server_errors import REMEDIES
 
 pytestmark = pytest.mark.slow
 
@@ -159,19 +158,6 @@ def test_a_cluster_without_any_slot_says_so(capsys: pytest.CaptureFixture[str]) 
     assert (status, REMEDIES["CLUSTERDOWN"] in sentence) == (1, True)
 
 
-def test_one_server_of_several_that_is_away_is_a_finding(
-    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    away = candidate_port()
-    urls = [f"redis://127.0.0.1:{away}", redis_server.url]
-    assert main(["doctor", "--redis", urls[0], "--redis", urls[1], "--json"]) == 4
-    findings = json.loads(capsys.readouterr().out)["findings"]
-    [gone] = [finding for finding in findings if finding["check"] == "connection"]
-    assert gone["severity"] == "problem"
-    assert f"127.0.0.1:{away}" in gone["text"]
-    assert any(finding["check"] == "lock" for finding in findings)
-
-
 def test_findings_that_are_alike_are_one_line(
     redis_server: RedisServer, fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,13 +166,6 @@ def test_findings_that_are_alike_are_one_line(
     places = f"[127.0.0.1:{redis_server.port}, 127.0.0.1:{fresh_redis.port}]"
     assert f"ok       role               the server is a master {places}" in lines
     assert f"ok       8 checks           {', '.join(KINDS)}: acquired, extended and released {places}" in lines
-
-
-def test_a_disk_that_is_full_leaves_looking_at_locks_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    with state_of("MISCONF") as url:
-        assert main(["ls", "lock:*", "--redis", url]) == 0
-        assert main(["inspect", "order:42", "--redis", url]) == 3
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("code", ["MASTERDOWN", "MAXCLIENTS"])
@@ -199,15 +178,3 @@ def test_the_sentence_of_a_refusal_has_the_remedy(capsys: pytest.CaptureFixture[
             view.config_set("maxclients", "1")
             status, sentence = refused(capsys, "ls", "--redis", server.url)
     assert (status, REMEDIES[code] in sentence) == (1, True)
-
-
-def test_errors_of_redis_py_have_the_remedy_of_the_code_that_it_takes_away() -> None:
-    for error, code in (
-        (redis.exceptions.ClusterDownError("Hash slot not served"), "CLUSTERDOWN"),
-        (
-            redis.exceptions.MasterDownError("Link with MASTER is down and replica-serve-stale-data is set to 'no'"),
-            "MASTERDOWN",
-        ),
-        (redis.exceptions.BusyLoadingError("Redis is loading the dataset in memory"), "LOADING"),
-    ):
-        assert remedy_for(error) == REMEDIES[code]

@@ -6,9 +6,8 @@ import json
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,12 +15,8 @@ import redis
 
 from tests.cli.program import start
 from tests.support.redis_server import RedisServer
-from tests.support.standstill import Standstills, running
 from tests.support.waiting import eventually
 from wheel_lock.cli import main
-from wheel_lock.cli.demo.run import Plan, Run, conduct
-from wheel_lock.cli.demo.watch import QuietWatch
-from wheel_lock.cli.target import find
 
 pytestmark = pytest.mark.slow
 
@@ -92,29 +87,6 @@ def test_everything_is_released_and_a_table_says_so(
     assert ["owned", "at", "end", "300"] in [line[:4] for line in lines]
 
 
-def test_renew_every_is_obeyed(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    with Standstills() as standstills:
-        began = time.monotonic()
-        assert main(arguments(redis_server.url, "--json", renew_every=0.1, timeout=5, seconds=1.2)) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["renew_every_s"] == 0.1
-    stood = time.monotonic() - began - running(began, time.monotonic(), standstills.seen)
-    # What falls due in a standstill is one round.
-    assert (found["held_s"] - stood) / 0.1 * 0.7 - 1.0 <= found["renewed"] / 300 <= found["held_s"] / 0.1 + 1.0
-
-
-def test_two_runs_do_not_collide(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    first = start(*arguments(redis_server.url, "--json", seconds=1.5), stdout=subprocess.PIPE)
-    with first:
-        with redis_server.client() as client:
-            eventually(lambda: client.dbsize() > 0, 20.0)
-        assert main(arguments(redis_server.url, "--json", seconds=0.3)) == 0
-        assert json.loads(capsys.readouterr().out)["owned_at_end"] == 300
-        assert first.stdout is not None
-        assert json.loads(first.stdout.read())["owned_at_end"] == 300
-    assert first.returncode == 0
-
-
 def test_deleted_keys_are_losses(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     with redis_server.client() as client, soon(client, lambda keys: client.delete(*keys[:7])):
         assert main(arguments(redis_server.url, "--json", seconds=ACT_S)) == 1
@@ -127,36 +99,6 @@ def test_deleted_keys_are_losses(redis_server: RedisServer, capsys: pytest.Captu
     assert "key gone" in said.err
 
 
-def test_a_flood_of_messages_is_cut_short(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    with redis_server.client() as client, soon(client, lambda keys: client.delete(*keys)):
-        assert main(arguments(redis_server.url, locks=1000, seconds=ACT_S)) == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert 0 < len(lines) <= 21
-
-
-def test_stolen_keys_not_yet_noticed_are_not_ours(
-    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing is renewed within this run, so only the server knows."""
-    with redis_server.client() as client, soon(client, lambda keys: client.mset(dict.fromkeys(keys[:5], "thief"))):
-        assert main(arguments(redis_server.url, "--json", timeout=60, renew_every=20, seconds=ACT_S)) == 1
-        found = json.loads(capsys.readouterr().out)
-        assert found["lost"] == 0
-        assert found["held_at_end"] == 300
-        assert found["owned_at_end"] == 295
-        assert found["left_at_server"] == 5
-        assert len(client.keys("hold:*")) == 5
-
-
-def test_an_answer_that_is_too_short_is_no_success(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(find(redis_server.url)) as found:
-        mget = found.client.mget
-        monkeypatch.setattr(found.client, "mget", lambda names: mget(names)[:-1])
-        outcome = conduct(Run(found, Plan("hold", 20, 5.0, 1.0, 0.05)), QuietWatch())
-        assert outcome.owned_at_end == 0
-        assert outcome.exit_status == 1
-
-
 def test_a_server_gone_at_the_end_is_no_success(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     with fresh_redis.client() as client, soon(client, lambda keys: fresh_redis.kill()):
         assert main(arguments(fresh_redis.url, "--json", timeout=30, renew_every=10, seconds=ACT_S)) == 1
@@ -164,16 +106,6 @@ def test_a_server_gone_at_the_end_is_no_success(fresh_redis: RedisServer, capsys
     assert found["owned_at_end"] is None
     assert found["server_cpu_s"] is None
     assert f"127.0.0.1:{fresh_redis.port}" in found["trouble"]
-
-
-def test_a_server_that_refuses_to_grant_is_told(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    with fresh_redis.client() as client:
-        client.execute_command("REPLICAOF", "127.0.0.1", "1")
-    assert main(arguments(fresh_redis.url)) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert f"cannot acquire 300 locks on 127.0.0.1:{fresh_redis.port}" in said.err
-    assert said.err.count("\n") == 1
 
 
 def test_ctrl_c_ends_early_reports_and_releases(redis_server: RedisServer) -> None:
@@ -208,19 +140,6 @@ def test_ctrl_c_while_acquiring_leaves_nothing_behind(redis_server: RedisServer)
         found = json.loads(out)
         assert found["acquired"] == found["owned_at_end"] < locks
         assert found["left_at_server"] == client.dbsize() == 0
-
-
-def test_ctrl_c_twice(
-    redis_server: RedisServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def impatient(run: Run) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Run, "verify", impatient)
-    assert main(arguments(redis_server.url, "--json", seconds=0.1)) == 130
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == "wheel-lock: interrupted again: what is not released yet expires within 2 s\n"
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from tests.cli.program import start
 from tests.cli.test_demo import TERMINAL, Terminal
 from tests.support.backend import Backend
 from tests.support.lock_types import KINDS, make
-from tests.support.ports import candidate_port
 from tests.support.redis_server import RedisServer
 from wheel_lock.protocol.owners import owner_head
 
@@ -72,10 +71,6 @@ def test_json_has_all_fields_of_what_the_pattern_matches(real: Backend, run: Com
     assert 0 < holder["remaining_s"] <= 60
 
 
-def test_an_empty_server_has_no_lines(run: CommandLine) -> None:
-    assert run("ls") == (0, "", "")
-
-
 def test_many_keys_are_scanned_in_batches_and_never_by_keys(real: Backend, run: CommandLine) -> None:
     pipeline = real.view.pipeline(transaction=False)
     for number in range(3000):
@@ -97,16 +92,6 @@ def test_names_and_owners_cannot_garble_the_output(real: Backend, run: CommandLi
     assert row[0] == "evil\\x1b[2J\\ttab\\nline\\xff"
     assert row[3] == "no expiry"
     assert run("ls", "--json").json["locks"][0]["remaining_s"] is None
-
-
-def test_several_holders_are_counted(real: Backend, run: CommandLine) -> None:
-    context = real.context()
-    permits = [context.semaphore("s", 5, timeout=TIMEOUT_S) for _ in range(3)]
-    for permit in permits:
-        assert permit.acquire()
-    [row] = run("ls").rows
-    assert row[2].endswith(" and 2 more")
-    assert row[4] == "3"
 
 
 def test_keys_that_cannot_be_read_are_said_and_end_with_status_1(
@@ -138,22 +123,6 @@ def test_a_missing_right_to_a_command_is_named(
         assert said.rows[0][1] == "cannot be read"
 
 
-def test_no_server_a_wrong_password_and_a_wrong_command_line(
-    redis_server: RedisServer, run: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = run("ls", url=f"redis://127.0.0.1:{candidate_port()}/0")
-    assert (said.status, said.out) == (1, "")
-    assert "cannot reach the server" in said.err
-    with user(redis_server, "~*", "+@all") as url:
-        said = run("ls", url=url.replace("secret", "guess"))
-    assert (said.status, said.out) == (1, "")
-    assert "refuses the user or the password" in said.err
-    assert "guess" not in said.err
-    assert run("ls", "--nonsense").status == 2
-    assert run("ls", "a", "b").status == 2
-    assert run("ls", url="http://host").status == 2
-
-
 def test_a_terminal_shows_a_table(real: Backend) -> None:
     lock(real.view, "order:1", head=owner_head("billing@host-7"))
     real.view.set("cache", "value")
@@ -177,18 +146,3 @@ def test_a_reader_that_has_gone_ends_the_list(real: Backend) -> None:
     os.close(writer)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (141, "")
-
-
-def test_the_others_are_listed_if_the_first_cannot_be_read(
-    real: Backend, redis_server: RedisServer, run: CommandLine
-) -> None:
-    names = [f"{whose}:{number}" for number in range(4) for whose in ("mine", "theirs")]
-    lock(real.view, *names)
-    first = run("ls").rows[0][0]
-    real.view.script_flush()
-    with user(redis_server, "~*", "+@all") as url:  # all keys but the one that SCAN returns first
-        with redis_server.client() as admin:
-            admin.execute_command("ACL", "SETUSER", "looker", "resetkeys", *(f"~{n}" for n in names if n != first))
-        said = run("ls", url=url)
-    assert {row[0]: row[1] == "exclusive" for row in said.rows} == {name: name != first for name in names}
-    assert said.status == 1

@@ -45,34 +45,6 @@ def test_a_lock_of_each_kind_is_released_and_its_waiter_is_woken(real: Backend, 
     assert waiting.result(60.0), "it would look by itself after ten minutes"
 
 
-def test_all_holders_of_a_semaphore_are_removed(real: Backend, run: CommandLine) -> None:
-    context = real.context()
-    for permit in [context.semaphore(NAME, 5, timeout=NEVER_S) for _ in range(3)]:
-        assert permit.acquire()
-    said = run("release", *FORCED, "--json")
-    assert (said.status, said.json["released"], said.json["reason"]) == (0, 3, None)
-    assert len(said.json["holders"]) == 3
-    assert run("inspect", NAME).status == 3
-
-
-def test_the_former_holder_sees_the_loss_at_its_next_renewal(real: Backend, run: CommandLine) -> None:
-    lock = real.context().lock(NAME, timeout=3.0)
-    assert lock.acquire()
-    assert run("release", *FORCED).status == 0
-    eventually(lambda: lock.lost is not None)
-
-
-def test_fences_go_on(real: Backend, run: CommandLine) -> None:
-    context = real.context()
-    first, second = (context.lock(NAME, timeout=NEVER_S, fencing=True) for _ in range(2))
-    assert first.acquire()
-    assert run("release", *FORCED).status == 0
-    assert second.acquire()
-    assert first.fence is not None
-    assert second.fence is not None
-    assert second.fence > first.fence
-
-
 def test_it_must_be_forced_and_there_must_be_a_way_to_ask(real: Backend, run: CommandLine) -> None:
     real.view.set(NAME, TOKEN, px=60_000)
     said = run("release", NAME)
@@ -84,12 +56,6 @@ def test_it_must_be_forced_and_there_must_be_a_way_to_ask(real: Backend, run: Co
     assert run("release", NAME, "--force", "--json").status == 2
     assert run("release", "wheel_lock:x", "--force", "--yes").status == 2
     assert real.view.get(NAME) == TOKEN
-
-
-def test_a_free_lock_is_not_released(run: CommandLine) -> None:
-    said = run("release", *FORCED)
-    assert (said.status, said.out) == (3, "")
-    assert f"{NAME}: it is free" in said.err
 
 
 def test_what_may_be_no_lock_is_released_with_all_only(real: Backend, run: CommandLine) -> None:

@@ -13,12 +13,11 @@ from contextlib import closing
 
 import pytest
 
-from tests.cli.lock_commands import TOKEN, CommandLine, user
+from tests.cli.lock_commands import TOKEN, CommandLine
 from tests.cli.program import start
 from tests.cli.test_demo import TERMINAL, Terminal
 from tests.support.backend import Backend
 from tests.support.lock_types import NAME, NEVER_S
-from tests.support.ports import candidate_port
 from tests.support.redis_server import RedisServer
 from wheel_lock.cli import target
 from wheel_lock.cli.locks.watching import Change, Watcher
@@ -109,18 +108,6 @@ def test_lines_and_json_for_a_limited_time(real: Backend, run: CommandLine) -> N
     assert (change["event"], change["name"], change["holder"]["token_id"]) == ("held", NAME, token_id(TOKEN))
 
 
-def test_a_first_look_that_fails_ends_it(real: Backend, redis_server: RedisServer, run: CommandLine) -> None:
-    said = run("watch", NAME, url=f"redis://127.0.0.1:{candidate_port()}/0")
-    assert (said.status, said.out) == (1, "")
-    real.view.set(NAME, TOKEN, px=600_000)
-    with user(redis_server, "~other:*", "+@all") as url:
-        said = run("watch", NAME, url=url)
-        assert (said.status, said.out) == (1, "")
-        assert "cannot be read" in said.err
-        said = run("watch", "ord*", "--seconds", "0.1", url=url)
-        assert (said.status, said.rows[0][1]) == (0, "unreadable")
-
-
 @pytest.mark.parametrize("options", [("--interval", "0"), ("--seconds", "-1"), ("--interval", "often")])
 def test_a_wrong_command_line_is_refused(run: CommandLine, options: tuple[str, str]) -> None:
     said = run("watch", NAME, *options)
@@ -208,22 +195,3 @@ def test_a_sigterm_in_a_finaliser_ends_it(redis_server: RedisServer) -> None:
     watched = ["watch", "--redis", redis_server.url, "*", "--seconds", "0.2"]
     done = subprocess.run([sys.executable, "-c", _STRUCK, *watched], capture_output=True, timeout=LONG_S, check=False)
     assert (done.returncode, done.stderr) == (143, b"")
-
-
-def test_a_key_that_can_be_read_again_is_as_at_the_first_look(real: Backend, redis_server: RedisServer) -> None:
-    watcher = Watcher(NAME.encode(), NAME)
-    with (
-        user(redis_server, "~*", "&*", "+@all") as url,
-        closing(target.find(url)) as found,
-        real.context().lock(NAME, timeout=NEVER_S) as held,
-    ):
-        token = token_id(held.token or b"")
-        assert events(watcher.look(found)[1]) == [(NAME, "held", token)]
-        for after in ("held", "free"):
-            real.view.execute_command("ACL", "SETUSER", "looker", "-get", "-exists")
-            assert events(watcher.look(found)[1]) == [(NAME, "unreadable", None)]
-            real.view.execute_command("ACL", "SETUSER", "looker", "+get", "+exists")
-            if after == "free":
-                held.release()
-            assert events(watcher.look(found)[1]) == [(NAME, after, token if after == "held" else None)]
-        assert held.acquire()

@@ -24,12 +24,11 @@ from tests.cli.test_arguments import refused
 from tests.cli.test_demo import TERMINAL, Terminal
 from tests.support.nursery import Child as Program
 from tests.support.nursery import Nursery
-from tests.support.ports import candidate_port
 from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LossReason
-from wheel_lock.cli import main, target
+from wheel_lock.cli import target
 from wheel_lock.cli.run.child import Child
 from wheel_lock.cli.run.signals import ENDING, Signals
 from wheel_lock.cli.run.supervisor import LOST, Plan, Supervisor
@@ -52,15 +51,8 @@ class Started:
         """Return the next line on stdout."""
         return self._out.readline().rstrip("\n")
 
-    def error_line(self) -> str:
-        """Return the next line on stderr."""
-        return self._err.readline().rstrip("\n")
-
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
-
-    def close_err(self) -> None:
-        self._err.close()
 
     def end(self) -> tuple[int, str]:
         """Wait for the end; return the status and what has been written on stderr."""
@@ -169,14 +161,6 @@ def test_a_signal_ends_the_waiting(run: Run, redis_server: RedisServer, client: 
         assert lock.owned()
 
 
-def test_a_long_wait_says_who_holds_the_lock(run: Run, redis_server: RedisServer) -> None:
-    with LockContext.from_url(redis_server.url, owner="billing", readable_owner=True) as context, context.lock(NAME):
-        started = run(*shell("echo started"))
-        assert started.error_line() == "wheel-lock: waiting for 'nightly', held by billing"
-        started.send(signal.SIGINT)
-        assert started.end() == (130, "wheel-lock: interrupted\n")
-
-
 def found_after(monkeypatch: pytest.MonkeyPatch, first: Callable[[], None]) -> None:
     """Have the acquire call ``first`` before it looks for the server."""
     find = target.find
@@ -207,25 +191,6 @@ def test_the_limit_of_the_wait_holds_for_a_silent_server(capsys: pytest.CaptureF
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
         status, sentence = refused(capsys, "run", NAME, "--redis", url, "--wait", "0.2", "true")
     assert (status, sentence) == (1, "wheel-lock: the server has not answered; waited 0.2 s\n")
-
-
-def test_a_failover_is_waited_for(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
-) -> None:
-    left = [2]
-
-    def no_master() -> None:
-        if left[0]:
-            left[0] -= 1
-            raise target.NoMaster("no Sentinel names a master 'main' that is up")
-
-    found_after(monkeypatch, no_master)
-    arguments = "run", NAME, "--redis", redis_server.url
-    assert main([*arguments, "--wait", "30", "--", "echo", "started"]) == 0
-    assert capfd.readouterr().out == "started\n"
-    left[0] = 2
-    assert main([*arguments, "--wait", "0", "--", "echo", "started"]) == 1
-    assert capfd.readouterr().err == "wheel-lock: no Sentinel names a master 'main' that is up\n"
 
 
 @pytest.mark.parametrize(("command", "status"), [("/no/such/program", 127), ("no-such-program", 127), (__file__, 126)])
@@ -259,20 +224,6 @@ def test_a_fence_is_in_the_environment_if_asked_for(run: Run) -> None:
 def test_a_bad_value_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], shown: str) -> None:
     status, sentence = refused(capsys, "run", NAME, "--redis", "redis://127.0.0.1:1", *arguments, "--", "true")
     assert (status, shown in sentence) == (2, True), sentence
-
-
-@pytest.mark.parametrize("arguments", [[NAME], [], ["", "true"], ["wheel_lock:x", "true"]])
-def test_a_bad_command_line_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    assert refused(capsys, "run", "--redis", "redis://127.0.0.1:1", *arguments)[0] == 2
-
-
-def test_server_trouble(capsys: pytest.CaptureFixture[str]) -> None:
-    status, sentence = refused(capsys, "run", NAME, "--redis", f"redis://127.0.0.1:{candidate_port()}", "true")
-    assert (status, "cannot reach the server" in sentence) == (1, True)
-    with RedisServer(users=["weak on >secret ~* &* +@all -set -evalsha"]) as server:
-        url = f"redis://weak:secret@127.0.0.1:{server.port}"
-        status, sentence = refused(capsys, "run", NAME, "--redis", url, "true")
-    assert (status, f"cannot acquire the lock 'nightly' on 127.0.0.1:{server.port}" in sentence) == (1, True)
 
 
 def test_signals_are_forwarded(run: Run) -> None:
@@ -338,15 +289,6 @@ def test_a_command_that_goes_on_is_killed_with_all_that_it_has_started(run: Run,
     eventually(lambda: not Path(f"/proc/{inner}").exists() or state_of(inner) == "Z", LONG_S)
 
 
-def test_what_a_command_leaves_behind_at_a_loss_is_killed(run: Run, client: redis.Redis) -> None:
-    script = "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.05; done' & wait"
-    started = run(*BRIEF, "--grace", "0.3", *shell(script))
-    inner = int(started.line())
-    client.delete(NAME)
-    assert started.end()[0] == 76
-    eventually(lambda: not Path(f"/proc/{inner}").exists() or state_of(inner) == "Z", LONG_S)
-
-
 # Prints when the signal has come, on the clock that all processes of a machine share.
 REPORTER = """
 import signal, sys, time
@@ -393,15 +335,6 @@ def test_closed_streams_change_nothing(run: Run, client: redis.Redis, tmp_path: 
     client.delete(NAME)
     assert started.end() == (76, "")
     assert told.exists()
-
-
-def test_a_stderr_without_a_reader_changes_nothing(run: Run, client: redis.Redis) -> None:
-    started = run(*BRIEF, *shell("exec 2> /dev/null; trap 'echo lost; exit 0' TERM; " + WAIT))
-    assert started.line() == "ready"
-    started.close_err()
-    client.delete(NAME)
-    assert started.line() == "lost"
-    assert started.end()[0] == 76
 
 
 def test_a_hang_up_does_not_release_the_lock_of_a_command_that_goes_on(run: Run, client: redis.Redis) -> None:
@@ -582,17 +515,6 @@ def test_a_signal_from_before_the_start_prevents_it(tmp_path: Path) -> None:
         plan = Plan(["/bin/sh", "-c", f": > {tmp_path}/started"], {}, 0.0, 5.0, signal.SIGTERM)
         assert Supervisor(MadeLock(), plan, signals, print).run() == 143
     assert not (tmp_path / "started").exists()
-
-
-def test_what_has_ended_and_is_not_reaped_is_not_left_of_the_group() -> None:
-    child = Child(["/bin/sleep", "60"], {})
-    with subprocess.Popen(["/bin/sleep", "60"], process_group=child.pid) as other:
-        child.send(signal.SIGKILL)
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        child.look()
-        assert child.status == 137
-        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
-        assert not child.group_is_left
 
 
 ORPHANS = """

@@ -20,8 +20,8 @@ from tests.faults.checker import Belief, Loss, Stop
 from tests.faults.holders import ROOT
 from tests.support.redis_server import RedisServer
 
-PROCESSES, WORKERS = 4, 8
-STARTING_S, DISTURBED_S, QUIET_S = 1.5, 20.0, 8.5
+PROCESSES, WORKERS = 2, 8
+STARTING_S, DISTURBED_S, QUIET_S = 1.5, 8.0, 5.5
 STOOD_S = 0.25  # for less than that nothing needs an excuse
 FAR_BEHIND_S = 20.0  # only a deadlock takes a process longer to come to its end
 

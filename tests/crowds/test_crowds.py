@@ -1,6 +1,6 @@
 """Everybody at once, in every kind of lock at the same time: threads and tasks of several processes, disturbed all along.
 
-They run once, for half a minute; each test looks at what came of one kind.
+They run once, for a quarter of a minute; each test looks at what came of one kind.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def test_when_the_disturbances_stop_everybody_gets_something_again(crowd: Crowd,
 def test_it_was_no_idle_afternoon(crowd: Crowd, kind: str) -> None:
     history = crowd.histories[kind]
     modes = {"semaphore": {"shared"}, "read-write": {"alone", "shared"}}
-    assert len(history.claims) > 500
+    assert len(history.claims) > 100
     assert {claim.mode for claim in history.claims} == modes.get(kind, {"alone"})
     assert {claim.belief.ending for claim in history.claims} <= {"released", "lost"}, "nothing stayed unknown"
 
 
 def test_the_stops_cost_some_their_locks(crowd: Crowd) -> None:
     assert {stop.process for stop in crowd.stops} == set(range(PROCESSES))
-    assert sum(len(history.losses) for history in crowd.histories.values()) > 5
+    assert sum(len(history.losses) for history in crowd.histories.values()) > 2
 
 
 def test_no_call_failed_but_for_losses(crowd: Crowd) -> None:

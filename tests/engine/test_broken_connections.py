@@ -24,7 +24,6 @@ from tests.engine.rig import (
     names,
 )
 from wheel_lock.engine.future import Future
-from wheel_lock.errors import LossReason
 from wheel_lock.lease import State
 from wheel_lock.lock_types import FENCED
 from wheel_lock.options import MAX_TTL_MS
@@ -98,58 +97,6 @@ def test_a_renewal_of_which_the_server_has_read_any_number_of_bytes_is_unknown()
             assert rig.believes(lease)
             rig.go_on(0.1, rig.agree)
             assert lease.state is State.HELD
-
-
-def test_a_connection_that_breaks_while_a_long_request_is_half_written_loses_nothing() -> None:
-    with Rig() as rig:
-        attempt = rig.acquire_many([f"{number}:{'x' * 500}" for number in range(2000)], 30.0)
-        while not attempt.future.done:  # more than a turn can write
-            rig.agree()
-        leases = attempt.leases
-        rig.server.take()
-        rig.jump(15.0)  # a megabyte of renewals: more than the socket takes at once
-        rig.server.read(100_000)
-        rig.turn()
-        rig.hang_up()
-        assert {lease.state for lease in leases} == {State.OVERDUE}
-        rig.go_on(2.0, rig.agree)
-        assert {lease.state for lease in leases} == {State.HELD}
-        assert rig.told == []
-
-
-def test_a_server_that_reads_slowly_gets_every_byte_once_and_in_order(rig: Rig) -> None:
-    attempt = rig.acquire_many([f"{number}:{'x' * 500}" for number in range(3000)], 30.0)
-    seen: list[str] = []
-    while not attempt.future.done:
-        rig.server.read(10_000)
-        for command_ in rig.server._commands:
-            seen += command_.names
-            rig.server.say(agreement(command_))
-        rig.server._commands.clear()
-        rig.turn()
-    assert seen == [lease.name for lease in attempt.leases]
-
-
-def test_a_reply_that_arrives_byte_by_byte_is_understood(rig: Rig) -> None:
-    leases = rig.hold_many(names(3))
-    rig.go_on(1.0)
-    reply = array(2, 0, 3, "MISCONF no disk")
-    for position in range(len(reply)):
-        assert [lease.state for lease in leases] == [State.RENEWING] * 3
-        rig.say(reply[position : position + 1])
-    assert [lease.state for lease in leases] == [State.HELD, State.LOST, State.OVERDUE]
-
-
-def test_half_a_reply_is_no_confirmation(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.launch.slow = True
-    deadline = lease.deadline
-    rig.go_on(1.0)
-    rig.say(FINE[:-1])
-    rig.go_on(2.5)
-    assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
-    [(_, event)] = rig.told
-    assert event.at <= deadline
 
 
 # Replies that no server could have sent
@@ -241,33 +188,6 @@ def test_one_reply_too_many_does_not_answer_what_is_asked_next(rig: Rig) -> None
     rig.go_on(0.2)
     assert not again.future.done
     assert again.lease.state is State.PENDING
-
-
-def test_what_came_before_the_nonsense_counts_and_what_comes_after_it_does_not(rig: Rig) -> None:
-    first, second, third = (rig.acquire(name) for name in ("a", "b", "c"))
-    rig.say(OK, integer(99), OK)
-    assert first.future.result() is True
-    assert not second.future.done
-    assert not third.future.done
-    rig.go_on(0.1, rig.agree)
-    assert second.future.result() is True
-    assert third.future.result() is True
-
-
-def test_a_server_that_only_talks_nonsense_is_not_asked_in_a_tight_loop_and_the_lease_is_lost_in_time(rig: Rig) -> None:
-    lease = rig.hold("a")
-    deadline = lease.deadline
-
-    def talk_nonsense() -> None:
-        for server in rig.connector.servers:
-            if server.take():
-                server.say(b"nonsense\r\n")
-
-    rig.go_on(4.0, talk_nonsense)
-    [(_, event)] = rig.told
-    assert event.reason is LossReason.NOT_CONFIRMED
-    assert event.at <= deadline
-    assert rig.connector.attempts <= 16
 
 
 @pytest.mark.parametrize("after_reply", [False, True])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, NOSCRIPT, OK, START, TICK_S, Rig, array, error, failure, integer, names
+from tests.engine.rig import FINE, GONE, NOSCRIPT, OK, REFUSED, START, TICK_S, Rig, array, failure, integer, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason
@@ -47,21 +47,6 @@ def test_closing_sweeps_in_chunks_a_few_at_a_time() -> None:
         assert len(rig.told) == len(leases)
 
 
-def test_closing_is_bounded_in_time_when_nobody_answers() -> None:
-    with Rig(batch_size=10) as rig:
-        leases = rig.hold_many(names(200), 30.0)
-        rig.launch.slow = True
-        future = rig.close_engine(2.0)
-        rig.go_on(1.9)
-        assert not future.done
-        rig.go_on(0.2)
-        assert future.done
-        assert not any(rig.believes(lease) for lease in leases)
-        assert len(rig.told) == 200
-        rig.server.take()
-        assert rig.server.hung_up
-
-
 def test_closing_without_a_connection_is_over_at_once(rig: Rig) -> None:
     leases = rig.hold_many(names(3), 30.0)
     rig.be_away()
@@ -96,13 +81,6 @@ def test_closing_twice_is_harmless(rig: Rig) -> None:
     assert len(rig.told) == 1
 
 
-def test_a_refused_sweep_ends_the_close(rig: Rig) -> None:
-    rig.hold("a")
-    future = rig.close_engine()
-    rig.say(error("READONLY no writes"))
-    assert future.done
-
-
 def test_a_sweep_that_finds_no_script_is_repeated_in_full(rig: Rig) -> None:
     rig.hold("a")
     future = rig.close_engine()
@@ -133,52 +111,6 @@ def test_nothing_can_be_asked_of_a_closed_engine_even_if_its_thread_dies(rig: Ri
     failure(rig.release(lease), LockLost, "context closed")
     assert not rig.engine.busy
     assert rig.connector.attempts == 1
-
-
-def test_a_grant_that_arrives_during_the_close_is_released(rig: Rig) -> None:
-    rig.hold("held")
-    attempt = rig.acquire("a", 30.0)
-    future = rig.close_engine()
-    assert rig.whats()[-2:] == ["SET", "release_many"]
-    rig.say(OK)
-    assert attempt.future.result() is False
-    assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
-    rig.say(FINE, FINE)
-    assert future.done
-    assert not rig.held
-
-
-def test_a_grant_that_is_read_together_with_the_end_of_the_sweep_is_released(rig: Rig) -> None:
-    rig.hold("held")
-    attempt = rig.acquire("a", 30.0)
-    rig.close_engine()
-    rig.reply(None, OK, FINE)
-    assert attempt.future.done
-    released = [pair for command in rig.server.take() for pair in command.pairs]
-    assert released == [(b"a", attempt.lease.token)], "no grant is left behind"
-
-
-def test_a_release_asked_for_before_the_close_is_sent_before_the_connection_is_hung_up(rig: Rig) -> None:
-    lease = rig.hold("a", 30.0)
-    rig.server.take()
-    release: Future[None] = Future(lambda: None)
-    closed: Future[None] = Future(lambda: None)
-    rig.timer.post(lambda: rig.engine.release(lease, release), rig.engine)
-    rig.post(lambda: rig.engine.close(5.0, closed))
-    assert rig.server.one("release").pairs == [(b"a", lease.token)]
-
-
-def test_an_unanswered_renewal_does_not_outlive_the_close(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.0)
-    future = rig.close_engine()
-    assert rig.whats() == ["renew", "release_many"]
-    rig.say(FINE, FINE)
-    assert rig.whats() == ["release_many"], "a late success is cleaned up"
-    rig.say(FINE)
-    assert future.done
-    assert not rig.believes(lease)
-    assert len(rig.told) == 1
 
 
 @pytest.mark.parametrize("closing", [False, True])
@@ -283,18 +215,6 @@ def test_a_dead_thread_loses_every_lease_and_says_so(rig: Rig, caplog: pytest.Lo
     assert rig.server.hung_up
 
 
-def test_a_new_life_begins_empty_and_works(rig: Rig) -> None:
-    rig.hold("a")
-    rig.go_on(1.0)
-    die(rig)
-    rig.launch.slow = False
-    again = rig.hold("a")
-    rig.go_on(10.0, rig.agree)
-    assert rig.believes(again)
-    assert again.renewals >= 9
-    assert len(rig.told) == 1
-
-
 @pytest.mark.parametrize("connected", [True, False])
 def test_requests_are_refused_at_once_when_the_thread_dies(rig: Rig, connected: bool) -> None:
     lease = rig.hold("a")
@@ -337,12 +257,15 @@ def test_nothing_is_connected_after_the_thread_died_unless_somebody_asks(rig: Ri
     assert rig.launch.held == []
 
 
-def test_a_lease_of_a_dead_thread_can_be_neither_released_nor_extended(rig: Rig) -> None:
-    lease = rig.hold("a")
+def test_a_server_that_was_there_is_waited_for_although_the_thread_died(rig: Rig) -> None:
+    rig.hold("a")
     die(rig)
-    failure(rig.release(lease), LockLost, "renewal thread died")
-    failure(rig.extend(lease, 5.0), LockLost)
-    assert b"release" not in rig.everything_sent()
+    rig.connector.refusal = REFUSED
+    rig.launch.slow = False
+    attempt = rig.acquire("b")
+    attempt.request.patient = True
+    rig.go_on(1.0)
+    assert not attempt.future.done
 
 
 # A forked child: what the engine does there can be called directly
@@ -389,18 +312,6 @@ def test_the_clock_of_a_child_may_be_another_one(rig: Rig, moved_by: float) -> N
     [(lost, event)] = rig.told
     assert lost is lease
     assert deadline - 2 * TICK_S <= event.at <= deadline
-
-
-def test_a_parents_lease_is_refused_in_the_child(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.fork()
-    sent = rig.everything_sent()
-    failure(rig.release(lease), LockLost, "held by the parent process")
-    failure(rig.extend(lease, 5.0), LockLost, "held by the parent process")
-    rig.post(lambda: rig.engine.abandon(lease))
-    rig.post(lambda: rig.engine.lapse_seen(lease))
-    assert rig.told == []
-    assert rig.everything_sent() == sent
 
 
 @pytest.mark.rig(max_held=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tests.engine.model_server import Subscriptions, message
 from tests.engine.rig import NIL, TAKEN, Command, Rig, ScriptedServer, agreement, array, integer
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire import Acquire
@@ -18,6 +17,31 @@ from wheel_lock.options import lock_name, lock_options
 from wheel_lock.protocol.keys import wake_channel
 
 LINGER_S = 2.0  # a line and its subscription outlive their last waiter for so long
+
+
+class Subscriptions:
+    """What a server knows of one connection that listens."""
+
+    COMMANDS = ("SUBSCRIBE", "UNSUBSCRIBE", "PING")
+
+    def __init__(self) -> None:
+        self.channels: set[bytes] = set()
+
+    def reply(self, command: Command) -> bytes:
+        """Do what the command says and return what the server says to it, in RESP2."""
+        if command.what == "PING":
+            return array("pong", "") if self.channels else b"+PONG\r\n"
+        change = self.channels.add if command.what == "SUBSCRIBE" else self.channels.discard
+        said = []
+        for channel in command.arguments:
+            change(channel)
+            said.append(array(command.what.lower(), channel.decode(), len(self.channels)))
+        return b"".join(said)
+
+
+def message(channel: bytes) -> bytes:
+    """What those are told who listen to a channel on which something is published."""
+    return array("message", channel.decode(), "0")
 
 
 class Wait(NamedTuple):

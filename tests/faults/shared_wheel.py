@@ -258,13 +258,6 @@ def _acquired(lock: Lock) -> bool:
         return False
 
 
-def believed_until(lock: Lock) -> tuple[float, float]:
-    """Its local deadline, between two bounds."""
-    before = now()
-    remaining_s = lock.remaining()
-    return before + remaining_s, now() + remaining_s
-
-
 STRANGER = b"somebody else"
 
 

@@ -23,8 +23,6 @@ from wheel_lock.runtime import native
 
 pytestmark = pytest.mark.slow
 
-NAME = "order:42"
-
 
 def lose_at_the_server(server: RedisServer, *names: str) -> None:
     server.client().delete(*names)
@@ -70,22 +68,6 @@ def test_fault_06_a_callback_that_raises_harms_nobody_else(
         eventually(lambda: len(losses) == 2 and len(called) == 2)
         assert sorted(map(str, called)) == ["bad", "worse"]
         assert {lock.lost for lock in locks} == {LossReason.KEY_GONE}
-        assert context.timer.deaths == 0
-
-
-def test_fault_06_a_task_of_the_timer_that_raises_harms_nobody_else(redis_server: RedisServer) -> None:
-    """6. The same for what users give to new_timeout()."""
-    expired: list[int] = []
-
-    def misbehave(timeout: object) -> None:
-        expired.append(1)
-        raise SystemExit("on purpose")
-
-    with own_context(redis_server) as context, bystander(context):
-        context.timer.new_timeout(misbehave, 0.0)
-        context.timer.new_timeout(lambda timeout: expired.append(2), 0.1)
-        eventually(lambda: len(expired) == 2)
-        assert context.timer.pending == 0
         assert context.timer.deaths == 0
 
 
@@ -161,47 +143,6 @@ def test_fault_55_a_callback_that_sleeps_delays_no_other_context_and_no_task(red
             wake.set()
         eventually(lambda: len(behind) == 3)
         assert behind.names == names[1:]
-
-
-def test_fault_55_log_handlers_that_sleep_delay_no_callback(redis_server: RedisServer) -> None:
-    """55. The log is the process's: one that is stuck keeps nobody from being told."""
-    wake, asleep, losses = threading.Event(), threading.Event(), Losses()
-
-    class Stuck(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            asleep.set()
-            wake.wait(30.0)
-
-    handler, logger = Stuck(logging.WARNING), logging.getLogger("wheel_lock")
-    logger.addHandler(handler)
-    try:
-        with own_context(redis_server) as context:
-            lock = context.lock(NAME, timeout=3.0, renew_every=0.1, on_lost=losses)
-            lock.acquire()
-            lose_at_the_server(redis_server, NAME)
-            eventually(lambda: losses)
-            assert asleep.wait(5.0)
-            assert not wake.is_set()
-    finally:
-        wake.set()
-        logger.removeHandler(handler)
-
-
-def test_fault_55_the_threads_of_contexts_that_are_gone_end(redis_server: RedisServer) -> None:
-    """55. Each context that has told of a loss had a thread for it, and leaves none behind: closed, dropped or idle."""
-    threads: list[threading.Thread] = []
-    for number in range(10):
-        with own_context(redis_server) as context:
-            lock = context.lock(
-                NAME, 3.0, renew_every=0.1, on_lost=lambda event: threads.append(threading.current_thread())
-            )
-            lock.acquire()
-            if number % 2:
-                lose_at_the_server(redis_server, NAME)
-                eventually(lambda number=number: len(threads) == number + 1)  # type: ignore[misc]
-        eventually(lambda number=number: len(threads) == number + 1)  # type: ignore[misc]
-    assert len(set(threads)) == 10
-    eventually(lambda: not any(thread.is_alive() for thread in threads))
 
 
 class RaisingHandler(logging.Handler):

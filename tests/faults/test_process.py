@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,14 +9,13 @@ import pytest
 
 from tests.faults.checker import Belief, History, check
 from tests.faults.holders import Holder, Report, Told
-from tests.faults.sent_commands import commands, of_kind
+from tests.faults.sent_commands import commands
 from tests.faults.support import (
     LATE_S,
     POLL_S,
     FencedRegister,
     Losses,
     Pulse,
-    held,
     hold_the_interpreter,
     now,
     own_context,
@@ -87,27 +85,6 @@ def test_fault_01_a_killed_holders_lock_is_free_when_the_server_says_so(
 # 2 and 3: SIGSTOP
 
 
-def test_fault_02_a_holder_stopped_for_half_its_lease_loses_nothing(redis_server: RedisServer) -> None:
-    """2. Holder SIGSTOPped 0.5 L: nothing lost."""
-    client = redis_server.client()
-    with Holder(redis_server.url) as holder:
-        token = holder.acquire(NAME, timeout=3.2, renew_every=0.3).result["token"]
-        assert holder.ask("acquire_many", prefix="many:", count=20, timeout=3.2, renew_every=0.3).result == 20
-        everything = sorted([NAME, *[f"many:{number}" for number in range(20)]])
-        eventually(lambda: holder.ask("stats").result["renewed"] >= 21)
-        holder.pause()
-        holder.order("held")
-        time.sleep(1.6)
-        holder.resume()
-        assert holder.answer().result == everything  # the first thing it does when it runs again
-        renewed = holder.ask("stats").result["renewed"]
-        eventually(lambda: holder.ask("stats").result["renewed"] >= renewed + 21)
-        assert holder.ask("held").result == everything
-        assert holder.told == []
-        assert holder.ask("stats").result["deaths"] == 0
-        assert client.get(NAME) == token.encode()
-
-
 def test_fault_03_a_holder_stopped_longer_than_its_lease_knows_at_its_first_look(
     redis_server: RedisServer, proxy: TcpProxy
 ) -> None:
@@ -158,91 +135,7 @@ def test_fault_03_a_holder_stopped_longer_than_its_lease_knows_at_its_first_look
         assert contender.told == []
 
 
-def test_fault_03_a_confirmation_that_waited_in_the_socket_does_not_revive_it(
-    redis_server: RedisServer, proxy: TcpProxy
-) -> None:
-    """3. As above, and a renewal was answered just before the stop: the reply is the first thing that is read."""
-    client = redis_server.client()
-    with Holder(proxy.url) as holder, Holder(redis_server.url) as contender:
-        holder.ask("watch")
-        first = holder.acquire(NAME, timeout=1.5, renew_every=0.3)
-        proxy.to_client.delay_s = float("inf")
-        eventually(lambda: of_kind("renew", commands(proxy, mentioning=first.result["token"])))
-        holder.pause()
-        proxy.to_client.delay_s = 0.0
-        stopped_at = time.monotonic()
-        second = contender.acquire(NAME, timeout=3.0, blocking_timeout=10.0)
-        time.sleep(max(0.0, stopped_at + 2.25 - time.monotonic()))
-        holder.order("look", name=NAME)
-        resumed_at = time.monotonic()
-        holder.resume()
-        resumed_by = time.monotonic()
-        assert not holder.answer().result["held"]
-        [told] = eventually(lambda: holder.told_of(NAME))
-        assert told.reason == "NOT_CONFIRMED"
-        assert_told_at_once(holder, told, resumed_at, resumed_by)
-        assert not holder.ask("look", name=NAME).result["held"]
-        assert holder.ask("release", name=NAME).error == "LockLost"
-        # Answered on the same connection, so the owner-checked release that follows a late success has been, too.
-        holder.acquire("another", timeout=1.0)
-        assert client.get(NAME) == second.result["token"].encode()
-        assert not of_kind("renew", commands(proxy, since=resumed_at, mentioning=first.result["token"]))
-        assert len(holder.told) == 1
-
-
-@pytest.mark.parametrize("first_look_after_s", [0.0, LATE_S], ids=["look first", "reply first"])
-def test_fault_03_a_success_that_is_read_after_v_is_given_back(
-    redis_server: RedisServer, proxy: TcpProxy, first_look_after_s: float
-) -> None:
-    """3. Stopped until after V, but not until after the expiry that the waiting reply tells of: the lease is lost all
-    the same, whoever comes first, and the key is given back at once."""
-    client = redis_server.client()
-    with Holder(proxy.url) as holder:
-        holder.ask("watch")
-        first = holder.acquire(NAME, timeout=1.5)
-        token = first.result["token"]
-        proxy.to_client.delay_s = float("inf")
-        eventually(lambda: of_kind("renew", commands(proxy, mentioning=token)))
-        holder.pause()
-        proxy.to_client.delay_s = 0.0
-        time.sleep(max(0.0, first.after + 1.7 - time.monotonic()))
-        if not first_look_after_s:
-            holder.order("look", name=NAME)
-        resumed_at = time.monotonic()
-        holder.resume()
-        resumed_by = time.monotonic()
-        if first_look_after_s:
-            time.sleep(first_look_after_s)
-            holder.order("look", name=NAME)
-        assert not holder.answer().result["held"]
-        [told] = eventually(lambda: holder.told_of(NAME))
-        assert told.reason == "NOT_CONFIRMED"
-        assert_told_at_once(holder, told, resumed_at, resumed_by)
-        eventually(lambda: client.get(NAME) is None)
-        assert of_kind("release_many", commands(proxy, since=resumed_at, mentioning=token))
-        assert not holder.ask("look", name=NAME).result["held"]
-        assert len(holder.told) == 1
-
-
 # 4: the interpreter's lock
-
-
-def test_fault_04_an_interpreter_held_for_half_a_lease_loses_nothing(redis_server: RedisServer) -> None:
-    """4. GIL held in C for 0.5 L: as 2."""
-    losses = Losses()
-    with own_context(redis_server) as context:
-        locks = held(
-            context.acquire_many([f"many:{number}" for number in range(50)], 3.2, renew_every=0.3, on_lost=losses)
-        )
-        eventually(lambda: all(lock.renewals for lock in locks))
-        hold_the_interpreter(1.6)
-        assert all(lock.is_held for lock in locks)
-        renewals = {lock: lock.renewals for lock in locks}
-        eventually(lambda: all(lock.renewals > renewals[lock] for lock in locks))
-        assert all(lock.is_held for lock in locks)
-        assert not losses
-        assert context.timer.deaths == 0
-        context.release_many(locks)
 
 
 def test_fault_04_an_interpreter_held_longer_than_a_lease_knows_at_its_first_look(
@@ -282,29 +175,3 @@ def test_fault_04_an_interpreter_held_longer_than_a_lease_knows_at_its_first_loo
         assert not others
         assert context.timer.deaths == 0
         assert contender.told == []
-
-
-def test_fault_04_four_spinning_threads_lose_nothing_and_the_lag_heals(redis_server: RedisServer) -> None:
-    """4. Four pure-Python spinning threads: nothing lost, lag recovers."""
-    losses = Losses()
-    stop = threading.Event()
-
-    def spin() -> None:
-        while not stop.is_set():
-            pass
-
-    with own_context(redis_server) as context:
-        locks = held(context.acquire_many([f"many:{number}" for number in range(200)], 3.0, on_lost=losses))
-        spinners = [threading.Thread(target=spin) for _ in range(4)]
-        for spinner in spinners:
-            spinner.start()
-        time.sleep(3.2)  # longer than a lease, so each of them must have been renewed
-        assert all(lock.is_held for lock in locks)
-        stop.set()
-        for spinner in spinners:
-            spinner.join()
-        # Renewed every third of the timeout, a lease never has less than 0.65 of it left.
-        eventually(lambda: all(lock.remaining() > 0.6 * 3.0 for lock in locks))
-        eventually(lambda: context.stats().overdue == 0)
-        assert not losses
-        context.release_many(locks)

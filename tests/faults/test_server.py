@@ -14,20 +14,17 @@ from tests.faults.meddling_proxy import MeddlingProxy
 from tests.faults.sent_commands import commands, of_kind
 from tests.faults.shared_wheel import (
     LONG_S,
-    STRANGER,
     Onlooker,
     SharedWheel,
     assert_stranger_untouched,
     take_over,
 )
-from tests.faults.support import FencedRegister, Losses
+from tests.faults.support import FencedRegister
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer, redis_server_version, require_redis_7
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockLost, LockServerError, LocksLost, LossReason, LostEvent
-from wheel_lock.engine.renewal import retry
+from wheel_lock import LockLost, LockServerError, LossReason
 from wheel_lock.protocol import scripts
-from wheel_lock.runtime.backoff import Backoff
 
 pytestmark = pytest.mark.slow
 
@@ -76,10 +73,6 @@ def stop_process(server: RedisServer, duration_s: float) -> None:
     server.resume()
 
 
-def debug_sleep(server: RedisServer, duration_s: float) -> None:
-    server.client().execute_command("DEBUG", "SLEEP", duration_s)
-
-
 def client_pause(server: RedisServer, duration_s: float) -> None:
     server.client().client_pause(round(duration_s * 1000), all=True)
     time.sleep(duration_s)
@@ -88,20 +81,6 @@ def client_pause(server: RedisServer, duration_s: float) -> None:
 def client_pause_write(server: RedisServer, duration_s: float) -> None:
     server.client().client_pause(round(duration_s * 1000), all=False)
     time.sleep(duration_s)
-
-
-@pytest.mark.parametrize("stand_still", [stop_process, debug_sleep, client_pause, client_pause_write])
-def test_a_server_that_stands_still_for_half_a_timeout_costs_nothing(
-    wheel: SharedWheel, server: RedisServer, view: redis.Redis, stand_still: Callable[[RedisServer, float], None]
-) -> None:
-    """28. DEBUG SLEEP, SIGSTOP, CLIENT PAUSE for 0.5 L: nothing lost."""
-    L = 2.0
-    held = wheel.hold(wheel.context(server), [f"job {number}" for number in range(5)], timeout=L, renew_every=0.2)
-    with Onlooker(held, view):
-        held.await_renewal()
-        stand_still(server, 0.5 * L)
-        held.await_renewal()
-        held.assert_all_held()
 
 
 @pytest.mark.parametrize("stand_still", [stop_process, client_pause_write])
@@ -153,63 +132,6 @@ def test_a_restart_without_persistence_is_noticed_at_the_next_renewal(
     assert not register.write(helds[1].lock.fence)
 
 
-def test_a_server_that_comes_back_empty_is_found_out_long_before_renewals_are_due(fresh_redis: RedisServer) -> None:
-    """29. Every lease is verified as soon as there is a connection again: 10 s before the first of these is due."""
-    with LockContext(fresh_redis.client(), connect_timeout=1.0) as context:
-        told: list[LostEvent] = []
-        names = [f"order:{number}" for number in range(10_000)]
-        locks = context.acquire_many(names, 60.0, on_lost=told.append)
-        assert None not in locks.values()
-        fresh_redis.kill()
-        time.sleep(1.0)  # what the servers of users need to come back
-        fresh_redis.start()
-        eventually(lambda: len(told) == len(names), 10.0)
-        assert {event.reason for event in told} == {LossReason.KEY_GONE}
-        again = context.acquire_many(names, 60.0)
-        assert None not in again.values()
-
-
-def test_a_restart_without_persistence_spares_who_comes_next(
-    wheel: SharedWheel, server: RedisServer, view: redis.Redis
-) -> None:
-    """29. Restart without persistence: no other owner's token is deleted or extended."""
-    context = wheel.context(server)
-    held = wheel.hold(context, ["job"], timeout=5.0)
-    server.kill()
-    server.start()
-    assert view.set("job", STRANGER, nx=True)
-    held.await_loss()
-    [event] = held.told()
-    assert event.reason in (LossReason.TAKEN, LossReason.KEY_GONE)  # the holder may have asked before the stranger came
-    held.assert_lost(event.reason)
-    with pytest.raises(LockLost):
-        held.lock.release()
-    wheel.assert_alive(context)
-    assert_stranger_untouched(view, "job")
-
-
-def test_a_server_that_dies_for_good_ends_ten_thousand_leases_by_their_deadlines(
-    wheel: SharedWheel, server: RedisServer
-) -> None:
-    """29. No restart at all: every lock is lost no later than its local deadline, and each is told of exactly once."""
-    context, clock = wheel.stepped_context(server)
-    helds = []
-    for timeout in (4.0, 6.0):
-        helds.append(wheel.hold(context, [f"{timeout:g} s, {number}" for number in range(5000)], timeout=timeout))
-        clock.advance(1.0)
-    server.kill()
-    first = min(lock.remaining() for held in helds for lock in held.locks.values())
-    last = max(lock.remaining() for held in helds for lock in held.locks.values())
-    clock.advance(first - 0.05)
-    for held in helds:
-        held.assert_all_held()
-    clock.advance(last - first + 0.05)
-    for held in helds:
-        held.assert_lost(LossReason.NOT_CONFIRMED, late_s=0.0)
-    assert context.stats().held == 0
-    assert context.stats().overdue == 0
-
-
 # -- 30. SCRIPT FLUSH in the middle of a pipeline: EVAL fallback, nothing lost. ----------------------------------------
 
 
@@ -242,30 +164,6 @@ def test_flushed_scripts_cost_nothing(wheel: SharedWheel, server: RedisServer, v
     held.assert_all_held()
     assert calls_of(view, "eval") > 0
     assert view.dbsize() == 2000 + 20  # and the fences
-
-
-def test_a_clean_up_that_is_sent_again_does_not_release_the_next_grant(
-    wheel: SharedWheel, server: RedisServer, view: redis.Redis
-) -> None:
-    """30. SCRIPT FLUSH: what is sent again comes later than it should, and must not touch a later lease."""
-    network = wheel.proxy(server)
-    context = wheel.context(network)
-    wheel.assert_alive(context)
-    view.script_flush("SYNC")
-    network.to_client.delay_s = 1.6
-    losses = Losses()
-    lock = context.lock("job", timeout=1.5, renew_every=0.2, retry_every=0.01, thread_local=False, on_lost=losses)
-    acquiring = Background(lambda: lock.acquire(blocking_timeout=LONG_S))
-    eventually(lambda: view.exists("job"), LONG_S, "it is granted")
-    eventually(lambda: not view.exists("job"), LONG_S, "the grant expires before it is known")
-    eventually(lambda: view.exists("job"), LONG_S, "the next try is granted")
-    network.to_client.delay_s = 0.0  # now both are answered: that there is no script to clean up with, and the grant
-    assert acquiring.result()
-    eventually(lambda: lock.renewals >= 2 or lock.lost, LONG_S, "it is renewed")
-    assert losses.events == []
-    assert lock.is_held
-    assert view.get("job") == lock.token
-    lock.release()
 
 
 # -- 31. BUSY, LOADING, MISCONF, NOREPLICAS: unknown, retried until V. -------------------------------------------------
@@ -357,23 +255,6 @@ def test_a_server_that_refuses_for_a_while_costs_nothing(
 
 
 @REFUSALS
-def test_a_server_that_refuses_for_too_long_ends_every_lease_by_its_deadline(
-    wheel: SharedWheel, server: RedisServer, view: redis.Redis, refusing: Refusing
-) -> None:
-    """31. BUSY, LOADING, MISCONF, NOREPLICAS: unknown, retried until V."""
-    context = wheel.context(server)
-    held = wheel.hold(context, [f"job {number}" for number in range(1000)], timeout=1.5)
-    with refusing(server):
-        before = context.stats().batches
-        held.await_loss()
-        held.assert_lost(LossReason.NOT_CONFIRMED)
-        # Before Redis 7 it does not refuse a call, but every entry of it, and those are probed in smaller calls.
-        assert context.stats().batches - before < (30 if redis_server_version() >= (7,) else 100)
-    wheel.assert_alive(context)
-    held.assert_lost(LossReason.NOT_CONFIRMED)
-
-
-@REFUSALS
 def test_an_acquire_that_the_server_refuses_raises_what_it_says_and_leaves_nothing_behind(
     wheel: SharedWheel, server: RedisServer, view: redis.Redis, refusing: Refusing
 ) -> None:
@@ -413,39 +294,6 @@ def test_a_connection_that_is_made_while_the_server_refuses_is_as_good_as_any(
     assert form_of_last_renewal(network) is scripts.RENEW.form(redis_server_version() >= (7,))
 
 
-def test_a_lock_acquired_just_after_the_refusals_have_ended_is_renewed(
-    wheel: SharedWheel, server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """31. NOREPLICAS until V, then health: the pause after the last refusal is not at the expense of a new lease."""
-    # Pauses that are longer than a lease whose key no stop of this process outlasts: it expires in real time.
-    monkeypatch.setattr(retry, "Backoff", lambda first_s, most_s: Backoff(first_s, 20.0))
-    context, clock = wheel.stepped_context(server)
-    held = wheel.hold(context, [f"job {number}" for number in range(20)], timeout=120.0, renew_every=1.0)
-    with noreplicas(server):
-        clock.advance(40.0)  # by now the pauses between tries have become long
-        before = context.stats().batches
-        while context.stats().batches == before:
-            clock.advance(0.1)
-    short = wheel.hold(context, ["short"], timeout=6.0)
-    clock.advance(5.8)
-    assert short.lock.renewals > 0
-    clock.advance(20.0)
-    short.assert_all_held()
-    held.assert_all_held()
-
-
-def test_a_restart_with_persistence_costs_nothing(wheel: SharedWheel, redis_server: RedisServer) -> None:
-    """31. LOADING, as it comes with a restart: the locks are still there when it is over."""
-    with RedisServer("save 3600 1") as server:
-        server.client().execute_command("DEBUG", "POPULATE", 20_000)
-        context = wheel.context(server)
-        held = wheel.hold(context, [f"job {number}" for number in range(500)], timeout=6.0, renew_every=0.3)
-        held.await_renewal()
-        server.restart()
-        held.await_renewal()
-        held.assert_all_held()
-
-
 # -- 32. Out of memory (noeviction): held locks stay renewed, a new acquire raises the server's error. -----------------
 
 
@@ -479,41 +327,6 @@ def test_a_server_out_of_memory_keeps_what_is_held_and_refuses_what_is_new(
 
 
 # -- 33. Eviction policy evicts a lock key: lost at the next renewal. --------------------------------------------------
-
-
-def test_an_evicted_lock_is_lost_at_the_next_renewal(
-    wheel: SharedWheel, server: RedisServer, view: redis.Redis
-) -> None:
-    """33. Eviction policy evicts a lock key: lost at the next renewal. The fence refuses who does not know yet."""
-    context, clock = wheel.stepped_context(server)  # the next renewal comes when all is prepared
-    held = wheel.hold(context, ["a", "b"], timeout=30.0, fencing=True)
-    register = FencedRegister()
-    assert register.write(held["a"].fence)
-    view.config_set("maxmemory-policy", "volatile-ttl")
-    view.config_set("maxmemory", 1)
-    eventually(lambda: _refusal_of_set(view) and not view.exists("a", "b"), LONG_S, "the locks have been evicted")
-    view.config_set("maxmemory", 0)
-    other = wheel.hold(wheel.context(server), ["a"], timeout=3.0, fencing=True)
-    assert register.write(other.lock.fence)
-    assert not register.write(held["a"].fence)
-
-    clock.advance(10.5)
-    held.await_loss()
-    reasons = {event.name: event.reason for event in held.told()}
-    assert reasons == {"a": LossReason.TAKEN, "b": LossReason.KEY_GONE}
-    assert len(held.told()) == 2
-    assert held.believed() == []
-    assert all(event.at < event.deadline for event in held.told())
-    other.await_renewal()
-    other.assert_all_held()
-
-
-def _refusal_of_set(view: redis.Redis) -> bool:
-    try:
-        view.set("something", "else")
-    except redis.ResponseError:
-        return True
-    return False
 
 
 # -- 34. ACL rights revoked: suspect at once, lost by V, no hot retry loop. --------------------------------------------
@@ -563,22 +376,6 @@ def test_revoked_rights_make_leases_suspect_at_once_and_lost_by_their_deadline(
 
 
 @pytest.mark.parametrize("rules", REVOCATIONS.values(), ids=REVOCATIONS.keys())
-def test_rights_that_are_given_back_in_time_cost_nothing(
-    wheel: SharedWheel, guarded: RedisServer, rules: list[str]
-) -> None:
-    """34. ACL rights revoked, by mistake and for a moment: unknown, so nothing is lost."""
-    view = guarded.client()
-    context = wheel.context(as_user(guarded))
-    held = wheel.hold(context, ["a", "b"], timeout=4.0, renew_every=0.2)
-    held.await_renewal()
-    view.execute_command("ACL", "SETUSER", "app", *rules)
-    eventually(lambda: context.stats().overdue, LONG_S, "they are suspect")
-    view.execute_command("ACL", "SETUSER", "app", "+@all", "~*")
-    held.await_renewal()
-    held.assert_all_held()
-
-
-@pytest.mark.parametrize("rules", REVOCATIONS.values(), ids=REVOCATIONS.keys())
 def test_a_refused_release_or_extend_is_no_proof_of_a_loss(
     wheel: SharedWheel, guarded: RedisServer, rules: list[str]
 ) -> None:
@@ -603,42 +400,6 @@ def test_a_refused_release_or_extend_is_no_proof_of_a_loss(
     assert held.told() == []
 
 
-def test_a_user_that_is_deleted_ends_its_leases_by_their_deadline(wheel: SharedWheel, guarded: RedisServer) -> None:
-    """34. ACL rights revoked, and the connection closed: lost by V, and no hammering on the door."""
-    view = guarded.client()
-    context = wheel.context(as_user(guarded))
-    held = wheel.hold(context, ["a", "b"], timeout=1.0)
-    before = calls_of(view, "auth", "hello")
-    view.acl_deluser("app")
-    held.await_loss()
-    held.assert_lost(LossReason.NOT_CONFIRMED)
-    assert calls_of(view, "auth", "hello") - before < 20
-    name, *rules = USER.split()
-    view.execute_command("ACL", "SETUSER", name, *rules)
-    wheel.assert_alive(context)
-
-
-@pytest.mark.parametrize("rules", [["-@all"], ["-eval"]], ids=["every command", "EVAL"])
-def test_a_connection_that_is_made_while_rights_are_revoked_is_as_good_as_any(
-    wheel: SharedWheel, guarded: RedisServer, rules: list[str]
-) -> None:
-    """34. ACL rights revoked while connecting: a server does not unlearn what its scripts can do. See 31."""
-    view = guarded.client()
-    network = wheel.proxy(guarded)
-    context = wheel.context(redis.Redis(port=network.port, username="app", password="secret"))
-    held = wheel.hold(context, ["a", "b"], timeout=4.0, renew_every=0.3)
-    held.await_renewal()
-    before = network.accepted
-    view.execute_command("ACL", "SETUSER", "app", *rules)
-    network.cut()
-    eventually(lambda: network.accepted > before, LONG_S, "it has begun to connect")
-    time.sleep(0.3)
-    view.execute_command("ACL", "SETUSER", "app", "+@all")
-    held.await_renewal()
-    held.assert_all_held()
-    assert form_of_last_renewal(network) is scripts.RENEW.form(redis_server_version() >= (7,))
-
-
 def test_an_acquire_whose_fence_is_refused_leaves_no_lock_behind(wheel: SharedWheel, guarded: RedisServer) -> None:
     """34. ACL rights too few from the start: the lock's own key is allowed, the one for its fence is not."""
     view = guarded.client()
@@ -649,101 +410,3 @@ def test_an_acquire_whose_fence_is_refused_leaves_no_lock_behind(wheel: SharedWh
         lock.acquire()
     assert not lock.is_held
     eventually(lambda: not view.exists("job"), LONG_S, "the name is free")
-
-
-# -- 35. DEL, FLUSHALL, another type, PERSIST by someone else: only that entry of the batch is affected. ---------------
-
-
-def test_meddlers_affect_only_what_they_touch(wheel: SharedWheel, server: RedisServer, view: redis.Redis) -> None:
-    """35. DEL, another type under the name, PERSIST by someone else: only that entry of the batch is affected."""
-    context = wheel.context(server)
-    held = wheel.hold(context, [f"job {number}" for number in range(10)], timeout=3.0, renew_every=0.3)
-    held.await_renewal()
-    with view.pipeline() as meddler:
-        meddler.delete("job 1", "job 2", "job 3", "job 4")
-        meddler.set("job 2", STRANGER)
-        meddler.hset("job 3", "field", "value")
-        meddler.rpush("job 4", "item")
-        meddler.persist("job 5")
-        meddler.pexpire("job 6", 100_000)
-        meddler.rename("job 7", "elsewhere")
-        meddler.append("job 8", "x")
-        meddler.execute()
-    lost = ["job 1", "job 2", "job 3", "job 4", "job 7", "job 8"]
-    held.await_loss(*lost)
-    held.await_renewal("job 0", "job 5", "job 6", "job 9")
-
-    reasons = {event.name: event.reason for event in held.told()}
-    assert sorted(map(str, held.losses.names)) == lost
-    assert reasons == {
-        "job 1": LossReason.KEY_GONE,
-        "job 2": LossReason.TAKEN,
-        "job 3": LossReason.TAKEN,
-        "job 4": LossReason.TAKEN,
-        "job 7": LossReason.KEY_GONE,
-        "job 8": LossReason.TAKEN,
-    }
-    assert all(event.at < event.deadline for event in held.told())
-    assert held.believed() == ["job 0", "job 5", "job 6", "job 9"]
-    for name in held.believed():
-        assert view.get(name) == held.tokens[name]
-        # What somebody else has prolonged stays so: a renewal cannot know that it was not an extension.
-        assert 0 < view.pttl(name) <= (100_000 if name == "job 6" else 3000)
-    assert_stranger_untouched(view, "job 2")
-    assert view.hgetall("job 3") == {b"field": b"value"}
-    assert view.lrange("job 4", 0, -1) == [b"item"]
-    assert view.exists("elsewhere", "job 8") == 2
-
-
-def test_meddlers_are_noticed_by_release_and_extend_too(
-    wheel: SharedWheel, server: RedisServer, view: redis.Redis
-) -> None:
-    """35. DEL, another type under the name, someone else's token: a loss, and nothing of theirs is touched."""
-    context = wheel.context(server)
-    for act in ("release", "reacquire", "release_many"):
-        held = wheel.hold(context, ["gone", "taken", "hash", "fine"], timeout=30.0)
-        with view.pipeline() as meddler:
-            meddler.delete("gone", "taken", "hash")
-            meddler.set("taken", STRANGER)
-            meddler.hset("hash", "field", "value")
-            meddler.execute()
-        if act == "release_many":
-            with pytest.raises(LocksLost) as caught:
-                context.release_many(held.locks.values())
-            assert set(caught.value.losses) == {"gone", "taken", "hash"}
-        else:
-            for name in ("gone", "taken", "hash"):
-                with pytest.raises(LockLost):
-                    getattr(held[name], act)()
-            getattr(held["fine"], act)()
-        reasons = {event.name: event.reason for event in held.told()}
-        assert reasons == {"gone": LossReason.KEY_GONE, "taken": LossReason.TAKEN, "hash": LossReason.TAKEN}
-        assert len(held.told()) == 3
-        assert_stranger_untouched(view, "taken")
-        assert view.hgetall("hash") == {b"field": b"value"}
-        if act == "reacquire":
-            held["fine"].release()
-        assert not view.exists("fine")
-        view.flushall()
-
-
-def test_flushall_ends_every_lease_at_its_next_renewal(
-    wheel: SharedWheel, server: RedisServer, view: redis.Redis
-) -> None:
-    """35. FLUSHALL by someone else. The next fence is a greater one all the same."""
-    context, clock = wheel.stepped_context(server)  # the next renewals come when all is prepared
-    held = wheel.hold(context, [f"job {number}" for number in range(700)], timeout=30.0)
-    fenced = wheel.hold(context, ["fenced"], timeout=30.0, fencing=True)
-    register = FencedRegister()
-    assert register.write(fenced.lock.fence)
-    view.flushall()
-    other = wheel.hold(wheel.context(server), ["fenced"], timeout=3.0, renew_every=0.5, fencing=True)
-    assert register.write(other.lock.fence)
-    assert not register.write(fenced.lock.fence)
-    clock.advance(10.5)
-    for victims, reason in ((held, LossReason.KEY_GONE), (fenced, LossReason.TAKEN)):
-        victims.await_loss()
-        victims.assert_lost(reason)
-        assert all(event.at < event.deadline for event in victims.told())
-    other.await_renewal()
-    other.assert_all_held()

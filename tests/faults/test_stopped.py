@@ -5,7 +5,6 @@ The form of a minute: ``STOPPED_SECONDS=60 pytest tests/faults/test_stopped.py``
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import threading
@@ -33,7 +32,6 @@ AnyContext = LockContext | QuorumContext
 STOPPED_S = float(os.environ.get("STOPPED_SECONDS", "3"))
 RESPONSE_S = 0.3
 THREADS = 64
-TASKS = 2000
 NAME = "n" * 400
 BACK_S = 1.0  # after that the server is back, on a machine that has nothing else to do
 FLAT_MB = 40  # for what moves without being kept: Python gives memory back late
@@ -165,35 +163,6 @@ def test_under_many_threads_memory_is_flat_and_the_server_is_back_at_once(
     held.release()
 
 
-def test_under_many_tasks(context: LockContext, fresh_redis: RedisServer) -> None:
-    engine = context._engine
-
-    async def one(number: int) -> None:
-        try:
-            await context.asyncio.lock(f"{NAME}:{number}", blocking=False).acquire()
-        except WheelLockError:
-            pass
-
-    async def many(seconds: float) -> None:
-        until, calls = time.monotonic() + seconds, 0
-        while time.monotonic() < until:
-            await asyncio.gather(*[one(calls + number) for number in range(TASKS)])
-            calls += TASKS
-
-    fresh_redis.pause()
-    with Watch(engine) as watch:
-        asyncio.run(many(STOPPED_S / 2))
-        middle_mb = settled_mb()
-        asyncio.run(many(STOPPED_S / 2))
-        after_mb = settled_mb()
-    # Nobody waits any more, so nothing is left but what was sent to be on the safe side.
-    eventually(lambda: all(len(node._waiting) == 0 for node in engine.router.nodes))
-    fresh_redis.resume()
-    back_after_s(context)
-    watch.assert_bounded(TASKS)
-    assert after_mb < middle_mb + FLAT_MB
-
-
 def test_bulk_acquires_that_are_given_up(context: LockContext, fresh_redis: RedisServer) -> None:
     engine = context._engine
     names = [f"{NAME}:{number}" for number in range(40_000)]
@@ -280,27 +249,3 @@ def test_one_node_of_a_quorum(redis_server: RedisServer, fresh_redis: RedisServe
 def _hold(context: AnyContext, name: str, *, blocking: bool = False) -> None:
     with context.lock(name, blocking=blocking):
         pass
-
-
-def test_over_tls(tls_redis: RedisServer) -> None:
-    with LockContext.from_url(tls_redis.url, response_timeout=RESPONSE_S, close_timeout=0.2) as context:
-        back_after_s(context)
-        tls_redis.pause()
-        with Watch(context._engine) as watch:
-            crowd(STOPPED_S / 2, lambda number: _hold(context, f"{NAME}:{number}"))
-            with pytest.raises(WheelLockError):
-                context.acquire_many([f"{NAME}:{number}" for number in range(20_000)], timeout=30.0)
-        assert watch.unanswered <= 2 * MOST_SUSPECTED
-        tls_redis.resume()
-        back_after_s(context)
-        names = [f"{NAME}:bulk:{number}" for number in range(5000)]
-
-        def all_granted() -> bool:
-            try:
-                locks = context.acquire_many(names, timeout=60.0)
-                context.release_many([lock for lock in locks.values() if lock is not None])
-            except WheelLockError:  # 2 MB may take longer than a call may
-                return False
-            return all(locks.values())
-
-        eventually(all_granted)

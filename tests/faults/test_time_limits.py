@@ -12,7 +12,6 @@ import pytest
 import redis
 import redis.asyncio
 
-from tests.faults.support import Pulse, now
 from tests.support.backend import LONG_S
 from tests.support.background import Background
 from tests.support.lock_types import KINDS, make
@@ -97,49 +96,6 @@ def test_a_wait_ends_in_time(context: LockContext, fresh_redis: RedisServer, how
             fresh_redis.resume()
             holder.release()
             assert patient.result()
-
-
-@away
-def test_many_at_once(context: LockContext, fresh_redis: RedisServer, how: str) -> None:
-    names = [f"order:{number}" for number in range(3000)]
-
-    take_away(fresh_redis, how)
-    within_limit(
-        lambda: context.acquire_many(names, blocking_timeout=LIMIT_S),
-        in_a_task(lambda: context.asyncio.acquire_many(names, blocking_timeout=LIMIT_S, all_or_nothing=True)),
-    )
-    assert context.stats().held == 0
-    assert context._engine.leases.acquiring == 0
-
-
-def test_a_server_of_which_nothing_was_ever_heard(fresh_redis: RedisServer) -> None:
-    fresh_redis.pause()
-    with LockContext(redis.Redis(port=fresh_redis.port), response_timeout=RESPONSE_S, close_timeout=0.2) as context:
-        within_limit(lambda: context.lock("order:42").acquire(blocking_timeout=LIMIT_S))
-
-
-@pytest.mark.parametrize("limit_s", [0, 0.001])
-def test_the_smallest_limits_are_enough_for_a_server_that_is_well(
-    context: LockContext, pulse: Pulse, limit_s: float
-) -> None:
-    def acquired(name: str) -> bool:
-        while True:
-            began = now()
-            try:
-                return context.lock(name).acquire(blocking_timeout=limit_s)
-            except LockTimeout:
-                assert pulse.stood_s(began) > 0.0  # it had no time at all
-
-    for number in range(100):
-        assert acquired(f"order:{number}")
-    assert not acquired("order:42")
-
-
-def test_what_a_server_grants_too_late_is_released(context: LockContext, fresh_redis: RedisServer) -> None:
-    fresh_redis.pause()
-    within_limit(lambda: context.lock("order:42", timeout=60.0).acquire(blocking_timeout=LIMIT_S))
-    fresh_redis.resume()
-    assert context.lock("order:42").acquire(blocking_timeout=LONG_S)
 
 
 @away

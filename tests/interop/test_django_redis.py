@@ -11,7 +11,6 @@ import pytest
 import redis
 from django.conf import settings
 from django.core.cache import caches
-from redis.exceptions import LockError, LockNotOwnedError
 
 from tests.interop.page import as_module
 from tests.support.backend import LONG_S
@@ -50,33 +49,6 @@ def test_a_cache_lock_is_ours_and_is_renewed(cache: Any, view: redis.Redis) -> N
         assert lock.owned()
         assert view.keys() == [b":1:report"]
     assert not view.exists(":1:report")
-
-
-def test_a_cache_lock_excludes_a_plain_one(cache: Any, view: redis.Redis) -> None:
-    with cache.lock("report", timeout=30):
-        assert not view.lock(":1:report", timeout=30).acquire(blocking=False)
-        with pytest.raises(LockError, match="Unable to acquire lock within the time specified"):
-            cache.lock("report", timeout=30, blocking_timeout=0.8).__enter__()
-
-
-def test_a_waiter_is_woken_by_the_release(cache: Any) -> None:
-    lock = cache.lock("report", timeout=30)
-    lock.acquire()
-
-    def wait() -> float:
-        with caches["default"].lock("report", timeout=30, sleep=60):
-            return time.monotonic()
-
-    waiting = Background(wait)
-    time.sleep(0.1)
-    began = time.monotonic()
-    lock.release()
-    assert waiting.result() - began < 5.0
-
-
-def test_a_lock_that_was_lost_is_told_of(cache: Any, view: redis.Redis) -> None:
-    with pytest.raises(LockNotOwnedError), cache.lock("report", timeout=30):
-        view.set(":1:report", "somebody else")
 
 
 def test_all_threads_and_clients_share_one_context(cache: Any) -> None:

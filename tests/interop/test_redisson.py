@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import redis
 
 from tests.interop.redisson_peer import ANSWER_TIMEOUT_S, JavaError, JavaThread, LockPeer, class_path
-from tests.support.backend import LONG_S, Backend, Losses, refused
+from tests.support.backend import LONG_S, Backend, refused
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
-from tests.support.standstill import Standstills, running
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockLost, LossReason
+from wheel_lock import LockContext
 
-ROOT = Path(__file__).parents[2]
 ALL_NAMES = pytest.mark.parametrize("name", ["order", "{order}", "größe:ж"], indirect=True)
-ROUNDS = 5
-QUIET_S = 0.2
-"""For so long nothing happens where nothing is to happen."""
-LATE_S = 0.5
 SHORT_S = 1.6
 """A time-to-live that a test can sit out, and that a renewal prolongs in time although the machine stands still a while."""
 ASKED_S = 0.05
@@ -87,12 +76,6 @@ def until_somebody_waits(view: redis.Redis, name: str) -> None:
     time.sleep(ASKED_S)
 
 
-def times_asked(view: redis.Redis) -> int:
-    """How often scripts have been run, by which a waiter asks."""
-    commands = view.info("commandstats").items()
-    return sum(stats["calls"] for command, stats in commands if command.startswith("cmdstat_eval"))
-
-
 def wait_in_python(context: LockContext, name: str) -> Background[int]:
     """Begin to wait for it; the result is when it was got. Then it is released again."""
 
@@ -104,10 +87,6 @@ def wait_in_python(context: LockContext, name: str) -> Background[int]:
         return got_ns
 
     return Background(wait)
-
-
-def seconds(nanoseconds: float) -> float:
-    return nanoseconds / 1e9
 
 
 # The clock
@@ -170,27 +149,6 @@ def test_java_excludes_python(name: str, java: JavaThread, context: LockContext,
     assert java.hold_count(name) == 0
 
 
-def test_a_task_and_java_wake_each_other(name: str, java: JavaThread, patient: LockContext, view: redis.Redis) -> None:
-    async def take_turns() -> None:
-        lock = patient.asyncio.reentrant_lock(name)
-        assert not await lock.acquire(blocking=False)
-        unlocking = asyncio.create_task(asyncio.to_thread(unlock_when_waited_for))
-        async with lock, lock:
-            await unlocking
-            assert not await asyncio.to_thread(java.try_lock, name)
-            waiting = java.begin_lock(name)
-            await asyncio.to_thread(until_somebody_waits, view, name)
-            assert not waiting.done()
-        await asyncio.wrap_future(waiting)
-
-    def unlock_when_waited_for() -> None:
-        until_somebody_waits(view, name)
-        java.unlock(name)
-
-    java.lock(name)
-    asyncio.run(asyncio.wait_for(take_turns(), LONG_S))
-
-
 @pytest.mark.slow
 def test_threads_of_both_count_without_loss(name: str, peer: LockPeer, context: LockContext, view: redis.Redis) -> None:
     times, each = 50, 2
@@ -209,18 +167,6 @@ def test_threads_of_both_count_without_loss(name: str, peer: LockPeer, context: 
     for answer in in_java:
         assert answer.result(ANSWER_TIMEOUT_S).value
     assert view.get(number) == b"%d" % (2 * each * times)
-
-
-# Counts
-
-
-def test_threads_of_java_pass_it_on(name: str, peer: LockPeer, java: JavaThread, context: LockContext) -> None:
-    lock = context.reentrant_lock(name)
-    java.lock(name)
-    waiting = peer.thread().begin_lock(name)
-    java.unlock(name)
-    waiting.result(ANSWER_TIMEOUT_S)
-    assert not lock.acquire(blocking=False)
 
 
 # One wakes the other
@@ -263,55 +209,6 @@ def test_both_publish_the_same_message(name: str, java: JavaThread, context: Loc
         assert in_java["data"] == b"0"
 
 
-@pytest.mark.slow
-def test_only_the_message_wakes_them(name: str, java: JavaThread, patient: LockContext, view: redis.Redis) -> None:
-    for_python, for_java = f"{name}:python", f"{name}:java"
-    for each in (for_python, for_java):
-        view.hset(each, "somebody", 1)
-        view.pexpire(each, 30_000)
-    before = times_asked(view)
-    in_python, in_java = wait_in_python(patient, for_python), java.begin_lock(for_java)
-    until_somebody_waits(view, for_python)
-    until_somebody_waits(view, for_java)
-    eventually(lambda: times_asked(view) >= before + 4, LONG_S, "each has asked before it listened, and then again")
-    view.delete(for_python, for_java)
-    time.sleep(QUIET_S)
-    assert not in_python.done
-    assert not in_java.done()
-    assert view.publish(channel(for_python), "0") == 1
-    assert view.publish(channel(for_java), "0") == 1
-    in_python.result()
-    in_java.result(ANSWER_TIMEOUT_S)
-
-
-def test_a_closed_context_wakes_java(name: str, java: JavaThread, context: LockContext, view: redis.Redis) -> None:
-    context.reentrant_lock(name).acquire()
-    waiting = java.begin_lock(name)
-    until_somebody_waits(view, name)
-    context.close()
-    waiting.result(ANSWER_TIMEOUT_S)
-
-
-@pytest.mark.slow
-def test_java_gets_its_turn_among_threads_of_python(name: str, java: JavaThread, context: LockContext) -> None:
-    def pass_it_on() -> None:
-        lock = context.reentrant_lock(name)
-        while not enough.is_set():
-            with lock:
-                pass
-
-    enough = threading.Event()
-    passing = [Background(pass_it_on) for _ in range(4)]
-    try:
-        for _ in range(ROUNDS):
-            java.lock(name)
-            java.unlock(name)
-    finally:
-        enough.set()
-    for thread in passing:
-        thread.result()
-
-
 # Renewal
 
 
@@ -340,94 +237,7 @@ def test_redissons_watchdog_keeps_what_python_waits_for(name: str, short_lived: 
     assert waiting.result() > unlocked.began_ns
 
 
-@pytest.mark.slow
-def test_a_lease_that_java_does_not_renew_is_waited_for_no_longer_than_it_lasts(
-    name: str, java: JavaThread, context: LockContext, view: redis.Redis, standstills: Standstills
-) -> None:
-    locked = java.lock(name, lease_s=SHORT_S)
-    looked, left_s = time.monotonic(), view.pttl(name) / 1000
-    got_ns = wait_in_python(context, name).result()
-    assert seconds(got_ns - locked.began_ns) >= SHORT_S
-    assert running(looked, seconds(got_ns), standstills.seen) < left_s + LATE_S
-
-
-# The end of a holder
-
-
-@pytest.mark.slow
-def test_java_is_killed_and_python_gets_it(
-    name: str, short_lived: LockPeer, context: LockContext, standstills: Standstills
-) -> None:
-    short_lived.thread().lock(name)
-    waiting = wait_in_python(context, name)
-    time.sleep(1.2 * SHORT_S)
-    assert not waiting.done
-    killed = time.monotonic()
-    short_lived.kill()
-    assert running(killed, seconds(waiting.result()), standstills.seen) < SHORT_S + LATE_S
-
-
-@pytest.mark.slow
-def test_python_is_killed_and_java_gets_it(
-    name: str, java: JavaThread, real: Backend, standstills: Standstills
-) -> None:
-    module = [sys.executable, "-W", "error", "-m", "tests.interop.reentrant_holder"]
-    command = [*module, str(real.port), name, str(SHORT_S)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == b"held\n"
-            waiting = java.begin_lock(name)
-            time.sleep(1.2 * SHORT_S)
-            assert not waiting.done()
-            killed = time.monotonic()
-        finally:
-            holder.kill()
-    got = seconds(waiting.result(ANSWER_TIMEOUT_S).ended_ns)
-    assert running(killed, got, standstills.seen) < 2 * SHORT_S  # java does not say when it has stood still
-
-
 # A loss
-
-
-@pytest.mark.slow
-def test_a_holder_is_told_that_java_has_forced_its_lock_open(name: str, java: JavaThread, context: LockContext) -> None:
-    losses = Losses()
-    lock = context.reentrant_lock(name, timeout=SHORT_S, on_lost=losses)
-    lock.acquire()
-    lock.acquire()
-    assert java.force_unlock(name)
-    eventually(lambda: lock.lost is LossReason.KEY_GONE, LONG_S)
-    assert not lock.is_held
-    assert [(event.name, event.reason) for event in losses.all_told()] == [(name, LossReason.KEY_GONE)]
-    with pytest.raises(LockLost):
-        lock.release()
-
-
-@pytest.mark.slow
-def test_a_holder_is_told_that_java_has_taken_its_lock(name: str, java: JavaThread, context: LockContext) -> None:
-    losses = Losses()
-    # No renewal comes between the two calls, after which the key would be gone.
-    lock = context.reentrant_lock(name, timeout=LONG_S, renew_every=SHORT_S, on_lost=losses)
-    lock.acquire()
-    assert java.force_unlock(name)
-    assert java.try_lock(name)
-    eventually(lambda: lock.lost is LossReason.TAKEN, LONG_S)
-    assert [(event.name, event.reason) for event in losses.all_told()] == [(name, LossReason.TAKEN)]
-    assert java.hold_count(name) == 1
-    with pytest.raises(LockLost):
-        lock.release()
-    assert java.is_held(name)
-
-
-def test_a_release_leaves_alone_what_java_has_taken(name: str, java: JavaThread, context: LockContext) -> None:
-    lock = context.reentrant_lock(name, renew=False)
-    lock.acquire()
-    assert java.force_unlock(name)
-    assert java.try_lock(name)
-    with pytest.raises(LockLost):
-        lock.release()
-    assert java.hold_count(name) == 1
 
 
 def test_force_unlock_wakes(

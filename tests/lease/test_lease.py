@@ -8,7 +8,7 @@ import pickle
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lease.leases import LEGAL, Terms, granted, new_lease
@@ -87,7 +87,6 @@ def test_a_lease_that_is_not_pending_cannot_be_granted() -> None:
 
 
 @given(name=st.binary(min_size=1, max_size=512), token=st.binary(min_size=1, max_size=512))
-@settings(deadline=None)
 def test_name_and_token_are_read_back_from_what_is_sent(name: bytes, token: bytes) -> None:
     lease = Lease("whatever the caller said", lease_args(name, token), Terms())
     assert lease.key == name
@@ -98,7 +97,6 @@ def test_name_and_token_are_read_back_from_what_is_sent(name: bytes, token: byte
 
 
 @given(sent_at=st.floats(0, 1e9), timeout_s=st.floats(0.01, 1e6))
-@settings(deadline=None)
 def test_the_deadline_lies_before_the_expiry_counted_from_before_the_sending(sent_at: float, timeout_s: float) -> None:
     deadline = local_deadline(sent_at, timeout_s)
     assert deadline < sent_at + timeout_s

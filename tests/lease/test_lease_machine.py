@@ -147,5 +147,5 @@ class LeaseMachine(RuleBasedStateMachine):
             assert self.state not in LEGAL
 
 
-LeaseMachine.TestCase.settings = settings(deadline=None, max_examples=100, stateful_step_count=30)
+LeaseMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
 TestLease = LeaseMachine.TestCase

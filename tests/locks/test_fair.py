@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.support.backend import LONG_S, Backend, Clock
+from tests.support.backend import LONG_S, Backend
 from tests.support.callers import Caller, NewCaller, ThreadCaller
-from tests.support.event_loops import Run, ended, until
 from tests.support.lock_types import NAME, deaf, traces, zmembers
 from tests.support.waiting import eventually
 from wheel_lock import (
-    Lock,
-    LockAlreadyHeld,
     LockContext,
     LockLost,
-    LockNotHeld,
-    LockTimeout,
-    LockUnavailable,
-    LossReason,
     TooManyLocks,
-    WrongThread,
 )
 
 pytestmark = pytest.mark.servers("real")
 
 QUEUE = f"wheel_lock:queue:{{{NAME}}}"
 ALIVE = f"wheel_lock:alive:{{{NAME}}}"
-CHANNEL = f"wheel_lock:wake:fair:{{{NAME}}}"
 
 
 def queued(backend: Backend, places: int) -> None:
@@ -47,27 +36,6 @@ def new(caller: Caller, **terms: Any) -> Any:
 def lock_of(context: LockContext, **terms: Any) -> Any:
     """The same for a thread of its own that is never ended; what it still waits for ends with its context."""
     return new(ThreadCaller(context), **terms)
-
-
-def test_it_is_held_and_released_like_any_other(
-    api: str, backend: Backend, me: Caller, another: Caller, stranger: Caller
-) -> None:
-    lock = new(me)
-    with lock:
-        assert backend.view.get(NAME) == lock.token
-        assert lock.owned()
-        assert lock.locked()
-        assert not new(stranger).acquire(blocking=False)
-        with pytest.raises(LockAlreadyHeld):
-            lock.acquire()
-        if api == "threads":  # a task may release what another has acquired
-            with pytest.raises(WrongThread):
-                another.sees(lock).release()
-        assert lock.extend(30.0)
-        assert lock.remaining() > 50.0
-    assert traces(backend) == []
-    with pytest.raises(LockNotHeld):
-        lock.release()
 
 
 def test_it_excludes_the_plain_lock_of_its_name(context: LockContext, other: LockContext) -> None:
@@ -197,110 +165,4 @@ def test_who_may_not_wait_any_more_does_not_stay_in_the_queue(backend: Backend, 
         queued(backend, 1)
     assert waiting.result(LONG_S)
     assert lock.release()
-    assert traces(backend) == []
-
-
-def test_a_failure_of_one_who_waits_leaves_nothing_granted_to_the_others(
-    request: pytest.FixtureRequest, backend: Backend, context: LockContext
-) -> None:
-    """The second's time is up while the first's grant is on its way: both are told of the failure, and nothing is left."""
-    proxy, clock = backend.proxy(), Clock()
-    timer = backend.timer(clock)
-    waiter = backend.context_through(proxy, timer=timer, response_timeout=20.0, fallback_interval=30.0)
-    request.addfinalizer(timer.stop)  # before the context is closed, which would wait for the clock to move
-    holder = context.fair_lock(NAME)
-    holder.acquire()
-    waits = []
-    for places in (1, 2):
-        waits.append(lock_of(waiter, blocking_timeout=None).acquire.begin())
-        queued(backend, places)
-    eventually(lambda: backend.view.pubsub_numsub(CHANNEL)[0][1] == 1)
-    first, second = zmembers(backend, QUEUE)
-
-    def heard_of(place: bytes, act: Callable[[], object]) -> None:
-        """Do something by which a waiter asks again."""
-        before = backend.view.zscore(ALIVE, place)
-        act()
-        eventually(lambda: backend.view.zscore(ALIVE, place) != before, LONG_S)
-
-    clock.advance(2.0)
-    heard_of(first, lambda: backend.view.publish(CHANNEL, first))  # so that it asks again at 12 s, the second at 10 s
-    clock.advance(0.0)
-    proxy.to_client.delay_s = math.inf
-    holder.release()
-    heard_of(second, lambda: clock.jump(8.2))
-    clock.jump(2.3)
-    eventually(lambda: backend.view.exists(NAME), LONG_S, "the first has been granted it, and has not heard of it")
-    clock.jump(18.0)
-    for waiting in waits:
-        with pytest.raises((LockTimeout, LockUnavailable)):
-            waiting.result(LONG_S)
-    proxy.to_client.delay_s = 0.0
-    eventually(lambda: traces(backend) == [], LONG_S)
-    assert waiter.stats().held == 0
-
-
-# Handed over
-
-
-def test_it_can_be_handed_over_and_the_queue_goes_on(backend: Backend, me: Caller, other: LockContext) -> None:
-    waiter, _ = deaf(backend)
-    behind, lock = lock_of(waiter), new(me, timeout=20.0, fencing=True)
-    lock.acquire()
-    waiting = behind.acquire.begin()
-    queued(backend, 1)
-    fence, text = lock.fence, lock.export()
-    adopted = other.adopt(text)
-    assert isinstance(adopted, Lock)
-    assert (lock.is_held, adopted.is_held) == (False, True)
-    assert adopted.fence == fence
-    assert adopted.timeout == 20.0
-    assert backend.view.get(NAME) == adopted.token
-    assert adopted.reacquire()
-    assert not waiting.done()
-    with pytest.raises(LockNotHeld, match="handed over"):
-        lock.release()
-    adopted.release()
-    assert waiting.result(LONG_S)
-    assert behind.release()
-    assert adopted.acquire(blocking=False), "as a fair lock"
-    adopted.release()
-    assert traces(backend) == []
-    with pytest.raises(LockLost):
-        me.context.adopt(text)
-
-
-def test_a_loss_is_told_and_the_lock_can_be_had_again(backend: Backend, context: LockContext) -> None:
-    lock = context.fair_lock(NAME, renew_every=0.02)
-    lock.acquire()
-    backend.view.delete(NAME)
-    eventually(lambda: lock.lost is LossReason.KEY_GONE, LONG_S)
-    with pytest.raises(LockLost):
-        lock.release()
-    with lock:
-        assert lock.is_held
-
-
-def test_a_task_that_is_cancelled_leaves_its_place(
-    run: Run, backend: Backend, context: LockContext, other: LockContext
-) -> None:
-    order: list[int] = []
-
-    async def take_turn(face: LockContext, number: int) -> None:
-        async with face.asyncio.fair_lock(NAME, blocking_timeout=LONG_S):
-            order.append(number)
-
-    async def main() -> None:
-        async with context.asyncio.fair_lock(NAME):
-            tasks = []
-            for number in range(4):
-                tasks.append(asyncio.create_task(take_turn((context, other)[number % 2], number)))
-                await until(lambda number=number: backend.view.zcard(QUEUE) == number + 1)  # type: ignore[misc]
-            tasks[2].cancel()
-            await ended(tasks[2])
-            await until(lambda: backend.view.zcard(QUEUE) == 3)
-        await ended(*tasks)
-
-    run(main())
-    assert order == [0, 1, 3]
     assert traces(backend) == []

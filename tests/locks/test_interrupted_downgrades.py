@@ -10,7 +10,6 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -18,7 +17,6 @@ import pytest
 
 from tests.support.backend import LONG_S, Backend, Clock, Losses, interrupted, without_collection
 from tests.support.background import Background
-from tests.support.event_loops import Run, until
 from tests.support.interruptions import Interruption, Struck, at_every_place
 from tests.support.lock_types import NAME, traces, zmembers
 from tests.support.proxy import TcpProxy
@@ -26,7 +24,6 @@ from tests.support.waiting import eventually
 from wheel_lock import (
     LockContext,
     LockLost,
-    LockNotHeld,
     LockTimeout,
     LockUnavailable,
     LossReason,
@@ -127,11 +124,6 @@ class Situation:
         assert reader.lost is None
         assert zmembers(self.real) == [reader.token], where
 
-    def assert_nothing(self, where: str) -> None:
-        self.proxy.to_client.delay_s = 0.0
-        eventually(lambda: traces(self.real) == [], LONG_S, f"no key is left, interrupted at {where}")
-        assert self.context.stats().held == 0, where
-
 
 @pytest.fixture
 def situation(real: Backend, proxy: TcpProxy, through_proxy: LockContext) -> Situation:
@@ -208,86 +200,6 @@ def test_who_is_interrupted_anywhere_while_he_stops_writing_reads_on(
     assert at_every_place_of(situation, meanwhile, play) > 20
 
 
-@pytest.mark.parametrize("again_after", [0, 1, 2, 3])
-@meanwhiles
-def test_a_second_interruption_of_what_deals_with_the_first_changes_nothing(
-    situation: Situation, monkeypatch: pytest.MonkeyPatch, meanwhile: str, again_after: int
-) -> None:
-    waiting = begin_late(monkeypatch)
-
-    def play(interruption: Interruption) -> None:
-        writer, reader = situation.held_both_ways()
-        waiting.append(interruption)
-        try:
-            writer.release()
-        except Struck:
-            pass
-        interruption.end()
-        situation.assert_reading(writer, reader, str(interruption.where))
-        assert reader.release() is True
-
-    for _ in at_every_place(play, again_after=again_after, meanwhile=lambda: MEANWHILE[meanwhile](situation)):
-        pass
-    assert situation.losses.all_told() == []
-
-
-@meanwhiles
-def test_who_is_interrupted_anywhere_in_a_downgrade_keeps_nothing(
-    situation: Situation, monkeypatch: pytest.MonkeyPatch, meanwhile: str
-) -> None:
-    waiting = begin_late(monkeypatch)
-    places = 0
-
-    def play(interruption: Interruption) -> None:
-        writer = situation.context.rw_lock(NAME, TIMEOUT_S).write()
-        with suppress(Struck), writer:
-            waiting.append(interruption)
-            try:
-                reader = writer.downgrade()
-            finally:
-                interruption.end()
-                situation.proxy.to_client.delay_s = 0.0
-            reader.release()
-        assert writer.count == 0, interruption.where
-
-    for where in at_every_place(play, meanwhile=lambda: MEANWHILE[meanwhile](situation)):
-        situation.assert_nothing(where)
-        places += 1
-    assert places > 5
-
-
-@faces
-@meanwhiles
-def test_who_is_interrupted_anywhere_in_a_downgrade_goes_on_with_what_he_read_before(
-    situation: Situation, monkeypatch: pytest.MonkeyPatch, meanwhile: str, face: str
-) -> None:
-    context: Any = situation.context if face == "threads" else situation.context.asyncio
-    waiting = begin_late(monkeypatch)
-
-    async def play(interruption: Interruption) -> None:
-        lock = context.rw_lock(NAME, TIMEOUT_S, on_lost=situation.losses)
-        writer, reader = lock.write(), lock.read()
-        await done(writer.acquire())
-        await done(reader.acquire())
-        waiting.append(interruption)
-        try:
-            another = await done(writer.downgrade())
-        except Struck:
-            interruption.end()
-            situation.proxy.to_client.delay_s = 0.0
-            if writer.count:  # it was not even begun
-                assert reader.is_held
-                assert await done(writer.release()) is True
-        else:
-            interruption.end()
-            assert await done(another.release()) is False
-        situation.assert_reading(writer, reader, str(interruption.where))
-        assert await done(reader.release()) is True
-        assert traces(situation.real) == []
-
-    assert at_every_place_of(situation, meanwhile, play) > 5
-
-
 # While the reply is on its way
 
 
@@ -296,38 +208,11 @@ def release_waits(situation: Situation) -> bool:
     return any(swap._releases for swap in list[Any](situation.context._engine.leases.swaps.values()))
 
 
-def let_through(situation: Situation) -> None:
-    """Let replies come as soon as somebody waits for the release of what is not confirmed yet."""
-    eventually(lambda: release_waits(situation), LONG_S)
-    situation.proxy.to_client.delay_s = 0.0
-
-
 def struck_in_flight(situation: Situation, writer: Any) -> None:
     """Interrupt the release of the writer while its reply is on its way."""
     situation.proxy.to_client.delay_s = math.inf
     with interrupted(lambda: situation.reads):
         writer.release()
-
-
-def test_what_is_not_confirmed_yet_is_not_held_and_can_be_released(situation: Situation) -> None:
-    writer, reader = situation.held_both_ways()
-    reader.acquire()
-    struck_in_flight(situation, writer)
-    assert (writer.count, reader.count) == (0, 2)
-    assert not reader.is_held
-    assert reader.lost is None
-    assert reader.token is None
-    with pytest.raises(LockUnavailable, match="not confirmed yet"):
-        reader.acquire()
-    with pytest.raises(LockNotHeld):
-        reader.extend(1.0)
-    assert reader.release() is False
-    coming = Background(lambda: let_through(situation))
-    assert reader.release() is True
-    coming.result()
-    assert traces(situation.real) == []
-    assert situation.losses.all_told() == []
-    assert writer.acquire(blocking=False)
 
 
 def test_a_look_at_the_moment_of_the_confirmation_is_no_loss(
@@ -351,73 +236,6 @@ def test_a_look_at_the_moment_of_the_confirmation_is_no_loss(
     assert looks == [False]
     assert reader.is_held
     assert reader.release() is True
-    assert situation.losses.all_told() == []
-
-
-def test_a_task_that_was_cancelled_can_release_what_is_not_confirmed_yet(run: Run, situation: Situation) -> None:
-    async def main() -> None:
-        lock = situation.context.asyncio.rw_lock(NAME, TIMEOUT_S, on_lost=situation.losses)
-        writer, reader = lock.write(), lock.read()
-        await writer.acquire()
-        await reader.acquire()
-        situation.proxy.to_client.delay_s = math.inf
-        itself = asyncio.current_task()
-        assert itself is not None
-
-        async def cancel() -> None:
-            await until(lambda: situation.reads)
-            itself.cancel()
-
-        cancelling = asyncio.create_task(cancel())
-        with pytest.raises(asyncio.CancelledError):
-            await writer.release()
-        itself.uncancel()
-        await cancelling
-        assert (writer.count, reader.count) == (0, 1)
-        assert not reader.is_held
-        with pytest.raises(LockUnavailable, match="not confirmed yet"):
-            await reader.acquire()
-        coming = Background(lambda: let_through(situation))
-        assert await reader.release() is True
-        coming.result()
-        assert traces(situation.real) == []
-
-    run(main())
-    assert situation.losses.all_told() == []
-
-
-def test_a_block_that_is_left_by_the_interruption_releases_what_is_not_confirmed_yet(situation: Situation) -> None:
-    lock = situation.context.rw_lock(NAME, TIMEOUT_S, on_lost=situation.losses)
-
-    def read_and_write() -> None:
-        with lock.write() as writer, lock.read():
-            struck_in_flight(situation, writer)
-            raise Struck
-
-    coming = Background(lambda: let_through(situation))
-    with pytest.raises(Struck) as caught:
-        read_and_write()
-    coming.result()
-    assert not hasattr(caught.value, "__notes__")  # which would tell of a release that failed
-    assert traces(situation.real) == []
-    assert situation.losses.all_told() == []
-
-
-def test_an_interrupted_release_of_what_is_not_confirmed_yet_is_carried_out(situation: Situation) -> None:
-    def play(interruption: Interruption) -> None:
-        writer, reader = situation.held_both_ways()
-        struck_in_flight(situation, writer)
-        coming = Background(lambda: let_through(situation))
-        interruption.begin()
-        try:
-            reader.release()
-        finally:
-            interruption.end()
-            coming.result()
-            assert reader.count == 0, interruption.where
-
-    for where in at_every_place(play):
-        situation.assert_nothing(where)
     assert situation.losses.all_told() == []
 
 

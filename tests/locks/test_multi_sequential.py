@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
 from tests.support.backend import LONG_S, Backend, Clock, Losses
 from tests.support.background import Background
 from tests.support.callers import ThreadCaller
-from tests.support.event_loops import Run, ended, until, waiting
+from tests.support.event_loops import Run, ended, until
 from tests.support.lock_types import NEVER_S, deaf
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LocksLost, LossReason, TooManyLocks
-from wheel_lock.lease import Lease
-from wheel_lock.locks.base import BaseLock
+from wheel_lock import LockContext, LossReason, TooManyLocks
 from wheel_lock.testing import settle
 
 pytestmark = pytest.mark.servers("real")
@@ -47,20 +44,6 @@ async def one_step(proxy: TcpProxy, hear: Callable[[], object]) -> None:
     proxy.to_server.delay_s = 0.0
     await until(lambda: len(proxy.seen("to_client")) > told)
     proxy.to_server.delay_s = NEVER_S
-
-
-def lose_in_that_moment(monkeypatch: pytest.MonkeyPatch, backend: Backend, name: str) -> None:
-    """Have a lock lost when its release begins, after a look at it would still have seen it held."""
-    original = BaseLock._to_change
-
-    def change(self: BaseLock, verb: str) -> Lease:
-        if self.name == name and backend.view.delete(name):
-            lease = self._lease
-            assert lease is not None
-            eventually(lambda: lease.loss is not None, LONG_S, "its loss is noticed")
-        return original(self, verb)
-
-    monkeypatch.setattr(BaseLock, "_to_change", change)
 
 
 # Asked for in parts
@@ -165,48 +148,3 @@ def test_a_waiter_that_there_is_no_room_for_does_not_fail_those_behind_it(backen
     assert there.do(one.release)
     here.end()
     there.end()
-
-
-def test_where_there_is_no_room_for_any_of_very_many_waiters_all_are_told(backend: Backend, run: Run) -> None:
-    context, _ = deaf(backend, max_held=1)
-    waiters = 2000  # more than may be told one inside the other
-
-    async def main() -> None:
-        blocking, only = backend.context().lock("b"), context.asyncio.lock("x")
-        blocking.acquire()
-        tasks = [asyncio.create_task(context.asyncio.lock("b").acquire()) for _ in range(waiters)]
-        await waiting(context, waiters)
-        await until(lambda: listened_for_b(backend))
-        settle(context.timer)
-        await only.acquire()
-        blocking.release()
-        async with asyncio.timeout(LONG_S):
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert {type(result) for result in results} == {TooManyLocks}
-        await only.release()
-
-    run(main())
-    assert context.stats().waiting == 0
-
-
-# Lost in the moment of the release
-
-
-@pytest.mark.parametrize("way", ["together", "in bulk"])
-def test_one_that_is_lost_while_they_are_released_does_not_keep_the_others_held(
-    backend: Backend, context: LockContext, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    if way == "together":
-        lock = context.multi_lock(["a", "b", "c"], renew_every=0.02)
-        assert lock.acquire()
-        release = lock.release
-    else:
-        locks = context.acquire_many(["a", "b", "c"], renew_every=0.02)
-        assert all(locks.values())
-        release = partial(context.release_many, locks.values())
-    lose_in_that_moment(monkeypatch, backend, "b")
-    with pytest.raises(LocksLost) as caught:
-        release()
-    assert caught.value.losses == {"b": LossReason.KEY_GONE}
-    assert backend.view.dbsize() == 0
-    assert context.stats().held == 0

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
 from tests.support.backend import LONG_S, Backend, Losses
-from tests.support.background import Background
 from tests.support.callers import Caller, NewCaller
 from tests.support.lock_types import NAME, deaf, zmembers
 from tests.support.waiting import eventually
@@ -27,44 +23,13 @@ from wheel_lock import (
 
 pytestmark = pytest.mark.servers("real")
 
-TURN_S = 0.1
-"""For how long the turn is the readers' who have waited while somebody wrote."""
-
 
 def members(backend: Backend) -> list[bytes]:
     """What kinds of members the sorted set has."""
     return sorted(member[:1] for member in zmembers(backend))
 
 
-def eventually_waits(backend: Backend) -> None:
-    """Return when a writer has left word that it waits."""
-    eventually(lambda: b"i" in members(backend), LONG_S, "a writer has left word")
-
-
 # Who may hold it together
-
-
-def test_readers_hold_it_together_and_keep_writers_out(
-    backend: Backend, me: Caller, another: Caller, stranger: Caller
-) -> None:
-    with me.locks.rw_lock(NAME).read() as first, stranger.locks.rw_lock(NAME).read() as second:
-        third = another.locks.rw_lock(NAME).read()
-        assert third.acquire(blocking=False)
-        assert len({first.token, second.token, third.token}) == 3
-        assert members(backend) == [b"r"] * 3
-        assert not backend.context().rw_lock(NAME).write().acquire(blocking=False)
-        assert third.release() is True
-    assert stranger.locks.rw_lock(NAME).write().acquire(blocking=False)
-
-
-def test_a_writer_keeps_everybody_out(backend: Backend, me: Caller, another: Caller, stranger: Caller) -> None:
-    with me.locks.rw_lock(NAME).write() as lock:
-        assert members(backend) == [b"w"]
-        assert not stranger.locks.rw_lock(NAME).write().acquire(blocking=False)
-        assert not stranger.locks.rw_lock(NAME).read().acquire(blocking=False)
-        assert not another.locks.rw_lock(NAME).read().acquire(blocking=False)
-        assert lock.is_held
-    assert not backend.view.exists(NAME)
 
 
 @pytest.mark.parametrize("half", ["read", "write"])
@@ -99,18 +64,6 @@ def test_one_whose_key_becomes_something_else_is_lost_and_not_owned(
 # Once more
 
 
-def test_who_reads_may_read_again_while_a_writer_waits(backend: Backend, me: Caller, stranger: Caller) -> None:
-    reader, writer = me.locks.rw_lock(NAME).read(), stranger.locks.rw_lock(NAME, blocking_timeout=LONG_S).write()
-    reader.acquire()
-    waiting = writer.acquire.begin()
-    eventually_waits(backend)
-    assert reader.acquire(blocking=False)
-    assert not backend.context().rw_lock(NAME).read().acquire(blocking=False), "others wait behind the writer"
-    assert (reader.release(), reader.release()) == (False, True)
-    assert waiting.result(LONG_S)
-    assert writer.release()
-
-
 def test_who_reads_cannot_write_and_is_told_why(backend: Backend, me: Caller) -> None:
     lock = me.locks.rw_lock(NAME)
     with lock.read() as reader:
@@ -142,20 +95,6 @@ def test_another_thread_or_task_may_look_but_not_touch(api: str, me: Caller, ano
                 with pytest.raises(WrongThread, match=f"another {api[:-1]}"):
                     getattr(theirs, change)()
             assert half.is_held
-
-
-def test_fences_are_drawn_by_writers_and_grow(context: LockContext, other: LockContext) -> None:
-    fences: list[int] = []
-    for face in (context, other, context):
-        lock = face.rw_lock(NAME, fencing=True)
-        with lock.write() as writer:
-            assert writer.fence is not None
-            fences.append(writer.fence)
-            with lock.write() as again, lock.read() as inside:
-                assert again.fence == inside.fence == writer.fence
-        with lock.read() as reader:
-            assert reader.fence is None
-    assert fences == sorted(set(fences))
 
 
 # From writing to reading
@@ -198,48 +137,6 @@ def test_a_writer_may_go_on_reading_with_others(
     assert not backend.view.exists(NAME)
 
 
-@pytest.mark.parametrize("way", ["downgrade", "release"])
-def test_no_writer_gets_in_between_writing_and_reading(
-    backend: Backend, context: LockContext, other: LockContext, way: str
-) -> None:
-    lock = context.rw_lock(NAME)
-    reading, over = threading.Event(), threading.Event()
-    intrusions: list[bool] = []
-    tries = 0
-
-    def intrude() -> None:
-        nonlocal tries
-        intruder = other.rw_lock(NAME).write()
-        while not over.is_set():
-            mine = reading.is_set()  # asked before: what begins while it is held must not be granted until it ends
-            if intruder.acquire(blocking=False):
-                if mine and reading.is_set():
-                    intrusions.append(True)
-                intruder.release()
-            tries += 1
-
-    intruding = Background(intrude)
-    for _ in range(30):
-        writer = lock.write()
-        assert writer.acquire(blocking_timeout=LONG_S)
-        reading.set()
-        if way == "downgrade":
-            reader = writer.downgrade()
-        else:
-            reader = lock.read()
-            reader.acquire()
-            writer.release()
-        assert reader.owned()
-        before = tries
-        eventually(lambda before=before: tries >= before + 3)  # type: ignore[misc]
-        assert reader.is_held
-        reading.clear()
-        reader.release()
-    over.set()
-    intruding.result()
-    assert intrusions == []
-
-
 @pytest.mark.parametrize("half", ["read", "write"])
 def test_readers_that_wait_are_woken_by_a_downgrade_and_writers_by_the_release_after_it(
     backend: Backend, me: Caller, new_caller: NewCaller, half: str
@@ -278,35 +175,6 @@ def test_a_downgrade_of_what_was_lost_says_so(backend: Backend, me: Caller) -> N
     assert lock.write().acquire(blocking=False)
 
 
-def test_a_downgraded_lock_is_renewed_and_told_of_a_loss(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    losses = Losses()
-    writer = context.rw_lock(NAME, timeout=30.0, on_lost=losses).write()
-    writer.acquire()
-    clock.advance(15.0)
-    reader = writer.downgrade()
-    clock.advance(25.0)
-    assert reader.is_held
-    assert reader.renewals == 2
-    assert context.stats().held == 1
-    assert losses.all_told() == []
-    backend.view.delete(NAME)
-    clock.advance(15.0)
-    assert reader.lost is LossReason.KEY_GONE
-    assert [event.reason for event in losses.all_told()] == [LossReason.KEY_GONE]
-
-
-def test_a_hold_limit_counts_from_the_first_grant_also_for_who_downgrades(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    writer = context.rw_lock(NAME, timeout=30.0, max_hold=20.0).write()
-    writer.acquire()
-    clock.advance(15.0)
-    reader = writer.downgrade()
-    assert reader.remaining() <= 5.0
-    clock.advance(6.0)
-    assert reader.lost is LossReason.HOLD_LIMIT
-
-
 def test_neither_half_is_released_in_bulk(backend: Backend, context: LockContext) -> None:
     lock = context.rw_lock(NAME)
     with lock.write() as writer, lock.read() as reader:
@@ -332,79 +200,3 @@ def test_a_crashed_reader_keeps_writers_out_for_no_longer_than_its_own_timeout(
     assert backend.view.pttl(NAME) <= 400
     with context.rw_lock(NAME, blocking_timeout=LONG_S).write():
         pass  # though the other's timeout of 30 s is far from over
-
-
-def test_an_extension_is_for_one_holder_and_the_key_outlives_all(
-    backend: Backend, context: LockContext, other: LockContext
-) -> None:
-    first, second = context.rw_lock(NAME, timeout=10.0).read(), other.rw_lock(NAME, timeout=10.0).read()
-    first.acquire()
-    second.acquire()
-    assert first.extend(50.0) is True
-    assert first.remaining() > 55.0
-    assert second.remaining() < 10.0
-    assert 55_000 < backend.view.pttl(NAME) <= 60_000
-    assert first.extend(5.0, replace_ttl=True)
-    assert first.remaining() < 5.0
-    assert backend.view.pttl(NAME) > 10_000, "shortening one never shortens the key"
-
-
-# Turns
-
-
-def test_readers_and_writers_take_turns(
-    backend: Backend, context: LockContext, new_caller: NewCaller, api: str
-) -> None:
-    """While a writer holds it, another writer and a reader wait. The readers come first, then the writer."""
-    first = context.rw_lock(NAME).write()
-    first.acquire()
-    writer = new_caller(backend.context()).locks.rw_lock(NAME, blocking_timeout=LONG_S).write()
-    writing = writer.acquire.begin()
-    eventually_waits(backend)
-    reader = new_caller(backend.context()).locks.rw_lock(NAME, blocking_timeout=LONG_S).read()
-    reading = reader.acquire.begin()
-    eventually(lambda: b"q" in members(backend))
-    began = time.monotonic()
-    first.release()
-    assert reading.result(LONG_S)
-    if time.monotonic() - began < TURN_S:  # the turn is the readers' for so long: after it, anybody may be the first
-        assert not writing.done()
-    reader.release()
-    assert writing.result(LONG_S)
-    writer.release()
-
-
-def test_neither_side_starves(backend: Backend) -> None:
-    counts = {"read": 0, "write": 0}
-    over = threading.Event()
-    inside: list[str] = []
-
-    def work(context: LockContext, half: str) -> None:
-        lock = getattr(context.rw_lock(NAME, blocking_timeout=LONG_S), half)()
-        while not over.is_set():
-            with lock:
-                inside.append(half)
-                assert inside.count("write") == 0 or inside == ["write"], "a writer is alone"
-                time.sleep(0.001)  # so that readers overlap, and without turns there were always one
-                counts[half] += 1
-                inside.remove(half)
-
-    halves = ("read", "read", "read", "write", "write")
-    workers = [Background(partial(work, backend.context(), half)) for half in halves]
-    eventually(lambda: min(counts.values()) >= 3 or any(worker.done for worker in workers), LONG_S)
-    over.set()
-    for worker in workers:
-        worker.result()
-    assert min(counts.values()) >= 3
-
-
-def test_a_reader_that_is_woken_while_many_wait_lets_the_others_in_behind_it(
-    backend: Backend, context: LockContext, new_caller: NewCaller
-) -> None:
-    waiter, _ = deaf(backend)
-    readers = [new_caller(waiter).locks.rw_lock(NAME, blocking_timeout=LONG_S).read() for _ in range(10)]
-    with context.rw_lock(NAME).write():
-        waiting = [reader.acquire.begin() for reader in readers]
-    assert all(each.result(LONG_S) for each in waiting)  # all of them at once
-    for reader in readers:
-        reader.release()

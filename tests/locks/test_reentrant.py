@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.support.backend import LONG_S, Backend, Losses
-from tests.support.callers import Caller, NewCaller
-from tests.support.lock_types import NAME, deaf
+from tests.support.callers import Caller
+from tests.support.lock_types import NAME
 from tests.support.waiting import eventually
 from wheel_lock import (
     LockAlreadyHeld,
@@ -19,7 +18,6 @@ from wheel_lock import (
     LockNotHeld,
     LockServerError,
     LossReason,
-    WrongThread,
 )
 
 pytestmark = pytest.mark.servers("real")
@@ -48,15 +46,6 @@ def test_it_is_held_until_it_was_released_as_often_as_it_was_acquired(backend: B
     with pytest.raises(LockNotHeld, match=NAME):
         first.release()
     assert first.count == 0
-
-
-def test_with_statements_nest(backend: Backend, me: Caller) -> None:
-    with new(me) as lock:
-        with lock, new(me) as again:
-            assert again.count == 3
-        assert lock.count == 1
-        assert lock.is_held
-    assert not backend.view.exists(NAME)
 
 
 def test_an_object_that_is_dropped_takes_nothing_with_it(backend: Backend, me: Caller) -> None:
@@ -90,82 +79,6 @@ def test_one_without_a_fence_is_not_acquired_again_with_one(me: Caller) -> None:
         assert lock.count == 1
 
 
-def test_what_changes_its_time_to_live_counts_for_all_of_it(backend: Backend, me: Caller) -> None:
-    lock = new(me, timeout=30.0)
-    with lock, lock:
-        assert lock.extend(30.0) is True
-        assert 50_000 < backend.view.pttl(NAME) <= 60_000
-        assert new(me).reacquire() is True
-        assert backend.view.pttl(NAME) <= 30_000
-        assert lock.remaining() <= 30.0
-        assert lock.owned()
-        assert lock.locked()
-        assert lock.count == 2
-
-
-def test_it_is_renewed_as_one_lease(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    lock = context.reentrant_lock(NAME, timeout=30.0)
-    with lock, lock:
-        clock.advance(25.0)
-        assert lock.renewals == 2
-        assert lock.is_held
-        assert context.stats().held == 1
-
-
-# Who else
-
-
-def test_each_thread_or_task_counts_for_itself_and_others_are_kept_out(
-    api: str, context: LockContext, me: Caller, another: Caller, stranger: Caller
-) -> None:
-    with new(me) as lock, lock:
-        theirs = another.sees(lock)
-        assert (theirs.is_held, theirs.count, theirs.lost) == (True, 0, None)
-        changes: list[Callable[[], object]] = [theirs.release, theirs.reacquire, lambda: theirs.extend(1.0)]
-        for change in changes:
-            with pytest.raises(WrongThread, match=f"another {api[:-1]}"):
-                change()
-        assert not theirs.acquire(blocking=False)
-        assert not new(another, blocking=False).acquire()
-        assert not new(stranger).acquire(blocking=False)
-        assert (lock.count, lock.is_held) == (2, True)
-    assert theirs.acquire(blocking=False)
-    assert (lock.count, theirs.count) == (0, 1)
-    assert not lock.acquire(blocking=False)
-    assert theirs.release() is True
-
-
-def test_a_thread_and_a_task_of_it_are_two(context: LockContext, me: Caller, api: str) -> None:
-    lock = context.reentrant_lock(NAME)
-    with new(me):
-        assert not lock.acquire(blocking=False)
-    with lock:
-        assert not new(me).acquire(blocking=False)
-
-
-def test_a_waiter_gets_it_at_the_last_release_and_not_before(backend: Backend, new_caller: NewCaller) -> None:
-    context, _ = deaf(backend)
-    mine, theirs = new(new_caller(context)), new(new_caller(context), blocking_timeout=LONG_S)
-    mine.acquire()
-    mine.acquire()
-    waiting = theirs.acquire.begin()
-    mine.release()
-    assert context.stats().waiting == 1
-    assert not waiting.done()
-    mine.release()
-    assert waiting.result(LONG_S) is True
-    assert theirs.release()
-
-
-def test_it_excludes_the_plain_lock_of_its_name_and_is_excluded_by_it(context: LockContext, other: LockContext) -> None:
-    with context.reentrant_lock(NAME):
-        assert not other.lock(NAME).acquire(blocking=False)
-    with context.lock(NAME):
-        assert not other.reentrant_lock(NAME).acquire(blocking=False)
-        assert not context.reentrant_lock(NAME).acquire(blocking=False)
-
-
 # A loss
 
 
@@ -196,44 +109,6 @@ def test_after_a_loss_every_release_says_so_and_then_it_can_be_had_again(
     assert lock.release() is True
     eventually(losses.all_told, LONG_S)
     assert [event.reason for event in losses.events] == [LossReason.KEY_GONE]
-
-
-def test_a_loss_is_heard_of_on_the_way_out_of_nested_blocks(backend: Backend, me: Caller) -> None:
-    lock = new(me)
-
-    def inner() -> None:
-        with lock:
-            backend.view.delete(NAME)
-            with pytest.raises(LockLost):
-                lock.reacquire()
-
-    def outer() -> None:
-        with lock:
-            with pytest.raises(LockLost):
-                inner()
-            assert lock.count == 1
-            with pytest.raises(LockLost):
-                lock.raise_if_lost()
-
-    with pytest.raises(LockLost):
-        outer()
-    assert lock.count == 0
-    with lock:
-        assert lock.is_held
-
-
-def test_one_that_is_not_renewed_runs_out_and_is_not_given_again(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    lock = context.reentrant_lock(NAME, timeout=30.0, renew=False)
-    lock.acquire()
-    lock.acquire()
-    clock.leap(29.9)  # nobody but the caller notices that the deadline has passed
-    with pytest.raises(LockLost):
-        lock.acquire()
-    for _ in range(2):
-        with pytest.raises(LockLost):
-            lock.release()
-    assert lock.count == 0
 
 
 def test_a_name_that_holds_data_is_refused_and_left_alone(backend: Backend, context: LockContext) -> None:
@@ -296,16 +171,3 @@ def test_a_lock_whose_owner_has_ended_is_renewed_no_more(
     assert mine.acquire(blocking_timeout=LONG_S), "which its timeout makes possible"
     assert mine.release() is True
     assert not backend.view.exists(NAME)
-
-
-def test_close_ends_it_and_says_why(backend: Backend) -> None:
-    context = backend.context()
-    lock = context.reentrant_lock(NAME)
-    lock.acquire()
-    lock.acquire()
-    context.close()
-    assert lock.lost is LossReason.CONTEXT_CLOSED
-    assert not backend.view.exists(NAME)
-    for _ in range(2):
-        with pytest.raises(LockLost):
-            lock.release()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 
 import pytest
 
 from tests.support.backend import LONG_S, Backend
-from tests.support.event_loops import Run, at_once, until
-from tests.support.lock_types import NAME, traces
+from tests.support.event_loops import Run, at_once
+from tests.support.lock_types import NAME
 from tests.support.proxy import TcpProxy
-from wheel_lock import LockContext, LockLost, LockNotHeld, LossReason, UpgradeRefused, WheelLockError
-from wheel_lock.aio.primitives import ReentrantLock
+from wheel_lock import LockContext, LockLost, LossReason, UpgradeRefused, WheelLockError
 
 pytestmark = pytest.mark.servers("real")
 
@@ -35,29 +33,6 @@ def test_what_is_held_already_is_acquired_and_released_again_without_waiting(
             with pytest.raises(UpgradeRefused):
                 at_once(pair.write().acquire())
         assert backend.view.dbsize() == 0
-
-    run(main())
-
-
-def test_tasks_that_share_an_object_take_turns(run: Run, backend: Backend, context: LockContext) -> None:
-    async def main() -> None:
-        lock, inside, turns = context.asyncio.reentrant_lock(NAME, blocking_timeout=LONG_S), 0, 0
-
-        async def work() -> None:
-            nonlocal inside, turns
-            async with lock:
-                inside += 1
-                async with lock:
-                    await asyncio.sleep(0)
-                    assert (inside, lock.count) == (1, 2)
-                await asyncio.sleep(0)
-                inside -= 1
-                turns += 1
-
-        await asyncio.gather(*[work() for _ in range(50)])
-        assert turns == 50
-        assert not backend.view.exists(NAME)
-        assert context.stats().held == 0
 
     run(main())
 
@@ -106,55 +81,6 @@ def test_a_cancelled_task_leaves_its_blocks_in_order(run: Run, backend: Backend,
             await task
         assert not backend.view.exists(NAME)
         assert context.stats().held == 0
-
-    run(main())
-
-
-def test_a_coroutine_that_is_thrown_away_in_the_middle_leaves_nothing_held(
-    run: Run, backend: Backend, context: LockContext
-) -> None:
-    async def main() -> None:
-        async def hold(lock: ReentrantLock) -> None:
-            async with lock, lock:
-                await asyncio.get_running_loop().create_future()
-
-        lock = context.asyncio.reentrant_lock(NAME)
-        assert await lock.acquire()
-        coroutine = hold(lock)
-        coroutine.send(None)  # by hand, so in this very task
-        assert lock.count == 3
-        coroutine.close()
-        del coroutine
-        gc.collect()
-        assert lock.count == 1
-        assert await lock.release() is True
-        await until(lambda: not backend.view.exists(NAME))
-
-    run(main())
-
-
-@pytest.mark.parametrize("lost", ["to_server", "to_client"])
-def test_a_downgrade_that_is_cancelled_keeps_nothing(
-    run: Run, real: Backend, proxy: TcpProxy, through_proxy: LockContext, lost: str
-) -> None:
-    context = through_proxy
-
-    async def main() -> None:
-        writer = context.asyncio.rw_lock(NAME).write()
-        await writer.acquire()
-        getattr(proxy, lost).delay_s = math.inf
-        task = asyncio.current_task()
-        assert task is not None
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await writer.downgrade()
-        getattr(proxy, lost).delay_s = 0.0
-        await until(lambda: not traces(real), message="nothing is left")
-        assert context.stats().held == 0
-        assert not writer.is_held
-        with pytest.raises((LockNotHeld, LockLost)):
-            await writer.release()
-        assert await context.asyncio.rw_lock(NAME).write().acquire(blocking=False)
 
     run(main())
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import math
-import sys
 import threading
-import time
 from concurrent.futures import wait
 from functools import partial
 from typing import Any
@@ -17,14 +14,12 @@ import pytest
 from tests.support.backend import LONG_S, Backend, Losses
 from tests.support.background import Background
 from tests.support.callers import Caller, NewCaller, ThreadCaller
-from tests.support.event_loops import Run, until
 from tests.support.lock_types import NAME, deaf, traces, zmembers
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import (
     LockAlreadyHeld,
     LockContext,
-    LockLost,
     LockNotHeld,
     LockServerError,
     LossReason,
@@ -103,20 +98,6 @@ def test_one_who_goes_by_more_permits_does_not_wait_for_one_who_goes_by_fewer(
     few.release()
 
 
-def test_a_release_lets_one_in_and_a_grant_lets_the_next_one_ask(
-    backend: Backend, context: LockContext, new_caller: NewCaller
-) -> None:
-    held = permits_of(context, 3, permits=3)
-    theirs = waiters(new_caller, deaf(backend)[0], 3)
-    waits = [semaphore.acquire.begin() for semaphore in theirs]
-    for semaphore in held:
-        semaphore.release()
-    for waiting in waits:
-        assert waiting.result(LONG_S)
-    for semaphore in theirs:
-        assert semaphore.release()
-
-
 # Another number for all
 
 
@@ -173,24 +154,6 @@ def test_a_crashed_holders_permit_comes_back_after_its_timeout(backend: Backend,
     assert backend.view.zcard(NAME) == 1
 
 
-def test_one_permit_that_is_lost_leaves_the_others_alone(backend: Backend, context: LockContext) -> None:
-    losses = Losses()
-    first, second = (context.semaphore(NAME, 2, on_lost=losses, renew_every=0.02) for _ in range(2))
-    first.acquire()
-    second.acquire()
-    assert first.token is not None
-    backend.view.zrem(NAME, first.token)
-    eventually(lambda: first.lost is LossReason.KEY_GONE, LONG_S)
-    renewals = second.renewals
-    eventually(lambda: second.renewals > renewals + 1, LONG_S)
-    with pytest.raises(LockLost):
-        first.release()
-    assert first.acquire(blocking=False)
-    assert [event.reason for event in losses.all_told()] == [LossReason.KEY_GONE]
-    context.release_many([first, second])
-    assert traces(backend) == []
-
-
 def test_an_object_that_is_dropped_gives_back_what_every_caller_holds_through_it(
     context: LockContext, me: Caller, another: Caller
 ) -> None:
@@ -207,64 +170,7 @@ def test_an_object_that_is_dropped_gives_back_what_every_caller_holds_through_it
     assert context.stats().held == 0
 
 
-def test_a_permit_whose_owner_has_ended_is_renewed_no_more(context: LockContext, me: Caller, another: Caller) -> None:
-    losses = Losses()
-    semaphore = another.locks.semaphore(NAME, 1, timeout=20.0, renew_every=0.05, on_lost=losses)
-    semaphore.acquire()
-    with pytest.warns(ResourceWarning, match="was abandoned"):
-        another.end()
-        eventually(losses.all_told, LONG_S)
-    with pytest.raises((WrongThread, LockNotHeld)):
-        me.sees(semaphore).release()
-
-
 # Several who share an object
-
-
-def test_tasks_that_share_an_object_hold_a_permit_each(run: Run, backend: Backend, context: LockContext) -> None:
-    async def main() -> None:
-        semaphore = context.asyncio.semaphore(NAME, 3, blocking_timeout=LONG_S)
-        inside = 0
-        full = asyncio.Barrier(3)  # opens when three are inside
-
-        async def work() -> None:
-            nonlocal inside
-            for _ in range(3):
-                async with semaphore:
-                    inside += 1
-                    assert inside <= 3
-                    assert semaphore.is_held
-                    await full.wait()
-                    inside -= 1
-
-        async with asyncio.timeout(LONG_S):
-            await asyncio.gather(*[work() for _ in range(12)])
-        assert context.stats().held == 0
-        assert not backend.view.exists(NAME)
-
-    run(main())
-
-
-def test_of_two_tasks_at_once_the_second_is_refused_and_leaks_nothing(
-    run: Run, backend: Backend, context: LockContext
-) -> None:
-    async def main() -> None:
-        semaphore = context.asyncio.semaphore(NAME, 2, thread_local=False)
-        outcomes = await asyncio.gather(semaphore.acquire(), semaphore.acquire(), return_exceptions=True)
-        assert outcomes[0] is True
-        assert isinstance(outcomes[1], LockAlreadyHeld)
-        await until(lambda: zmembers(backend) == [semaphore.token], message="the second permit is given back")
-        assert context.stats().held == 1
-        assert semaphore.is_held
-        assert await semaphore.release() is True
-        with pytest.raises(LockNotHeld):
-            await semaphore.release()
-        assert traces(backend) == []
-        assert await semaphore.acquire(), "it can be acquired again"
-        await semaphore.release()
-
-    run(main())
-    assert context.stats().held == 0
 
 
 def test_of_two_threads_at_once_the_second_is_refused_and_leaks_nothing(
@@ -312,27 +218,3 @@ def test_a_permit_that_is_granted_while_another_thread_takes_its_own_is_not_forg
         thread.end()
     assert semaphore.release() is True
     assert traces(backend) == []
-
-
-@pytest.mark.slow
-def test_many_threads_that_share_an_object_find_their_own_permits(backend: Backend, context: LockContext) -> None:
-    switching_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # from thread to thread at every opportunity
-    semaphore, until_then = context.semaphore(NAME, 16), time.monotonic() + 0.4
-
-    def work() -> int:
-        rounds = 0
-        while time.monotonic() < until_then or not rounds:
-            assert semaphore.acquire(blocking_timeout=LONG_S)
-            assert semaphore.is_held
-            assert semaphore.release() is True
-            rounds += 1
-        return rounds
-
-    try:
-        threads = [Background(work) for _ in range(16)]
-        assert all(thread.result(3 * LONG_S) for thread in threads)
-    finally:
-        sys.setswitchinterval(switching_s)
-    assert traces(backend) == []
-    assert context.stats().held == 0

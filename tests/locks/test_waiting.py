@@ -124,22 +124,6 @@ def test_a_close_ends_the_wait_and_leaves_nothing(
     held.release()
 
 
-def test_a_writer_that_gives_up_lets_the_readers_in_that_it_held_back(
-    backend: Backend, context: LockContext, new_caller: NewCaller
-) -> None:
-    (waiting, _), (other, clock) = deaf(backend), deaf(backend)
-    reader = waits(new_caller(waiting), "read")
-    with make(context, "read"):
-        impatient = waits(new_caller(other), "write").acquire.begin(blocking_timeout=0.4)
-        eventually(lambda: any(member.startswith(b"i:") for member in zmembers(backend)))
-        held_back = reader.acquire.begin()
-        assert not held_back.done()
-        clock.advance(0.4)
-        assert impatient.result(LONG_S) is False
-        assert held_back.result(LONG_S), "while the other one still reads"
-    reader.release()
-
-
 @kinds
 def test_only_so_many_may_wait(backend: Backend, context: LockContext, kind: str) -> None:
     crowded = backend.context(max_waiting=1)

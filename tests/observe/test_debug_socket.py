@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gc
 import json
 import os
@@ -179,6 +180,33 @@ def test_a_stale_socket_is_replaced_and_nothing_else_is(labelled: LockContext, r
     with pytest.raises(FileExistsError, match="not a socket"):
         other.serve_debug(short_dir / "file")
     assert (short_dir / "file").read_text() == "data"
+
+
+def test_a_socket_that_another_process_is_about_to_serve_is_left_alone(
+    labelled: LockContext, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wheel_lock.locks.debug_socket._ATTEMPTS", 2)
+    path, directory = short_dir / "top.sock", os.open(short_dir, os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX)
+    with socket.socket(socket.AF_UNIX) as beginning:
+        beginning.bind(str(path))
+        with pytest.raises(BlockingIOError):
+            labelled.serve_debug(path)
+        beginning.listen()
+        os.close(directory)
+        with pytest.raises(FileExistsError, match="another process serves"):
+            labelled.serve_debug(path)
+
+
+def test_a_close_leaves_the_socket_that_another_process_has_put_in_its_place(
+    labelled: LockContext, short_dir: Path
+) -> None:
+    path = labelled.serve_debug(short_dir / "top.sock")
+    os.unlink(path)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(path)
+        labelled.close()
+        assert os.path.lexists(path)
 
 
 @pytest.mark.parametrize("bad", ["", "x" * (MAX_PATH_BYTES + 1), "nul\0byte"])

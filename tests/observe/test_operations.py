@@ -110,7 +110,7 @@ def test_alert_rules_have_what_prometheus_needs(rules: list[Any]) -> None:
 
 def test_the_table_of_metrics_is_complete_and_right() -> None:
     text = (OPERATIONS / "monitoring.md").read_text()
-    rows = re.findall(r"^\| `(wheel_lock_\w+)` \| `(wheel_lock[\w.]+)` \| (\w+) \| (.+?) \| (.+?) \|$", text, re.M)
+    rows = re.findall(r"^\| `(wheel_lock_\w+)`<br>`(wheel_lock[\w.]+)` \| (\w+) \| (.+?) \| (.+?) \|$", text, re.M)
     expected = [
         (metric.prometheus_name + ("_total" if metric.kind == "counter" else ""), metric.otel_name, metric.kind)
         for metric in (*METRICS, LOCK_HELD, LOCK_REMAINING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import redis.crc
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.redis_server import RedisServer
@@ -31,7 +31,6 @@ TRICKY = [b"{", b"}", b"{}", b"}{", b"{}a", b"{}{a}", b"{a}", b"a", b"{{a}}", b"
 
 
 @given(key=st.binary() | braced)
-@settings(deadline=None)
 def test_the_slot_is_the_one_that_redis_py_computes(key: bytes) -> None:
     for each in (key, b"", b"123456789", *TRICKY):
         assert hash_slot(each) == redis.crc.key_slot(each)
@@ -64,7 +63,6 @@ def test_the_tag_is_what_stands_between_the_first_braces(key: bytes, tag: bytes 
 
 
 @given(name=names)
-@settings(deadline=None)
 def test_a_companion_lives_in_the_slot_of_its_lock(name: bytes) -> None:
     for each in (name, *TRICKY):
         assert redis.crc.key_slot(fence_key(each)) == redis.crc.key_slot(each)
@@ -72,7 +70,6 @@ def test_a_companion_lives_in_the_slot_of_its_lock(name: bytes) -> None:
 
 
 @given(one=names, other=names)
-@settings(deadline=None)
 @example(b"a", b"{a}")
 @example(b"{a}", b"={a}")
 @example(b"}", b"#}")
@@ -104,7 +101,6 @@ def channels(name: bytes) -> list[bytes]:
 
 
 @given(one=names, other=names)
-@settings(deadline=None)
 @example(b"a", b"{a}")
 @example(b"a", b"a}b")
 @example(b"a", b"a}{b")
@@ -121,7 +117,6 @@ def test_no_key_or_channel_of_a_lock_is_one_of_another(one: bytes, other: bytes)
 
 
 @given(one=names, other=names)
-@settings(deadline=None)
 @example(b"a", b"{a}")
 def test_only_redissons_channel_of_a_name_in_braces_is_that_without(one: bytes, other: bytes) -> None:
     # That is Redisson's rule. A message there only has a waiter look.

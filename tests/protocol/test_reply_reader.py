@@ -83,7 +83,7 @@ def total(reply: Reply) -> tuple[int, int]:
     st.lists(st.integers(1, 30), max_size=20),
     st.sampled_from([0, 1, 256]),
 )
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 def test_no_list_is_longer_than_the_limits(stream: bytes, sizes: list[int], few: int) -> None:
     """Whatever comes, in whatever pieces; short lists are not counted as long as there are few."""
     limits = Limits(1 << 20, 5, 20)
@@ -102,7 +102,6 @@ def test_no_list_is_longer_than_the_limits(stream: bytes, sizes: list[int], few:
 
 
 @given(st.lists(VALUES, min_size=1, max_size=4).map(b"".join), st.integers(0, 2**32), st.integers(0, 20))
-@settings(deadline=None)
 def test_what_an_honest_server_says_is_read_as_hiredis_alone_reads_it(stream: bytes, seed: int, cuts: int) -> None:
     alone = HIREDIS()
     alone.feed(stream)

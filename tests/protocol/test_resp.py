@@ -7,7 +7,7 @@ from typing import Any
 
 import hiredis
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wheel_lock.protocol.resp import (
@@ -38,13 +38,11 @@ def parsed(data: bytes) -> list[Any]:
 
 
 @given(value=st.integers())
-@settings(deadline=None)
 def test_a_number_is_read_back_as_text(value: int) -> None:
     assert parsed(int_arg(value)) == [str(value).encode()]
 
 
 @given(commands=st.lists(st.lists(st.binary(), min_size=1), max_size=5))
-@settings(deadline=None)
 def test_commands_in_a_row_stay_apart(commands: list[list[bytes]]) -> None:
     assert parsed(b"".join(command(*arguments) for arguments in commands)) == commands
 
@@ -56,7 +54,6 @@ def test_an_argument_of_a_megabyte_is_read_back_as_it_was() -> None:
 
 @given(name=st.binary(), token=st.binary())
 @example(b"$3\r\nabc\r\n", b"0\r\n$0\r\n\r\n")
-@settings(deadline=None)
 def test_a_fragment_is_two_arguments_and_splits_back(name: bytes, token: bytes) -> None:
     assert parsed(lease_args(name, token)) == [name, token]
     assert lease_args(name, token) == bulk_string(name) + bulk_string(token)
@@ -64,7 +61,6 @@ def test_a_fragment_is_two_arguments_and_splits_back(name: bytes, token: bytes) 
 
 
 @given(name=st.binary(), token=st.binary(), ttl_ms=st.integers(1, 10**12))
-@settings(deadline=None)
 def test_an_acquire_is_the_set_that_redis_py_sends(name: bytes, token: bytes, ttl_ms: int) -> None:
     ttl = str(ttl_ms).encode()
     assert set_if_free(lease_args(name, token), bulk_string(ttl)) == command(b"SET", name, token, b"NX", b"PX", ttl)
@@ -84,7 +80,6 @@ def plain(found: Sequence[tuple[int, int | ServerError]]) -> list[tuple[int, int
 
 
 @given(st.dictionaries(st.integers(0, 99), st.sampled_from([GONE, TAKEN]) | st.text(max_size=20), max_size=100))
-@settings(deadline=None)
 def test_each_exception_is_read_with_its_own_index(found: dict[int, int | str]) -> None:
     reply: list[object] = []
     for index, verdict in found.items():
@@ -136,7 +131,6 @@ def test_any_index_is_malformed_where_nothing_was_asked() -> None:
     | st.lists(st.integers(-1, 6) | st.binary() | st.none()),
     leases=st.integers(0, 5),
 )
-@settings(deadline=None)
 def test_a_hostile_reply_is_read_rightly_or_not_at_all(reply: object, leases: int) -> None:
     try:
         found = exceptions(reply, leases)

@@ -9,7 +9,7 @@ from importlib.resources.abc import Traversable
 
 import hiredis
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.redis_server import RedisServer, redis_server_version
@@ -95,7 +95,6 @@ def test_a_real_server_gives_every_script_the_sha1_that_we_call_it_by(redis_serv
 
 
 @given(arguments=st.lists(st.binary(max_size=20), max_size=5), keys=st.integers(0, 3), script=st.sampled_from(ALL))
-@settings(deadline=None)
 def test_a_call_is_a_well_formed_command(arguments: list[bytes], keys: int, script: Script) -> None:
     body = b"".join(map(bulk_string, arguments))
     tail = [str(keys).encode(), *arguments]

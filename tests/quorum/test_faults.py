@@ -12,14 +12,11 @@ from typing import Any
 import pytest
 import redis
 
-from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters, all_grant, connect, held_by, is_voted_for
+from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters, connect, held_by, is_voted_for
 from tests.support.backend import Losses
-from tests.support.background import Background
 from tests.support.logged import Log
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import (
-    HashedWheelTimer,
     LockContext,
     LockNotAcquired,
     LockTimeout,
@@ -30,8 +27,7 @@ from wheel_lock import (
 from wheel_lock.quorum import node
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.quorum.locks import QuorumLock
-from wheel_lock.quorum.node import History, NodeConnector
-from wheel_lock.quorum.node import Masters as KnownMasters
+from wheel_lock.quorum.node import History
 
 pytestmark = pytest.mark.slow
 
@@ -77,31 +73,6 @@ def test_with_two_dead_it_is_acquired_renewed_and_released(masters: Masters, con
     eventually(lambda: masters.count("before") + masters.count("after") == 0)
 
 
-def test_with_two_hung_nothing_is_delayed(masters: Masters) -> None:
-    waited_s = 20.0  # by whoever waits for one that is hung
-    with masters.connected(node_timeout=waited_s, response_timeout=waited_s, close_timeout=1.0) as context:
-        masters.servers[1].pause()
-        masters.servers[3].pause()
-        began = time.monotonic()
-        with context.lock("order:42", timeout=2.0, renew_every=0.3) as lock:
-            assert lock.extend(2.0, replace_ttl=True)
-            for number in range(5):
-                with context.lock(f"order:{number}", timeout=60.0):
-                    pass
-            time.sleep(2.0)
-            assert lock.is_held
-            assert lock.locked()
-            assert context.lock("order:42").acquire(blocking=False) is False
-        assert time.monotonic() - began < waited_s / 2
-        living = [stats for server, stats in zip(masters.servers, context.node_stats().values(), strict=True)
-                  if server not in (masters.servers[1], masters.servers[3])]  # fmt: skip
-        # A process that is stopped for a while renews late, too; but this is less than a hung master would cost.
-        assert max(stats.renewal_lag_max_s for stats in living) < 1.6
-        masters.servers[1].resume()
-        masters.servers[3].resume()
-        eventually(lambda: masters.count("order:42") == 0, timeout_s=LONG_S)
-
-
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_with_three_down_it_is_lost_in_time(masters: Masters, how: str) -> None:
     losses = Losses()
@@ -126,68 +97,6 @@ def test_with_three_down_it_is_lost_in_time(masters: Masters, how: str) -> None:
         assert losses.all_told() == [event]
     for server in masters.servers[:3]:
         server.resume() if how == "pause" else server.start()
-
-
-@pytest.mark.parametrize("how", ["kill", "pause"])
-def test_with_three_down_an_acquire_fails_soon_and_leaves_nothing(masters: Masters, how: str) -> None:
-    with masters.connected(close_timeout=1.0, response_timeout=60.0) as context:
-        fails_soon_and_leaves_nothing(masters, context, how)
-
-
-def fails_soon_and_leaves_nothing(masters: Masters, context: QuorumContext, how: str) -> None:
-    for server in masters.servers[:3]:
-        getattr(server, how)()
-    for _ in range(3):
-        began = time.monotonic()
-        with pytest.raises((LockUnavailable, LockTimeout), match=r"Only \d of 5 nodes answered"):
-            context.lock("order:42", timeout=2.0).acquire()
-        assert time.monotonic() - began < 10.0  # and not after a minute
-    for server in masters.servers[3:]:
-        with redis.Redis(port=server.port) as client:
-            eventually(lambda client=client: not client.exists("order:42"))  # type: ignore[misc]
-    if how == "pause":
-        for server in masters.servers[:3]:
-            server.resume()
-        eventually(lambda: masters.count("order:42") == 0)
-    else:
-        for server in masters.servers[:3]:
-            server.start()
-
-    eventually(lambda: acquirable(context), timeout_s=LONG_S)  # those that came back empty count again after a while
-
-
-def test_a_grant_that_comes_after_the_failure_is_undone(masters: Masters) -> None:
-    def grants(server: RedisServer) -> int:
-        stats: Any = server.client().info("commandstats")
-        return int(stats.get("cmdstat_set", {"calls": 0})["calls"])
-
-    with masters.connected(node_timeout=0.1) as context:
-        before = [grants(server) for server in masters.servers]
-        for server in masters.servers[:3]:
-            server.pause()
-        with pytest.raises(LockTimeout):
-            context.lock("order:42", timeout=60.0).acquire()
-        for server in masters.servers[:3]:
-            server.resume()  # and carries out what it was sent
-        eventually(lambda: all(grants(server) > count for server, count in zip(masters.servers, before, strict=True)))
-        eventually(lambda: masters.count("order:42") == 0)
-
-
-def test_a_lock_is_whole_again_when_a_master_comes_back(masters: Masters, context: QuorumContext) -> None:
-    timeout_s = 1.5
-    with context.lock("order:42", timeout=timeout_s, renew_every=0.15) as lock:
-        eventually(lambda: masters.count("order:42") == 5)
-        for server in masters.servers[:2]:
-            server.kill()
-            server.start()
-        eventually(lambda: masters.count("order:42") == 5, timeout_s=LONG_S)
-        assert lock.is_held
-        eventually(lambda: all_grant(lock), timeout_s=LONG_S)  # those count again
-        masters.servers[3].kill()
-        masters.servers[4].kill()
-        time.sleep(timeout_s)
-        assert lock.is_held
-        eventually(lambda: owned(lock))
 
 
 def test_a_master_that_restarted_empty_helps_nobody_to_a_second_grant(masters: Masters) -> None:
@@ -279,25 +188,6 @@ def test_an_id_that_is_none_makes_no_two_masters_one(
         )  # restarts cannot be told, so each connection may be one
 
 
-def test_the_death_of_the_thread_loses_it(masters: Masters) -> None:
-    timer = HashedWheelTimer()
-    told: list[LostEvent] = []
-    with masters.connected(timer=timer, node_timeout=UNHURRIED_S) as context:
-        lock = context.lock("order:42", timeout=2.0, on_lost=told.append)
-        lock.acquire()
-
-        def die() -> None:
-            raise SystemExit
-
-        timer.post(die)
-        eventually(lambda: not lock.is_held)
-        eventually(lambda: told)
-        assert lock.lost in (LossReason.THREAD_DIED, LossReason.NOT_CONFIRMED)
-        eventually(lambda: acquirable(context), timeout_s=LONG_S)
-        assert len(told) == 1
-    timer.stop()
-
-
 def test_the_end_of_the_interpreter_releases_it(masters: Masters) -> None:
     ports = [server.port for server in masters.servers]
     masters.servers[2].pause()
@@ -322,21 +212,6 @@ def test_a_password_that_one_master_does_not_take_costs_one_vote(masters: Master
         assert lock.is_held
 
 
-def test_votes_that_end_in_one_tick_end_once(masters: Masters, context: QuorumContext) -> None:
-    told: list[LostEvent] = []
-    terms: dict[str, Any] = {"timeout": 10.0, "renew_every": 0.2, "max_hold": 1.0, "on_lost": told.append}
-    locks = [context.lock(f"limited:{number}", **terms) for number in range(50)]
-    for lock in locks:
-        assert lock.acquire()
-    eventually(lambda: len(told) == 50)
-    time.sleep(0.3)
-    assert context.timer.running
-    with context.lock("order:42", timeout=10.0, blocking=False):
-        pass
-    assert {event.reason for event in told} == {LossReason.HOLD_LIMIT}
-    assert context.stats().lost_by_reason == {LossReason.HOLD_LIMIT: 50}
-
-
 def test_without_a_majority_of_answers_nothing_is_said(masters: Masters) -> None:
     told: list[LostEvent] = []
     with masters.connected(close_timeout=1.0, response_timeout=0.8, node_timeout=0.8) as context:
@@ -359,47 +234,6 @@ def test_without_a_majority_of_answers_nothing_is_said(masters: Masters) -> None
         assert context.stats().lost == 0
 
 
-def is_busy(server: RedisServer) -> bool:
-    try:
-        server.client().ping()
-    except redis.ResponseError as error:
-        return "BUSY" in str(error)
-    return False
-
-
-def test_a_master_that_is_busy_has_not_forgotten_anything(masters: Masters) -> None:
-    client = masters.servers[0].client()
-    client.config_set("lua-time-limit", 1)
-    history = History(time.monotonic, True)
-    NodeConnector(client, history, KnownMasters()).connect(2.0).close()
-    busy = Background(lambda: masters.servers[0].client(socket_timeout=None).eval("while true do end", 0))
-    try:
-        eventually(lambda: is_busy(masters.servers[0]), interval_s=0.02)
-        with pytest.raises(redis.ConnectionError, match="BUSY"):
-            NodeConnector(redis.Redis(port=masters.servers[0].port), history, KnownMasters()).connect(2.0)
-    finally:
-        eventually(lambda: client.script_kill())
-    with pytest.raises(redis.ResponseError, match="killed"):
-        busy.result()
-    NodeConnector(client, history, KnownMasters()).connect(2.0).close()
-    assert history.counts_from(0.0) < 0
-    client.config_set("lua-time-limit", 5000)
-
-
-def test_masters_that_are_known_to_be_dead_do_not_hold_up_an_election(masters: Masters) -> None:
-    with masters.connected(close_timeout=1.0, response_timeout=60.0) as context:
-        for server in masters.servers[3:]:
-            server.kill()
-        dead = [engine.router.renewer.node for engine in context._engine.engines[3:]]
-        eventually(lambda: not any(node.connected for node in dead))
-        for server in masters.servers[:2]:
-            server.client().set("order:42", "another's")
-        # One has granted it: should the dead two do so, it would be held.
-        began = time.monotonic()
-        assert not context.lock("order:42", timeout=60.0).acquire(blocking=False)
-        assert time.monotonic() - began < 4.0  # a tenth of the timeout is 6 s
-
-
 def test_a_master_with_two_addresses_has_one_vote(masters: Masters, log: Log) -> None:
     one, other = masters.servers[:2]
     clients = [redis.Redis(host=host, port=one.port, db=db) for db, host in enumerate(("localhost", "127.0.0.1"))]
@@ -415,14 +249,3 @@ def test_a_master_with_two_addresses_has_one_vote(masters: Masters, log: Log) ->
             context.lock("order:42", timeout=2.0).acquire(blocking=False)
         other.resume()
         eventually(lambda: acquirable(context), timeout_s=LONG_S)
-
-
-def test_which_address_of_a_master_has_its_vote() -> None:
-    known = KnownMasters()
-    assert known.claim("m1", "a") == "a"
-    assert known.claim("m2", "b") == "b"
-    assert known.claim("m1", "b") == "a"
-    assert known.claim("m1", "a") == "a"
-    assert known.claim("m3", "a") == "a"  # another server has that address now
-    assert known.claim("m1", "b") == "b"
-    assert known.claim("m2", "c") == "c"

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
 import sys
-import textwrap
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +28,6 @@ LONG_S = 30.0
 """A bound that only a bug or a hopelessly busy machine exceeds."""
 TIMEOUT_S = 2.0
 SHORT: dict[str, Any] = {"timeout": TIMEOUT_S, "renew_every": 0.25}
-LATE_S = 1.0  # what a busy machine may make of a tick
 
 forks = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs os.fork")
 
@@ -111,131 +107,6 @@ def test_nested_holds_outlive_two_masters_and_end_with_the_outermost(
     assert context.stats().lost == 0
 
 
-@pytest.mark.parametrize(
-    ("ways", "reason"),
-    [
-        (("pause", "kill", "kill"), LossReason.NOT_CONFIRMED),
-        (("restart", "restart", "restart"), LossReason.KEY_GONE),
-    ],
-    ids=["down", "empty"],
-)
-def test_with_the_third_master_every_hold_is_told_lost_and_comes_back_after_healing(
-    masters: Masters, context: QuorumContext, ways: tuple[str, str, str], reason: LossReason
-) -> None:
-    lost = {name: Losses() for name in ("twice", "once", "thread", "task")}
-    healed = threading.Event()
-    inside: list[str] = []
-
-    def hold(name: str) -> QuorumReentrantLock:
-        return context.reentrant_lock(name, **SHORT, on_lost=lost[name])
-
-    def in_thread() -> None:
-        lock = hold("thread")
-        assert lock.acquire()
-        assert lock.acquire()
-        inside.append("thread")
-        assert healed.wait(2 * LONG_S)
-        comes_back(lock, 2)
-
-    async def in_task() -> None:
-        lock = context.asyncio.reentrant_lock("task", **SHORT, on_lost=lost["task"])
-        assert await lock.acquire()
-        assert await lock.acquire()
-        inside.append("task")
-        assert await asyncio.to_thread(healed.wait, 2 * LONG_S)
-        assert (lock.is_held, lock.count) == (False, 2)
-        for left in (1, 0):
-            with pytest.raises(LockLost):
-                await lock.release()
-            assert lock.count == left
-        while not await acquired_in_task(lock.acquire(blocking_timeout=0.2)):
-            pass
-        assert (lock.is_held, lock.count) == (True, 1)
-        assert await lock.release() is True
-
-    def comes_back(lock: QuorumReentrantLock, times: int) -> None:
-        """Each acquire of what was lost is still to be released; then it can be acquired anew."""
-        assert (lock.is_held, lock.count) == (False, times)
-        with pytest.raises(LockLost):
-            lock.acquire()
-        for left in reversed(range(times)):
-            with pytest.raises(LockLost):
-                lock.release()
-            assert lock.count == left
-        with pytest.raises((LockLost, LockNotHeld)):
-            lock.release()
-        eventually(lambda: acquired_again(lock), LONG_S)
-        assert (lock.is_held, lock.count) == (True, 1)
-        assert lock.release() is True
-
-    twice, once = hold("twice"), hold("once")
-    assert twice.acquire()
-    assert once.acquire()
-    others = [Background(in_thread), Background(lambda: asyncio.run(in_task()))]
-    eventually(lambda: len(inside) == 2, LONG_S)
-    eventually(lambda: all(masters.count(name) == 5 for name in lost), LONG_S)
-    strike(masters, 0, ways[0])
-    assert twice.acquire()
-    strike(masters, 1, ways[1])
-    renewed_again(twice)
-    assert len(context.held()) == 4
-    assert [losses.events for losses in lost.values()] == [[], [], [], []]
-    for number in (2, 1, 0):  # the first two may count again by now
-        if masters.servers[number].alive:
-            strike(masters, number, ways[number])
-    eventually(lambda: all(losses.events for losses in lost.values()), LONG_S)
-    assert not twice.is_held
-    assert not once.is_held
-    assert context.held() == []
-    recover(masters)
-    healed.set()
-    comes_back(twice, 2)
-    comes_back(once, 1)
-    for other in others:
-        other.result(LONG_S)
-    for losses in lost.values():
-        (event,) = losses.all_told()
-        assert event.reason is reason
-        assert event.at <= event.deadline + LATE_S
-    eventually(lambda: sum(masters.count(name) for name in lost) == 0, LONG_S)
-
-
-def acquired_again(lock: QuorumReentrantLock) -> bool:
-    try:
-        return lock.acquire(blocking_timeout=0.2)
-    except (LockTimeout, LockUnavailable):
-        return False
-
-
-async def acquired_in_task(acquiring: Any) -> bool:
-    try:
-        return bool(await acquiring)
-    except (LockTimeout, LockUnavailable):
-        return False
-
-
-def test_an_outermost_release_that_a_majority_does_not_answer_ends_the_hold_all_the_same(
-    masters: Masters, context: QuorumContext, rival: QuorumContext
-) -> None:
-    told = Losses()
-    lock = context.reentrant_lock("order:42", timeout=60.0, on_lost=told)
-    assert lock.acquire()
-    assert lock.acquire()
-    eventually(lambda: masters.count("order:42") == 5)
-    for number in (0, 2, 4):
-        strike(masters, number, "pause")
-    assert lock.release() is False
-    with pytest.raises((LockTimeout, LockUnavailable)):
-        lock.release()
-    assert (lock.count, lock.is_held) == (0, False)
-    with pytest.raises(LockNotHeld):
-        lock.release()
-    recover(masters)
-    eventually(lambda: masters.count("order:42") == 0, LONG_S)
-    eventually(lambda: acquired_by(rival, "order:42"), LONG_S)
-    assert told.all_told() == []
-
-
 @forks
 def test_a_forked_child_has_nothing_of_a_quorum_and_its_parent_goes_on(masters: Masters, rival: QuorumContext) -> None:
     told = Losses()
@@ -305,52 +176,3 @@ def test_a_forked_child_has_nothing_of_a_quorum_and_its_parent_goes_on(masters: 
         assert told.all_told() == []
     eventually(lambda: masters.count("plain") + masters.count("nested") + masters.count("child") == 0, LONG_S)
     assert masters.count("child's last") == 0
-
-
-@forks
-def test_a_forked_child_whose_interpreter_ends_releases_its_own_only(masters: Masters) -> None:
-    program = textwrap.dedent(f"""
-        import os, sys, threading, warnings
-        import redis
-        from wheel_lock import LockContext
-        warnings.simplefilter("ignore", DeprecationWarning)
-        context = LockContext.quorum([redis.Redis(port=port) for port in {[server.port for server in masters.servers]}])
-        lock, nested = context.lock("parent", timeout=20.0), context.reentrant_lock("nested", timeout=20.0)
-        assert lock.acquire() and nested.acquire() and nested.acquire()
-        waiter = threading.Thread(target=context.lock("blocked").acquire, daemon=True)
-        waiter.start()
-        while not context.stats().waiting:
-            pass
-        print("ready", flush=True)
-        sys.stdin.readline()
-        child = os.fork()
-        if child == 0:
-            own, again = context.lock("child", timeout=60.0), context.reentrant_lock("child, nested", timeout=60.0)
-            assert own.acquire() and again.acquire() and again.acquire()
-            sys.exit(7)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert lock.is_held and lock.owned() and nested.owned() and nested.count == 2 and context.stats().waiting == 1
-        print(code, flush=True)
-        sys.stdin.readline()
-    """)
-    with masters.context() as context, context.lock("blocked", timeout=60.0):
-        parent = subprocess.Popen(
-            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        try:
-            assert parent.stdin is not None
-            assert parent.stdout is not None
-            assert parent.stdout.readline() == "ready\n"
-            eventually(lambda: masters.count("parent") == masters.count("nested") == 5, LONG_S)
-            parent.stdin.write("fork\n")
-            parent.stdin.flush()
-            assert parent.stdout.readline() == "7\n"
-            assert masters.count("parent") == 5
-            assert masters.count("nested") == 5
-            eventually(lambda: masters.count("child") + masters.count("child, nested") == 0, LONG_S)
-            parent.communicate("end\n", timeout=LONG_S)
-        finally:
-            parent.kill()
-            parent.communicate()
-        assert parent.returncode == 0
-    eventually(lambda: masters.count("parent") + masters.count("nested") + masters.count("blocked") == 0, LONG_S)

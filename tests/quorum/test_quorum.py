@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -89,19 +88,6 @@ def test_it_excludes_others_and_lets_them_in_after_the_release(masters: Masters,
         waiting.release()
 
 
-def test_it_is_renewed(masters: Masters, context: QuorumContext) -> None:
-    with context.lock("order:42", timeout=2.0, renew_every=0.3) as lock:
-        time.sleep(2.1)
-        eventually(lambda: all(node.renewed >= 3 for node in context.node_stats().values()))
-        assert lock.is_held
-        assert lock.renewals >= 3
-        eventually(lambda: masters.count("order:42") == 5)
-    stats = context.stats()
-    assert (stats.acquired, stats.released, stats.lost, stats.held) == (1, 1, 0, 0)
-    assert stats.renewed >= 15
-    assert sum(node.renewed for node in context.node_stats().values()) == stats.renewed
-
-
 def test_it_can_be_extended(context: QuorumContext) -> None:
     with context.lock("order:42", timeout=10.0) as lock:
         assert lock.extend(40.0, replace_ttl=True)
@@ -173,19 +159,6 @@ def test_a_task_is_cancelled_when_the_majority_is_gone(masters: Masters, context
         asyncio.run(main())
 
 
-def test_losing_a_minority_is_no_loss_and_is_made_good(masters: Masters, context: QuorumContext) -> None:
-    told: list[LostEvent] = []
-    with context.lock("order:42", timeout=10.0, renew_every=0.2, on_lost=told.append) as lock:
-        eventually(lambda: masters.count("order:42") == 5)
-        masters.servers[0].client().delete("order:42")
-        masters.servers[4].client().set("order:42", "another", px=300)
-        eventually(lambda: masters.count("order:42") == 5 and b"another" not in masters.holders("order:42"))
-        assert lock.is_held
-        assert lock.owned()
-    assert told == []
-    eventually(lambda: masters.count("order:42") == 0)
-
-
 def test_losing_the_majority_is_told_once_and_nothing_is_left(masters: Masters, context: QuorumContext) -> None:
     losses = Losses()
     lock = context.lock("order:42", timeout=2.0, renew_every=0.2, on_lost=losses)
@@ -228,13 +201,6 @@ def test_limits_hold_for_the_whole(masters: Masters, terms: dict[str, Any], held
         assert event.reason is reason
         assert lock.lost is reason
         assert event.at <= event.deadline
-
-
-def test_a_lock_ends_with_its_thread(masters: Masters, context: QuorumContext) -> None:
-    lock = context.lock("order:42", timeout=1.5, renew_every=0.2)
-    in_thread(lock.acquire)
-    eventually(lambda: masters.count("order:42") == 0, timeout_s=LONG_S)
-    eventually(lambda: context.stats().lost_by_reason.get(LossReason.ABANDONED) == 1, timeout_s=LONG_S)
 
 
 def test_a_function_runs_while_it_holds_one(context: QuorumContext) -> None:
@@ -307,36 +273,6 @@ def test_clients_of_too_few_masters_are_refused() -> None:
         LockContext.quorum([*clients, redis.sentinel.Sentinel([("s1", 1)]).master_for("locks")])
     with pytest.raises(ValueError, match="node_timeout"):
         LockContext.quorum(clients, node_timeout=0.0)
-
-
-def test_split_votes_end_and_exclude(masters: Masters) -> None:
-    inside: list[int] = []
-    most = 0
-    turns = 0
-    guard = threading.Lock()
-
-    def work(context: QuorumContext, number: int) -> None:
-        nonlocal most, turns
-        for _ in range(5):
-            with context.lock("contended", timeout=10.0, retry_every=0.02):
-                with guard:
-                    inside.append(number)
-                    most = max(most, len(inside))
-                    turns += 1
-                time.sleep(0.003)
-                with guard:
-                    inside.remove(number)
-
-    with masters.connected() as first, masters.connected() as second:
-        workers = [
-            Background(lambda context=context, number=number: work(context, number))  # type: ignore[misc]
-            for number, context in enumerate([first, second] * 4)
-        ]
-        for worker in workers:
-            worker.result(LONG_S)
-    assert most == 1
-    assert turns == 40
-    assert masters.count("contended") == 0
 
 
 @pytest.mark.parametrize("face", ["threads", "tasks"])

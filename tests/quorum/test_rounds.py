@@ -111,6 +111,15 @@ def test_a_round_ends_whose_votes_have_expired_when_its_last_answer_is_read(rig:
     assert future.done
 
 
+def test_the_pause_behind_a_round_in_which_the_process_stood_still_is_short() -> None:
+    with QuorumRig(fallback_s=0.5) as rig:
+        future = rig.begin(rig.lease(1.0))
+        rig.jump(10.0)
+        say_to_all(rig, NIL)
+        rig.go_on(0.8, 0, 1, 2)
+        assert future.result()
+
+
 def test_a_node_that_is_another_one_too_is_looked_at_with_pauses(rig: QuorumRig) -> None:
     future = waiting(rig, limit=10.0)
     doubled: Any = rig.engine.engines[0].connector

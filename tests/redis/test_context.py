@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gc
-import math
 import pickle
 import time
 import weakref
@@ -18,8 +17,6 @@ import redis
 
 from tests.support.backend import BOTH, LONG_S, Backend, Losses
 from tests.support.background import Background
-from tests.support.proxy import TcpProxy
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import (
     ContextClosed,
@@ -62,30 +59,6 @@ def test_statistics_count_what_has_happened(backend: Backend) -> None:
     assert nothing.acquired == 0  # a snapshot stays as it was
     with pytest.raises(dataclasses.FrozenInstanceError):
         nothing.held = 5  # type: ignore[misc]
-
-
-def test_a_lag_shows_in_the_statistics(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    with context.lock("order:42", timeout=30.0) as lock:
-        clock.jump(15.0)  # the process has been kept from running for five seconds longer than it should
-        assert lock.renewals == 1
-        assert context.stats().renewal_lag_max_s == pytest.approx(5.0, abs=0.1)
-        assert context.stats().renewal_slack_min_s == pytest.approx(14.7, abs=0.1)
-
-
-def test_silence_shows_in_the_statistics(fresh_redis: RedisServer, fresh: Backend) -> None:
-    context = fresh.context()
-    with context.lock("order:42", timeout=3.0, renew_every=0.2) as lock:
-        fresh_redis.pause()
-        eventually(lambda: context.stats().overdue == 1, LONG_S)
-        assert context.stats().unknown >= 1
-        [shown] = context.held()
-        assert shown.overdue
-        fresh_redis.resume()
-        eventually(lambda: context.stats().overdue == 0 and lock.renewals, LONG_S)
-        assert not context.held()[0].overdue
-        assert lock.is_held
-    assert context.stats().lost == 0
 
 
 @BOTH
@@ -206,50 +179,10 @@ def test_closing_ends_the_waiting_of_others(backend: Backend) -> None:
     assert backend.view.get("order:42") == b"theirs"
 
 
-@pytest.mark.parametrize("also_held", [False, True], ids=["nothing held", "something held"])
-def test_closing_takes_a_grant_back_that_is_still_under_way(backend: Backend, also_held: bool) -> None:
-    proxy = backend.proxy()
-    context = backend.context_through(proxy)
-    with context.lock("warm-up"):
-        pass
-    if also_held:
-        other = context.lock("other", timeout=30.0)
-        other.acquire()
-    proxy.to_client.delay_s = math.inf
-    acquiring = Background(context.lock("order:42", timeout=30.0).acquire)
-    eventually(lambda: backend.view.exists("order:42"), LONG_S)
-    closing = Background(context.close)
-    with pytest.raises(WheelLockError):
-        acquiring.result()
-    proxy.heal()
-    closing.result()
-    eventually(lambda: not backend.view.exists("order:42"), 5.0, "a grant that nobody has is released")
-
-
-def test_closing_beside_a_silent_server_takes_no_longer_than_allowed(fresh_redis: RedisServer, fresh: Backend) -> None:
-    context = fresh.context()
-    lock = context.lock("order:42", timeout=30.0)
-    lock.acquire()
-    fresh_redis.pause()
-    began = time.monotonic()
-    context.close(timeout=0.2)
-    assert time.monotonic() - began < 4.0
-    assert not lock.is_held
-    fresh_redis.resume()
-
-
 def test_a_close_timeout_that_cannot_work_is_refused(context: LockContext) -> None:
     with pytest.raises(ValueError, match="timeout"):
         context.close(timeout=-1)
     assert not context.closed
-
-
-def test_the_connection_is_closed_with_the_context(real: Backend) -> None:
-    context = LockContext(real.client(client_name="to-be-closed"))
-    with context.lock("order:42"):
-        assert "to-be-closed" in [client["name"] for client in real.view.client_list()]
-    context.close()
-    eventually(lambda: "to-be-closed" not in [client["name"] for client in real.view.client_list()], LONG_S)
 
 
 def test_stopping_the_timer_ends_what_lives_on_it(backend: Backend) -> None:
@@ -265,19 +198,6 @@ def test_stopping_the_timer_ends_what_lives_on_it(backend: Backend) -> None:
         lock.acquire()
     context.close()
     eventually(lambda: not backend.view.exists("order:42"), LONG_S)
-
-
-def test_a_close_that_waits_for_the_server_is_over_when_the_timer_is_stopped(real: Backend, proxy: TcpProxy) -> None:
-    timer = real.timer()
-    context = real.context_through(proxy, timer=timer)
-    lock = context.lock("order:42", timeout=30.0)
-    lock.acquire()
-    proxy.to_client.delay_s = math.inf
-    closing = Background(lambda: context.close(60.0))
-    eventually(lambda: context.closed)
-    timer.stop()
-    assert closing.result() is None
-    assert not lock.is_held
 
 
 # One context for a whole process

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.backend import BOTH, LONG_S, Backend, token_of
-from tests.support.background import Background
+from tests.support.backend import BOTH, Backend
 from tests.support.callers import Caller
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -58,67 +57,12 @@ def test_every_grant_draws_a_larger_fence(me: Caller) -> None:
     assert fences == sorted(set(fences))
 
 
-def test_a_refused_try_draws_no_fence_and_harms_none(backend: Backend, context: LockContext) -> None:
-    with context.lock("report", fencing=True) as lock:
-        drawn = backend.view.get(fence_key(b"report"))
-        assert not context.lock("report", fencing=True).acquire(blocking=False)
-        assert backend.view.get(fence_key(b"report")) == drawn == b"%d" % fence_of(lock)
-
-
-@BOTH
-@pytest.mark.parametrize("disaster", ["FLUSHALL", "DEL of the fence key", "expiry of the fence key"])
-def test_fences_grow_over_the_loss_of_their_key(backend: Backend, context: LockContext, disaster: str) -> None:
-    last = draw(context)
-    for _ in range(5):
-        if disaster == "FLUSHALL":
-            backend.view.flushall()
-        elif disaster == "DEL of the fence key":
-            assert backend.view.delete(fence_key(b"report")) == 1
-        else:
-            assert backend.view.pexpire(fence_key(b"report"), 1)
-            eventually(lambda: not backend.view.exists(fence_key(b"report")), LONG_S)
-        drawn = draw(context)
-        assert drawn > last
-        last = drawn
-
-
 def test_fences_grow_over_a_restart_with_nothing_saved(fresh_redis: RedisServer, fresh: Backend) -> None:
     context = fresh.context()
     last = draw(context)
     fresh_redis.kill()
     fresh_redis.start()
     assert draw(context) > last
-
-
-def test_fences_grow_while_many_contend(backend: Backend, context: LockContext) -> None:
-    fences: list[int] = []
-
-    def work() -> None:
-        for _ in range(5):
-            with context.lock("report", fencing=True, retry_every=0.002) as lock:
-                fences.append(fence_of(lock))  # in order of the grants, because it is done under the lock
-
-    for worker in [Background(work) for _ in range(6)]:
-        worker.result(60.0)
-    assert len(fences) == 30
-    assert fences == sorted(set(fences))
-
-
-def test_fences_grow_although_the_clock_is_behind_the_last_one(backend: Backend, context: LockContext) -> None:
-    ahead = draw(context) + 3_600_000_000  # drawn while the server's clock was an hour ahead
-    backend.view.set(fence_key(b"report"), ahead)
-    assert [draw(context) for _ in range(3)] == [ahead + 1, ahead + 2, ahead + 3]
-
-
-def test_a_fence_key_does_not_stay_for_ever(backend: Backend, context: LockContext) -> None:
-    draw(context)
-    assert 23 * 3_600_000 < backend.view.pttl(fence_key(b"report")) <= 24 * 3_600_000
-
-
-def test_each_name_has_its_own_fence_key(backend: Backend, context: LockContext) -> None:
-    for name in ("a", "{a}", "{a}b", "a}b", "}a", b"\xff}"):
-        draw(context, name)
-    assert len(backend.view.keys()) == 6
 
 
 def test_a_register_refuses_a_holder_that_comes_too_late(backend: Backend, context: LockContext) -> None:
@@ -147,20 +91,3 @@ def test_a_broken_fence_key_is_an_error_that_leaves_no_grant(real: Backend, cont
     eventually(lambda: not real.view.exists("report"), 5.0, "the name is free")
     real.view.delete(fence_key(b"report"))
     assert draw(context) > 0
-
-
-def test_an_acquire_whose_reply_was_lost_is_tried_again_with_one_grant(backend: Backend) -> None:
-    proxy = backend.proxy()
-    context = backend.context_through(proxy)
-    last = draw(context)
-    proxy.to_client.delay_s = float("inf")
-    lock = context.lock("report", timeout=30.0, fencing=True, thread_local=False)
-    acquiring = Background(lock.acquire)
-    eventually(lambda: backend.view.exists("report"), LONG_S)
-    proxy.cut()
-    proxy.heal()
-    assert acquiring.result()
-    assert backend.view.get("report") == token_of(lock)
-    assert fence_of(lock) > last
-    assert backend.view.get(fence_key(b"report")) == b"%d" % fence_of(lock)
-    lock.release()

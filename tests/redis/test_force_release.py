@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.backend import BOTH, LONG_S, Backend, Losses
+from tests.support.backend import BOTH, LONG_S, Backend
 from tests.support.background import Background
 from tests.support.callers import Caller, NewCaller
-from tests.support.lock_types import KINDS, NAME, NEVER_S, WAKING, make, zmembers
+from tests.support.lock_types import KINDS, NAME, NEVER_S, WAKING, make
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import (
@@ -22,7 +22,6 @@ from wheel_lock import (
     LossReason,
     WheelLockError,
 )
-from wheel_lock.protocol.keys import fence_key
 from wheel_lock.protocol.owners import token_id
 
 OWNER = "billing@host-7"
@@ -46,21 +45,6 @@ def test_the_holders_are_released_and_returned(
     assert holder.token_id == token_id(token)
     assert not backend.view.exists(NAME)
     assert stranger.locks.force_release(NAME) == ()
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multi"])
-def test_a_holder_in_another_process_finds_out_with_its_next_renewal(
-    context: LockContext, other: LockContext, kind: str
-) -> None:
-    losses = Losses()
-    lock = make(context, kind, timeout=30.0, renew_every=0.1, on_lost=losses)
-    assert lock.acquire()
-    assert len(other.force_release(NAME)) == 1
-    eventually(lambda: lock.lost is not None, LONG_S)
-    assert lock.lost is LossReason.KEY_GONE
-    assert [event.reason for event in losses.all_told()] == [LossReason.KEY_GONE]
-    with pytest.raises(LockLost):
-        lock.release()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multi"])
@@ -96,37 +80,6 @@ def _acquired_and_released(lock: Any) -> bool:
     acquired = lock.acquire()
     lock.release()
     return bool(acquired)
-
-
-def test_all_readers_are_released_at_once_and_a_waiting_writer_is_granted(
-    backend: Backend, context: LockContext, other: LockContext
-) -> None:
-    readers = [made.rw_lock(NAME, 600.0).read() for made in (context, other)]
-    assert all(reader.acquire() for reader in readers)
-    waits = backend.context()
-    waiting = Background(partial(_acquired_and_released, waits.rw_lock(NAME).write()))
-    eventually(lambda: any(member.startswith(b"i:") for member in zmembers(backend)))
-    assert len(context.force_release(NAME)) == 2
-    assert waiting.result(LONG_S)
-    assert readers[0].lost is LossReason.KEY_GONE
-
-
-def test_the_first_of_a_fair_queue_is_granted_next(backend: Backend, context: LockContext) -> None:
-    order: list[int] = []
-
-    def take(number: int) -> None:
-        with backend.context(fallback_interval=NEVER_S).fair_lock(NAME, 600.0):
-            order.append(number)
-
-    assert context.fair_lock(NAME, 600.0, renew=False).acquire()
-    waiting = []
-    for number in range(3):
-        waiting.append(Background(partial(take, number)))
-        eventually(lambda: backend.view.zcard(f"wheel_lock:queue:{{{NAME}}}") == len(waiting))
-    assert len(context.force_release(NAME)) == 1
-    for waiter in waiting:
-        waiter.result(LONG_S)
-    assert order == [0, 1, 2]
 
 
 def test_a_holder_that_came_in_between_is_not_released(
@@ -182,17 +135,6 @@ def test_more_holders_than_can_be_compared_stay(backend: Backend, context: LockC
     with pytest.raises(WheelLockError, match="more than 64 holders"):
         context.force_release(NAME)
     assert backend.view.zcard(NAME) == 65
-
-
-def test_a_fence_goes_on_growing(backend: Backend, context: LockContext, other: LockContext) -> None:
-    lock = context.lock(NAME, fencing=True, renew=False)
-    assert lock.acquire()
-    assert len(other.force_release(NAME)) == 1
-    assert backend.view.exists(fence_key(NAME.encode()))
-    with other.lock(NAME, fencing=True) as later:
-        assert later.fence is not None
-        assert lock.fence is not None
-        assert later.fence > lock.fence
 
 
 def test_a_right_that_is_missing_is_an_error_and_the_lock_stays(backend: Backend, context: LockContext) -> None:

@@ -42,19 +42,6 @@ def test_the_exporter_neither_believes_nor_renews_nor_releases(backend: Backend,
     assert context.stats().lost == 0
 
 
-def test_the_exporter_may_acquire_it_again(backend: Backend, context: LockContext, lock: Lock) -> None:
-    adopted = context.adopt(lock.export())
-    assert not lock.acquire(blocking=False)
-    adopted.release()
-    assert lock.acquire(blocking=False)
-    assert lock.is_held
-    lock.release()
-    adopted_all = [context.adopt(each.export()) for each in context.acquire_many(["a", "b"]).values() if each]
-    assert [each.name for each in adopted_all] == ["a", "b"]
-    context.release_many(adopted_all)
-    assert backend.view.keys() == [f"wheel_lock:fence:{{{NAME}}}".encode()]
-
-
 def test_a_block_that_has_handed_its_lock_over_says_so(context: LockContext) -> None:
     texts = []
     with pytest.raises(LockNotHeld, match="it was handed over"), context.lock(NAME) as lock:
@@ -108,17 +95,6 @@ def test_the_adopter_holds_it_under_a_token_of_its_own(backend: Backend, context
     assert adopted.owned()
     adopted.release()
     assert not backend.view.exists(NAME)
-
-
-def test_the_adopter_renews_it(backend: Backend) -> None:
-    exporter, adopter = backend.context(), backend.context()
-    lock = exporter.lock(NAME, timeout=2.0, renew_every=0.05)
-    lock.acquire()
-    adopted = adopter.adopt(lock.export())
-    eventually(lambda: adopted.renewals >= 4)
-    assert lock.renewals == 0
-    assert adopted.is_held
-    adopted.release()
 
 
 def test_the_first_block_of_an_adopted_lock_finds_it_acquired(context: LockContext, lock: Lock) -> None:
@@ -179,21 +155,6 @@ def test_the_fence_stays_over_hand_overs_and_grows_after_a_release(
         assert later.fence > fence
 
 
-@pytest.mark.parametrize("name", ["plain", "größe €", b"\x00\xff\r\n{a}", bytes(range(256)), "n" * 512, b"{}"])
-def test_names_of_any_bytes_arrive_as_they_were(backend: Backend, context: LockContext, name: str | bytes) -> None:
-    lock = context.lock(name, fencing=True)
-    lock.acquire()
-    text = lock.export()
-    assert text.isascii()
-    assert text.isprintable()
-    adopted = backend.context().adopt(text)
-    assert adopted.name == name
-    assert type(adopted.name) is type(name)
-    assert adopted.fence == lock.fence
-    adopted.release()
-    assert not backend.view.exists(name)
-
-
 def test_a_lock_whose_token_the_caller_has_chosen_cannot_be_handed_over(context: LockContext) -> None:
     lock = context.lock(NAME)
     lock.acquire(token="host-1")
@@ -219,30 +180,3 @@ def test_timeout_and_interval_go_with_it(backend: Backend) -> None:
     adopted = context.adopt(lock.export())
     clock.advance(21.0)
     assert (adopted.renewals, adopted.lost) == (0, LossReason.RENEWAL_LIMIT)
-
-
-def test_the_limit_on_renewals_goes_with_it(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    lock = context.lock(NAME, timeout=20.0, renew_every=5.0, max_renewals=5)
-    lock.acquire()
-    clock.advance(11.0)
-    assert lock.renewals == 2
-    adopted = context.adopt(lock.export())
-    clock.advance(6.0)
-    assert adopted.renewals == 1
-    adopted = context.adopt(adopted.export())
-    clock.advance(60.0)
-    assert (adopted.renewals, adopted.lost) == (2, LossReason.RENEWAL_LIMIT)
-
-
-def test_the_limit_on_holding_goes_with_it(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    lock = context.lock(NAME, timeout=20.0, max_hold=60.0)
-    lock.acquire()
-    for _ in range(5):
-        clock.advance(10.0)
-        lock = context.adopt(lock.export())
-    clock.advance(9.5)
-    assert lock.is_held
-    clock.advance(0.6)
-    assert lock.lost is LossReason.HOLD_LIMIT

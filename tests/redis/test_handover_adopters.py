@@ -6,8 +6,6 @@ import asyncio
 import multiprocessing
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Self
 
@@ -16,7 +14,7 @@ import pytest
 from tests.support.backend import LONG_S, Backend
 from tests.support.background import Background, in_thread
 from tests.support.waiting import eventually
-from wheel_lock import ContextClosed, Lock, LockContext, LockLost, TooManyLocks, WrongThread
+from wheel_lock import ContextClosed, Lock, LockContext, LockLost, WrongThread
 
 pytestmark = pytest.mark.servers("real")
 
@@ -101,16 +99,6 @@ def test_another_process_adopts(real: Backend) -> None:
         assert waiter.result()
 
 
-def test_a_lock_whose_adopter_dies_is_free_within_its_timeout(real: Backend) -> None:
-    with Adopter(real) as adopter:
-        lock = real.context().lock(NAME, timeout=30.0)
-        lock.acquire()
-        adopter.tell(lock.export())
-        assert adopter.said() == "True None"
-        adopter.kill()
-        assert 0 < real.view.pttl(NAME) <= 30_000
-
-
 def _adopt_in_child(context: LockContext, text: str, fence: int) -> None:
     with context.adopt(text) as adopted:
         assert adopted.is_held
@@ -133,14 +121,6 @@ def test_a_forked_child_adopts_with_the_context_of_its_parent(real: Backend) -> 
 # What an adoption needs
 
 
-def test_an_adoption_counts_among_the_locks_that_a_context_may_hold(backend: Backend, lock: Lock) -> None:
-    context, text = backend.context(max_held=1), lock.export()
-    with context.lock("another"), pytest.raises(TooManyLocks):
-        context.adopt(text)
-    with context.adopt(text) as adopted:  # the text has not been used up
-        assert adopted.is_held
-
-
 def test_a_closed_context_neither_exports_nor_adopts(backend: Backend, context: LockContext, lock: Lock) -> None:
     text, other = lock.export(), backend.context()
     kept = other.lock("kept")
@@ -151,86 +131,3 @@ def test_a_closed_context_neither_exports_nor_adopts(backend: Backend, context: 
     with pytest.raises(LockLost):
         kept.export()
     context.adopt(text).release()
-
-
-# Who else wants it
-
-
-def test_whoever_contends_all_the_time_never_gets_in_between(backend: Backend, context: LockContext) -> None:
-    over, intruders = threading.Event(), []
-
-    def intrude() -> None:
-        with backend.client() as client:
-            while not over.is_set():
-                intruders.extend([1] if client.set(NAME, "intruder", nx=True, px=60_000) else [])
-
-    lock = context.lock(NAME, timeout=2.0)
-    lock.acquire()
-    calls = [Background(intrude) for _ in range(2)]
-    waiting = [Background(other.lock(NAME, thread_local=False).acquire) for other in (context, backend.context())]
-    contexts = [backend.context(), context]
-    until = time.monotonic() + 0.3
-    hops = 0
-    while time.monotonic() < until or hops < 20:
-        lock = contexts[hops % 2].adopt(lock.export())
-        hops += 1
-    over.set()
-    for call in calls:
-        call.result()
-    assert intruders == []
-    assert not any(waiter.done for waiter in waiting)
-    assert lock.is_held
-    lock.release()
-    eventually(lambda: any(waiter.done for waiter in waiting), LONG_S)
-
-
-def test_of_those_who_adopt_at_once_exactly_one_wins(backend: Backend, context: LockContext, lock: Lock) -> None:
-    contexts = [backend.context() for _ in range(4)]
-    for other in contexts:
-        assert other.lock(NAME).locked()
-    for _ in range(10):
-        text, start = lock.export(), threading.Barrier(8)
-
-        def adopt(number: int, text: str = text, start: threading.Barrier = start) -> Lock | None:
-            start.wait()
-            try:
-                return contexts[number % 4].adopt(text, thread_local=False)
-            except LockLost:
-                return None
-
-        adopting = [Background(lambda number=number: adopt(number)) for number in range(8)]  # type: ignore[misc]
-        adopted = [found for found in [call.result() for call in adopting] if found is not None]
-        assert len(adopted) == 1
-        lock = adopted[0]
-        assert lock.is_held
-        assert backend.view.get(NAME) == lock.token
-    lock.release()
-
-
-def test_a_waiter_gets_a_lock_that_nobody_adopts_when_it_expires(real: Backend) -> None:
-    context = real.context(fallback_interval=600.0)
-    lock = context.lock(NAME, timeout=1.5)
-    lock.acquire()
-    waiter = context.lock(NAME, thread_local=False)
-    waiting = Background(waiter.acquire)
-    eventually(lambda: context.stats().waiting == 1)
-    lock.export()
-    assert waiting.result()
-    assert waiter.is_held
-    waiter.release()
-
-
-def test_a_waiter_of_the_same_process_gets_it_when_the_adopter_releases_it(real: Backend) -> None:
-    context = real.context(fallback_interval=60.0)
-    first = context.lock(NAME)
-    first.acquire()
-    lock = context.lock(NAME, thread_local=False)
-    holding = Background(lock.acquire)
-    eventually(lambda: context.stats().waiting == 1)
-    first.release()  # so that the one who exports has stood in line himself
-    assert holding.result()
-    waiting = Background(context.lock(NAME, thread_local=False).acquire)
-    eventually(lambda: context.stats().waiting == 1)
-    adopted = context.adopt(lock.export())
-    adopted.release()
-    assert waiting.result()

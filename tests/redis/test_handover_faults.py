@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 
 import pytest
 
 from tests.support.backend import LONG_S, Backend, connected, token_of
-from tests.support.background import Background
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockLost, LockNotAcquired, LockTimeout, LockUnavailable, LossReason
+from wheel_lock import LockContext, LockNotAcquired, LockTimeout, LockUnavailable
 
 NAME = "import:2026"
 
@@ -42,22 +40,6 @@ def exported(context: LockContext, timeout: float = 20.0, **terms: float) -> str
 # The adopter's network
 
 
-def test_a_lost_reply_to_an_adoption_is_recognised(real: Backend, proxy: TcpProxy, direct: LockContext) -> None:
-    context = warmed_up(real.context_through(proxy, timer=real.timer()))
-    text = exported(direct)
-    before = real.view.get(NAME)
-    proxy.drop_replies()
-    adopting = Background(lambda: context.adopt(text, thread_local=False))
-    eventually(lambda: real.view.get(NAME) != before)
-    proxy.heal()  # which resets the connection
-    adopted = adopting.result()
-    assert adopted.is_held
-    assert real.view.get(NAME) == adopted.token
-    with pytest.raises(LockLost):
-        direct.adopt(text)
-    adopted.release()
-
-
 @pytest.mark.parametrize("arrives", [True, False])
 def test_an_unanswered_adoption_leaves_nothing(
     real: Backend, proxy: TcpProxy, direct: LockContext, arrives: bool
@@ -76,38 +58,6 @@ def test_an_unanswered_adoption_leaves_nothing(
     else:
         direct.adopt(text).release()  # it has not been used up
     assert context.stats().held == 0
-
-
-def test_an_adoption_answered_after_the_lease_is_none(real: Backend, proxy: TcpProxy, direct: LockContext) -> None:
-    context = warmed_up(real.context_through(proxy, timer=real.timer()))
-    text = exported(direct, timeout=1.2)
-    proxy.to_client.delay_s = 1.3
-    with pytest.raises(LockNotAcquired, match="was adopted too late"):
-        context.adopt(text)
-    proxy.to_client.delay_s = 0.0
-    eventually(lambda: not real.view.exists(NAME), LONG_S)
-    eventually(lambda: not context.timer.busy)  # the second connection that the silence has called for
-    assert context.stats().held == 0
-
-
-def test_a_server_that_has_forgotten_the_scripts_is_sent_them(real: Backend, direct: LockContext) -> None:
-    text = exported(direct)
-    real.view.script_flush()
-    direct.adopt(text).release()
-    assert not real.view.exists(NAME)
-
-
-def test_a_slow_connection_does_not_prolong_max_hold(real: Backend, proxy: TcpProxy, direct: LockContext) -> None:
-    warmed_up(direct)
-    text = exported(direct, max_hold=2.0)
-    granted_at = time.monotonic()  # or a little earlier, from when the limit counts
-    proxy.to_server.delay_s = 0.05  # for each step of connecting, too
-    adopted = real.context_through(proxy, timer=real.timer()).adopt(text)
-    assert time.monotonic() - granted_at > 0.2
-    assert adopted.is_held
-    assert time.monotonic() + adopted.remaining() <= granted_at + 2.02
-    eventually(lambda: not adopted.is_held, LONG_S)
-    assert adopted.lost is LossReason.HOLD_LIMIT
 
 
 def test_an_adoption_after_max_hold_is_none(real: Backend, proxy: TcpProxy, direct: LockContext) -> None:

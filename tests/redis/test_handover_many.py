@@ -10,20 +10,18 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.backend import BOTH, LONG_S, Backend, connected, interrupted, none_left, of
+from tests.support.backend import BOTH, LONG_S, Backend, connected, none_left, of
 from tests.support.background import Background, in_thread
 from tests.support.callers import Caller
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import (
     InvalidHandoff,
-    Lock,
     LockContext,
     LockNotHeld,
     LocksNotAdopted,
     LockTimeout,
     LockUnavailable,
-    LossReason,
     TooManyLocks,
     WrongThread,
 )
@@ -72,18 +70,6 @@ def test_a_task_or_thread_adopts_many_that_it_may_pass_on(backend: Backend, me: 
     again = me.do(lambda: me.locks._target.export_many([None, *locks.values()]))
     other.release_many(other.adopt_many(again.values()).values())
     assert none_left(backend, me.context)
-
-
-def test_fences_and_limits_go_with_them(context: LockContext, other: LockContext) -> None:
-    lock = context.lock("fenced", fencing=True, max_renewals=7, thread_local=False)
-    plain = context.lock("plain", thread_local=False)
-    lock.acquire()
-    plain.acquire()
-    adopted = of(other.adopt_many(of_texts(context.export_many([lock, plain])).values()))
-    assert [each.fence for each in adopted] == [lock.fence, None]
-    assert adopted[0]._options.max_renewals == 7
-    with adopted[0] as entered:  # the first block finds it acquired
-        assert entered.is_held
 
 
 def test_an_adopted_lock_belongs_to_its_thread_if_that_is_asked_for(context: LockContext) -> None:
@@ -221,23 +207,6 @@ def test_a_lost_connection_has_adoptions_recognised(real: Backend, proxy: TcpPro
 # Interruptions
 
 
-def test_an_interrupted_adoption_leaves_nothing_held_and_the_rest_can_be_adopted(
-    real: Backend, proxy: TcpProxy, other: LockContext
-) -> None:
-    context = connected(real.context_through(proxy, timer=real.timer()))
-    texts = exported(other, MANY)
-    before = real.view.get(MANY[0])
-    proxy.drop_replies()
-    with interrupted(lambda: real.view.get(MANY[0]) != before):
-        context.adopt_many(texts.values())
-    proxy.heal()
-    left = other.adopt_many([texts[MANY[-1]]])  # it was never sent
-    assert left[MANY[-1]] is not None
-    eventually(lambda: not real.view.exists(MANY[0]), LONG_S)  # undone
-    assert context.stats().held == 0
-    assert context._engine.leases.acquiring == 0
-
-
 @pytest.mark.parametrize("pauses", [0, 1, 2, 5])
 async def test_a_cancelled_adoption_leaves_nothing_held(
     backend: Backend, context: LockContext, other: LockContext, pauses: int
@@ -254,13 +223,3 @@ async def test_a_cancelled_adoption_leaves_nothing_held(
     eventually(lambda: context.stats().held == 0)
     other.release_many(other.adopt_many(texts.values()).values())  # those that were not sent
     eventually(lambda: none_left(backend, context))
-
-
-def test_a_lock_that_is_adopted_and_lost_says_so(backend: Backend, context: LockContext) -> None:
-    lost: list[Any] = []
-    locks = of(context.adopt_many(exported(context, renew_every=0.05).values(), on_lost=lost.append))
-    backend.view.delete(*NAMES[:3])
-    eventually(lambda: len(lost) == 3)
-    assert {event.reason for event in lost} == {LossReason.KEY_GONE}
-    assert sum(lock.is_held for lock in locks) == 5
-    assert isinstance(locks[0], Lock)

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import math
-import time
 from typing import Any
 
 import pytest
@@ -172,22 +171,6 @@ def test_an_adoption_sent_again_is_recognised_whatever_the_fence_key_holds(
     assert backend.view.get(NAME) == b"adopter's"
 
 
-def test_a_fence_with_no_key_is_below_the_servers_time(backend: Backend, context: LockContext, lock: Lock) -> None:
-    text = lock.export()
-    backend.view.delete(fence_key(NAME.encode()))
-    for ahead in (3_600 * 1_000_000, 2**53 - 1 - contents(text)["fence"]):
-        with pytest.raises(InvalidHandoff, match="fence"):
-            context.adopt(forged(text, fence=contents(text)["fence"] + ahead))
-    assert not backend.view.exists(fence_key(NAME.encode()))
-    adopted = context.adopt(text)
-    assert adopted.fence == lock.fence
-    context.adopt(adopted.export()).release()  # the key is there again
-    with context.lock(NAME, fencing=True) as later:
-        assert later.fence is not None
-        assert adopted.fence is not None
-        assert later.fence > adopted.fence
-
-
 def test_a_fence_key_without_a_fence_is_an_error_to_the_adopter(
     backend: Backend, context: LockContext, lock: Lock
 ) -> None:
@@ -199,24 +182,7 @@ def test_a_fence_key_without_a_fence_is_an_error_to_the_adopter(
     context.adopt(text).release()  # it has not been used up
 
 
-def test_a_limit_on_holding_may_lie_very_far_away(context: LockContext) -> None:
-    lock = context.lock(NAME, max_hold=1e9)
-    lock.acquire()
-    text = lock.export()
-    with context.adopt(forged(text, hold_until=time.time() + 2e9)) as adopted:  # their clock, or ours, has been set
-        assert adopted.is_held
-
-
 # Too late, or elsewhere
-
-
-def test_a_text_whose_lease_has_expired(backend: Backend, context: LockContext, lock: Lock) -> None:
-    text = lock.export()
-    backend.view.delete(NAME)  # as its expiry does
-    with pytest.raises(LockLost) as caught:
-        context.adopt(text)
-    assert caught.value.reason is LossReason.KEY_GONE
-    assert not backend.view.exists(NAME)
 
 
 @pytest.mark.parametrize("stranger", ["text", "list"])
@@ -242,16 +208,6 @@ def test_a_text_from_another_server(real: Backend, fresh: Backend) -> None:
     with pytest.raises(LockLost) as caught:
         fresh.context().adopt(lock.export())
     assert caught.value.reason is LossReason.KEY_GONE
-
-
-def test_a_text_whose_lock_may_not_be_held_any_longer(real: Backend) -> None:
-    context = real.context()
-    lock = context.lock(NAME, timeout=20.0, max_hold=1.0)
-    lock.acquire()
-    text = lock.export()
-    time.sleep(1.0)  # the wall clock, which is all that two machines share
-    with pytest.raises(InvalidHandoff, match="may not be held any longer"):
-        context.adopt(text)
 
 
 def test_kinds_that_cannot_be_handed_over_say_so_and_stay_held(context: LockContext) -> None:

@@ -12,13 +12,10 @@ import pytest
 import redis
 from redis.exceptions import LockError, LockNotOwnedError
 
-from tests.support.backend import BOTH, LONG_S, REFUSED_S, Backend, believes_no_longer_than_the_server, token_of
+from tests.support.backend import BOTH, REFUSED_S, Backend, token_of
 from tests.support.callers import APIS, Caller
-from tests.support.waiting import eventually
 from wheel_lock import (
     HashedWheelTimer,
-    Lock,
-    LockAlreadyHeld,
     LockContext,
     LockLost,
     LockNotAcquired,
@@ -43,17 +40,6 @@ def test_a_lock_is_held_inside_with_and_free_after_it(backend: Backend, me: Call
     assert not backend.view.exists("order:42")
 
 
-def test_a_lock_object_can_be_used_again_and_every_lease_is_new(backend: Backend, me: Caller) -> None:
-    lock = me.locks.lock("order:42")
-    tokens = set()
-    for _ in range(5):
-        with lock:
-            tokens.add(token_of(lock))
-            assert backend.view.get("order:42") == token_of(lock)
-    assert len(tokens) == 5
-    assert all(len(token) >= 22 for token in tokens)  # 128 bits in base64
-
-
 def test_a_lock_that_is_renamed_is_the_lock_of_its_new_name(backend: Backend) -> None:
     lock = backend.context().lock("order:42")
     with lock:
@@ -62,16 +48,6 @@ def test_a_lock_that_is_renamed_is_the_lock_of_its_new_name(backend: Backend) ->
     with lock:
         assert backend.view.get("order:43") == token_of(lock)
         assert not backend.view.exists("order:42")
-
-
-def test_a_held_lock_is_not_reentrant(backend: Backend, me: Caller) -> None:
-    with me.locks.lock("order:42") as lock:
-        token = token_of(lock)
-        with pytest.raises(LockAlreadyHeld) as caught:
-            lock.acquire()
-        assert caught.value.lock_name == "order:42"
-        assert lock.is_held
-        assert backend.view.get("order:42") == token
 
 
 def test_a_with_statement_that_gets_no_lock_raises_and_leaves_the_key_alone(backend: Backend, me: Caller) -> None:
@@ -147,25 +123,6 @@ def test_releasing_leaves_a_key_alone_that_another_has_taken(backend: Backend, m
     assert backend.view.exists("order:42")
 
 
-def test_a_lost_lock_stays_lost_until_it_is_acquired_anew(backend: Backend, me: Caller) -> None:
-    lock = me.locks.lock("order:42")
-    lock.acquire()
-    backend.view.delete("order:42")
-    for _ in range(2):
-        with pytest.raises(LockLost):
-            lock.release()
-    assert lock.acquire()
-    assert lock.lost is None
-    assert lock.is_held
-    lock.release()
-
-
-def test_a_name_that_holds_another_type_is_taken(backend: Backend, context: LockContext) -> None:
-    backend.view.rpush("order:42", "theirs")
-    assert not context.lock("order:42").acquire(blocking=False)
-    assert backend.view.llen("order:42") == 1
-
-
 # What a lock says of itself
 
 
@@ -184,28 +141,6 @@ def test_a_lock_that_was_never_acquired_knows_it(me: Caller) -> None:
         with pytest.raises(LockNotHeld, match="order:42") as caught:
             call()
         assert isinstance(caught.value, LockError)
-
-
-def test_a_held_lock_believes_less_long_than_its_key_lives(backend: Backend, me: Caller) -> None:
-    with me.locks.lock("order:42", timeout=30.0) as lock:
-        for _ in range(10):
-            assert believes_no_longer_than_the_server(lock, backend.view)
-        assert 0.0 < lock.remaining() <= 30.0 * 0.99
-        lock.raise_if_lost()
-
-
-def test_a_released_lock_is_neither_held_nor_lost(me: Caller) -> None:
-    with me.locks.lock("order:42") as lock:
-        pass
-    assert not lock.is_held
-    assert lock.lost is None
-    assert lock.token is None
-    assert lock.remaining() == 0.0
-    assert not lock.owned()
-    for call in (lock.raise_if_lost, lock.release):
-        with pytest.raises(LockNotHeld) as caught:
-            call()
-        assert caught.value.lock_name == "order:42"
 
 
 @BOTH
@@ -283,11 +218,6 @@ def test_a_name_of_any_bytes_arrives_as_it_is(backend: Backend, context: LockCon
     assert backend.view.get("bystander") == b"untouched"
 
 
-def test_text_and_its_utf_8_bytes_are_one_name(context: LockContext) -> None:
-    with context.lock("Schlüssel"):
-        assert not context.lock("Schlüssel".encode()).acquire(blocking=False)
-
-
 # Misuse
 
 
@@ -360,26 +290,6 @@ def test_the_servers_error_is_passed_on(fresh: Backend) -> None:
     assert isinstance(caught.value, redis.ResponseError)
     assert isinstance(caught.value, WheelLockError)
     assert not lock.is_held
-
-
-def test_a_held_lock_lives_on_while_the_server_is_out_of_memory(fresh: Backend) -> None:
-    context = fresh.context()
-    lock: Lock
-    with context.lock("order:42", timeout=3.0, renew_every=0.1) as lock:
-        fresh.view.config_set("maxmemory", "1")
-        eventually(lambda: lock.renewals >= 2, LONG_S)
-        assert lock.is_held
-        assert lock.extend(1.0)
-    assert not fresh.view.exists("order:42")
-
-
-def test_a_lease_of_a_hundredth_of_a_second_is_possible_without_renewal(backend: Backend, me: Caller) -> None:
-    lock = me.locks.lock("order:42", timeout=0.01, renew=False)
-    assert lock.acquire(
-        blocking_timeout=LONG_S
-    )  # a grant that comes too late to be believed is no grant, so it tries on
-    eventually(lambda: not lock.is_held, LONG_S)
-    eventually(lambda: not backend.view.exists("order:42"), LONG_S)
 
 
 # Tokens that the caller chooses

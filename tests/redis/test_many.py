@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 import redis
 
-from tests.support.backend import BOTH, LONG_S, REFUSED_S, Backend, Losses, connected, token_of
-from tests.support.background import Background, in_thread
+from tests.support.backend import BOTH, LONG_S, Backend, Losses, token_of
+from tests.support.background import in_thread
 from tests.support.callers import Caller
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import (
-    Lock,
     LockContext,
     LockLost,
     LockNotHeld,
     LockServerError,
     LocksLost,
-    LockTimeout,
     LossReason,
-    TooManyLocks,
     WrongThread,
 )
 from wheel_lock.testing import settle
@@ -173,19 +168,6 @@ def test_bulk_can_belong_to_a_thread(context: LockContext) -> None:
     context.release_many(locks.values())
 
 
-def test_locks_made_one_by_one_can_be_released_together(backend: Backend, context: LockContext) -> None:
-    locks = [
-        context.lock("a", timeout=30.0),
-        context.lock("b", timeout=10.0),
-        context.lock("c", timeout=30.0, fencing=True),
-        context.lock("d", timeout=30.0),
-    ]
-    for lock in locks:
-        lock.acquire()
-    context.release_many(locks)
-    assert not backend.view.exists("a", "b", "c", "d")
-
-
 @BOTH
 def test_releasing_many_tells_which_were_lost_and_releases_the_others(backend: Backend, me: Caller) -> None:
     losses = Losses()
@@ -207,17 +189,6 @@ def test_releasing_many_tells_which_were_lost_and_releases_the_others(backend: B
     assert me.context.stats().lost == 3
 
 
-def test_releasing_many_that_were_lost_before_says_so_and_releases_the_others(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    locks = context.acquire_many(["a", "b", "c"], timeout=30.0)
-    backend.view.delete("b")
-    clock.advance(10.0)
-    with pytest.raises(LocksLost) as caught:
-        context.release_many(locks.values())
-    assert caught.value.losses == {"b": LossReason.KEY_GONE}
-    assert backend.view.keys() == []
-
-
 def test_releasing_many_with_one_that_is_not_held_releases_none(backend: Backend, me: Caller) -> None:
     locks = me.locks.acquire_many(["a", "b"])
     with pytest.raises(LockNotHeld):
@@ -236,66 +207,7 @@ def test_releasing_one_lock_twice_in_one_call_is_no_loss(backend: Backend, me: C
     assert me.context.stats().released == 1
 
 
-def test_twenty_thousand_locks_are_acquired_kept_and_released(real: Backend) -> None:
-    context = real.context()
-    names = [f"shard:{number}" for number in range(20_000)]
-    locks = context.acquire_many(names, timeout=10.0, renew_every=0.5)
-    assert len(held(locks)) == 20_000
-    assert real.view.dbsize() == 20_000
-    assert len(context.held()) == context.stats().held == 20_000
-    eventually(lambda: context.stats().renewed >= 20_000, LONG_S)
-    assert all(lock.is_held for lock in held(locks))
-    assert context.stats().batches < 2_000
-    context.release_many(locks.values())
-    assert real.view.dbsize() == 0
-    assert context.stats().lost == 0
-
-
-@BOTH
-def test_hundreds_of_locks_in_many_calls(backend: Backend) -> None:
-    context = backend.context(batch_size=7)
-    backend.view.set("shard:400", "theirs")
-    locks = context.acquire_many([f"shard:{number}" for number in range(500)], timeout=30.0)
-    assert len(held(locks)) == 499
-    assert locks["shard:400"] is None
-    context.release_many(locks.values())
-    assert backend.view.keys() == [b"shard:400"]
-
-
 # All or nothing
-
-
-def test_a_server_that_stops_answering_leaves_nothing_acquired(fresh_redis: RedisServer, fresh: Backend) -> None:
-    context = connected(fresh.context(response_timeout=REFUSED_S))
-    fresh_redis.pause()
-    with pytest.raises(LockTimeout):
-        context.acquire_many([f"shard:{number}" for number in range(2_000)], timeout=30.0)
-    fresh_redis.resume()
-    with context.lock("the same road"):
-        eventually(lambda: not fresh.view.keys("shard:*"), LONG_S, "all grants are taken back")
-    assert context.stats().held == 0
-
-
-def test_a_connection_that_breaks_in_the_middle_costs_nothing(backend: Backend) -> None:
-    proxy = backend.proxy()
-    context = backend.context_through(proxy, batch_size=10)
-    names = [f"shard:{number}" for number in range(200)]
-    with context.lock("warm-up"):
-        pass
-    proxy.to_client.delay_s = math.inf
-    acquiring = Background(lambda: context.acquire_many(names))
-    eventually(lambda: backend.view.exists("shard:50"), LONG_S)
-    proxy.cut()
-    proxy.heal()
-    locks = acquiring.result()
-    assert len(held(locks)) == 200  # the second try knows the grants of the first as its own
-    proxy.to_client.delay_s = math.inf
-    releasing = Background(lambda: context.release_many(locks.values()))
-    eventually(lambda: not backend.view.exists("shard:50"), LONG_S)
-    proxy.cut()
-    proxy.heal()
-    releasing.result()
-    assert backend.view.keys() == []
 
 
 def test_an_error_about_one_name_undoes_the_others(fresh: Backend) -> None:
@@ -306,59 +218,3 @@ def test_an_error_about_one_name_undoes_the_others(fresh: Backend) -> None:
     assert caught.value.lock_name == "forbidden"
     eventually(lambda: not fresh.view.keys(), LONG_S, "the others are released")
     assert context.stats().held == 0
-
-
-# max_held
-
-
-def test_no_more_locks_are_held_than_allowed(backend: Backend) -> None:
-    context = backend.context(max_held=3)
-    bulk = context.acquire_many(["a", "b"])
-    third = context.lock("c")
-    third.acquire()
-    with pytest.raises(TooManyLocks) as caught:
-        context.lock("d").acquire()
-    assert caught.value.lock_name == "d"
-    assert not backend.view.exists("d")
-    third.release()
-    with pytest.raises(TooManyLocks):
-        context.acquire_many(["d", "e"])
-    assert not backend.view.exists("d", "e")
-    with context.lock("d"):
-        assert context.stats().held == 3
-    context.release_many(bulk.values())
-    backend.view.set("taken", "theirs")
-    for _ in range(3):  # a try that fails takes no place
-        assert not context.lock("taken").acquire(blocking=False)
-        assert context.acquire_many(["taken"]) == {"taken": None}
-    context.release_many(context.acquire_many(["a", "b", "c"]).values())
-
-
-@pytest.mark.parametrize("kind", ["one by one", "in bulk"])
-def test_no_more_locks_are_held_than_allowed_when_many_ask_at_once(backend: Backend, kind: str) -> None:
-    proxy = backend.proxy()
-    context = backend.context_through(proxy, max_held=10)
-    with context.lock("warm-up"):
-        pass
-    proxy.to_client.delay_s = 0.2  # all of them ask before the first is answered
-    locks: list[Lock] = []
-
-    def acquire(number: int) -> int:
-        try:
-            if kind == "in bulk":
-                locks.extend(held(context.acquire_many([f"{number}:{index}" for index in range(5)])))
-                return 5
-            lock = context.lock(f"{number}", thread_local=False)
-            lock.acquire()
-            locks.append(lock)
-        except TooManyLocks:
-            return 0
-        return 1
-
-    asking = [Background(lambda number=number: acquire(number)) for number in range(12)]  # type: ignore[misc]
-    taken = sum(one.result() for one in asking)
-    proxy.heal()
-    assert taken == len(locks) == context.stats().held == 10
-    context.release_many(locks)
-    with context.lock("there is room again"):
-        pass

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.redis import taker
-from tests.support.backend import LONG_S, REFUSED_S, Backend, interrupted, none_left, of
-from tests.support.background import Background
+from tests.support.backend import LONG_S, REFUSED_S, Backend, none_left, of
 from tests.support.callers import Caller
-from tests.support.nursery import Nursery
 from tests.support.waiting import eventually
 from wheel_lock import (
     ContextClosed,
     LockContext,
     LockServerError,
-    LockTimeout,
-    LockUnavailable,
     LossReason,
     TooManyLocks,
 )
-from wheel_lock.testing import settle
 
 pytestmark = pytest.mark.servers("real")
 
 NAMES = [f"shard:{number}" for number in range(6)]
-MANY = [f"shard:{number}" for number in range(1200)]  # three calls of an acquire of all of them together
 
 
 @pytest.fixture
@@ -89,19 +82,6 @@ def test_without_blocking_or_without_time_nothing_is_waited_for(me: Caller, riva
     assert me.do(lambda: me.locks._target.acquire_many([], blocking=True, all_or_nothing=True)) == {}
 
 
-def test_a_name_that_expires_without_a_release_is_granted(backend: Backend, context: LockContext) -> None:
-    backend.view.set(NAMES[0], "somebody", px=150)
-    locks = context.acquire_many(NAMES, blocking=True, blocking_timeout=LONG_S)
-    assert len(of(locks)) == len(NAMES)
-
-
-def test_a_name_that_another_thread_of_the_process_releases_is_granted(context: LockContext) -> None:
-    with context.lock(NAMES[1]):
-        call = Background(lambda: context.acquire_many(NAMES, blocking=True))
-        waiting(context, 1)
-    assert len(of(call.result())) == len(NAMES)
-
-
 def test_a_lock_that_is_lost_while_others_are_waited_for_is_in_the_result(
     backend: Backend, me: Caller, rival: LockContext
 ) -> None:
@@ -137,18 +117,6 @@ def test_a_name_that_holds_data_ends_the_call_and_nothing_is_left(
     eventually(lambda: none_left(backend, context))
 
 
-@pytest.mark.settings(max_waiting=2)
-def test_more_waiters_than_the_context_allows_end_the_call_and_nothing_is_left(
-    backend: Backend, context: LockContext, rival: LockContext
-) -> None:
-    theirs = of(rival.acquire_many(NAMES[:3]))
-    with pytest.raises(TooManyLocks, match="2 callers wait"):
-        context.acquire_many(NAMES, blocking=True)
-    rival.release_many(theirs)
-    waiting(context, 0)
-    eventually(lambda: none_left(backend, context))
-
-
 @pytest.mark.settings(max_held=5)
 def test_more_locks_than_the_context_allows_are_refused(backend: Backend, context: LockContext) -> None:
     for all_or_nothing in (False, True):
@@ -167,43 +135,7 @@ def test_the_end_of_the_context_ends_the_wait(me: Caller, rival: LockContext, al
         call.result(LONG_S)
 
 
-@pytest.mark.parametrize("all_or_nothing", [False, True])
-def test_a_server_that_goes_away_ends_the_call_at_its_limit(fresh: Backend, all_or_nothing: bool) -> None:
-    rival, context = fresh.context(), fresh.context(response_timeout=0.3, connect_timeout=0.2)
-    of(rival.acquire_many(NAMES[:1]))
-    fresh.view.execute_command("CLIENT", "PAUSE", 60_000, "ALL")
-    with pytest.raises((LockTimeout, LockUnavailable)):
-        context.acquire_many(NAMES, blocking=True, all_or_nothing=all_or_nothing, blocking_timeout=REFUSED_S)
-    eventually(lambda: context.stats().held == 0)
-    assert context.stats().waiting == 0
-
-
 # Interruptions
-
-
-@pytest.mark.parametrize("all_or_nothing", [False, True])
-def test_an_interrupted_thread_gives_everything_back(
-    backend: Backend, context: LockContext, rival: LockContext, all_or_nothing: bool
-) -> None:
-    theirs = of(rival.acquire_many(NAMES[4:]))
-    with interrupted(lambda: context.stats().waiting > 0):
-        context.acquire_many(NAMES, blocking=True, all_or_nothing=all_or_nothing)
-    rival.release_many(theirs)
-    waiting(context, 0)
-    eventually(lambda: none_left(backend, context))
-
-
-@pytest.mark.parametrize("api", ["tasks"])
-@pytest.mark.parametrize("all_or_nothing", [False, True])
-def test_a_cancelled_task_gives_everything_back(
-    backend: Backend, me: Caller, rival: LockContext, all_or_nothing: bool
-) -> None:
-    theirs = of(rival.acquire_many(NAMES[4:]))
-    me.begin(lambda: me.locks._target.acquire_many(NAMES, blocking=True, all_or_nothing=all_or_nothing))
-    me.cancel()
-    rival.release_many(theirs)
-    waiting(me.context, 0)
-    eventually(lambda: none_left(backend, me.context))
 
 
 def test_an_event_loop_that_is_closed_keeps_no_lock_of_a_task_that_was_not_cancelled(
@@ -255,56 +187,3 @@ def test_all_together_are_none_when_the_time_is_up(backend: Backend, me: Caller,
     assert call.result(LONG_S) == dict.fromkeys(NAMES)
     rival.release_many(theirs[1:])
     assert none_left(backend, me.context)
-
-
-@pytest.mark.parametrize("taken", [MANY[0], MANY[-1]])
-def test_very_many_together_are_tried_for_in_parts(
-    backend: Backend, context: LockContext, rival: LockContext, taken: str
-) -> None:
-    theirs = of(rival.acquire_many([taken]))
-    refused = context.acquire_many(MANY, blocking=True, all_or_nothing=True, blocking_timeout=REFUSED_S)
-    assert refused == dict.fromkeys(MANY)
-    assert backend.view.keys() == [taken.encode()]
-    rival.release_many(theirs)
-    locks = context.acquire_many(MANY, blocking=True, all_or_nothing=True)
-    assert len(of(locks)) == len(MANY)
-    context.release_many(locks.values())
-    settle(context.timer)
-    assert none_left(backend, context)
-
-
-# Many, and many callers
-
-
-@pytest.mark.settings(own_timer=True)
-def test_a_thousand_names_wait_with_one_entry_each_and_one_for_the_limit(
-    backend: Backend, context: LockContext, rival: LockContext
-) -> None:
-    theirs = of(rival.acquire_many(MANY))
-    call = Background(lambda: context.acquire_many(MANY, blocking=True, blocking_timeout=3 * LONG_S))
-    waiting(context, len(MANY))
-    # The queue of each name, and some requests that are on their way.
-    eventually(lambda: len(context.timer.wheel) < len(MANY) + len(MANY) // 2)
-    rival.release_many(theirs)
-    locks = call.result()
-    assert len(of(locks)) == len(MANY)
-    context.release_many(locks.values())
-    assert none_left(backend, context)
-
-
-@pytest.fixture(scope="module")
-def takers() -> Iterator[Nursery]:
-    with Nursery("tests.redis.taker") as nursery:
-        yield nursery
-
-
-def test_two_processes_with_overlapping_names_both_get_on(backend: Backend, takers: Nursery) -> None:
-    processes = [takers.start(backend.url, part) for part in taker.PARTS]
-    try:
-        assert [process.wait() for process in processes] == [0, 0]
-    finally:
-        for process in processes:
-            process.kill()
-    assert backend.view.get("rounds") == b"%d" % (taker.ROUNDS * len(taker.PARTS))
-    backend.view.delete("rounds", "inside")
-    assert backend.view.dbsize() == 0

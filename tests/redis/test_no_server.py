@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable, Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
 from tests.support.backend import LONG_S
 from tests.support.background import Background
@@ -19,7 +23,20 @@ from wheel_lock.engine.requests.base import refused_by_server
 from wheel_lock.protocol.server_errors import REMEDIES, ServerError
 
 NEVER_S = 100 * LONG_S
+HOST = "redis.invalid"
 ROOT = Path(__file__).parents[2]
+
+
+def fail_names(monkeypatch: pytest.MonkeyPatch, errors: Iterator[int]) -> None:
+    """Have the look-ups of HOST end in these errors, and those behind the last one find this machine."""
+    look_up = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *more: Any, **named: Any) -> Any:
+        if host == HOST and (error := next(errors, None)) is not None:
+            raise socket.gaierror(error, "no such answer")
+        return look_up("127.0.0.1" if host == HOST else host, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
 def acquiring(context: LockContext, new_caller: NewCaller, **terms: Any) -> Any:
@@ -27,20 +44,32 @@ def acquiring(context: LockContext, new_caller: NewCaller, **terms: Any) -> Any:
 
 
 @pytest.mark.parametrize("terms", [{}, {"blocking": False}], ids=str)
-@pytest.mark.parametrize("where", ["port", "host", "socket"])
+@pytest.mark.parametrize("where", ["port", "host", "socket", "sentinels", "cluster"])
 def test_a_first_connection_that_is_refused_is_told_soon(
-    new_caller: NewCaller, tmp_path: Path, where: str, terms: dict[str, Any]
+    new_caller: NewCaller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, terms: dict[str, Any]
 ) -> None:
-    client = {
+    fail_names(monkeypatch, repeat(socket.EAI_NONAME))
+    nobody = [("127.0.0.1", candidate_port()) for _ in range(2)]
+    makers: dict[str, Callable[[], Any]] = {
         "port": lambda: redis.Redis(port=candidate_port()),
-        "host": lambda: redis.Redis(host="no-such-host.invalid"),
+        "host": lambda: redis.Redis(host=HOST),
         "socket": lambda: redis.Redis(unix_socket_path=str(tmp_path / "none.sock")),
-    }[where]()
-    with LockContext(client, response_timeout=NEVER_S) as context:
-        with pytest.raises(LockUnavailable, match=r"No connection to .*: Error -?\d+ connecting to"):
+        "sentinels": lambda: redis.Sentinel(nobody).master_for("main"),
+        "cluster": lambda: redis.asyncio.RedisCluster(host="127.0.0.1", port=candidate_port()),
+    }
+    with LockContext(makers[where](), response_timeout=NEVER_S) as context:
+        with pytest.raises(LockUnavailable, match=r"No connection to .*: .*Error -?\d+ connecting to"):
             acquiring(context, new_caller, **terms)()
         with pytest.raises(LockUnavailable):
             context.lock("order:42").locked()
+
+
+def test_a_name_service_that_does_not_answer_for_the_moment_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
+) -> None:
+    fail_names(monkeypatch, iter([socket.EAI_AGAIN] * 4))
+    with LockContext(redis.Redis(host=HOST, port=redis_server.port), response_timeout=NEVER_S) as context:
+        assert context.lock("order:42").acquire(blocking=False)
 
 
 def test_a_wait_for_many_locks_with_a_limit_goes_on_until_the_server_is_there() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
-from tests.support.backend import BOTH, LONG_S, Backend, Clock, Losses, believes_no_longer_than_the_server, token_of
+from tests.support.backend import BOTH, LONG_S, Backend, Clock, Losses, token_of
 from tests.support.redis_server import redis_server_version
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, LockContext, LockLost, LossReason, LostEvent
@@ -40,87 +39,6 @@ def test_ten_seconds_of_work_under_a_lock_of_three_take_six_renewals(backend: Ba
     assert context.stats().renewed == 6
     assert proxy.seen("to_server").count(token) == sent == 8  # the acquire, the renewals, the release
     assert losses.all_told() == []
-
-
-def test_the_same_work_in_real_time_takes_six_renewals(real: Backend) -> None:
-    context = real.context()
-    began = context.timer.clock.now()
-    with context.lock("report", timeout=2.0, renew_every=0.15) as lock:
-        while lock.renewals < 6:
-            assert believes_no_longer_than_the_server(lock, real.view)
-            assert real.view.get("report") == token_of(lock)
-            time.sleep(0.02)
-    # On a machine that overslept there is time for more, but never for more than one every interval. The first is early
-    # by less than a tick of 10 ms: due times are rounded down to ticks.
-    renewals = lock.renewals
-    assert renewals <= (context.timer.clock.now() - began + 0.01) / 0.15
-    assert not real.view.exists("report")
-    time.sleep(0.2)
-    assert lock.renewals == context.stats().renewed == renewals
-    assert context.stats().lost == 0
-
-
-def test_a_lock_that_is_acquired_again_is_renewed_again(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    lock = context.lock("order:42", timeout=30.0)
-    for _ in range(3):
-        with lock:
-            assert lock.renewals == 0
-            clock.advance(100.0)
-            assert lock.renewals == 10
-
-
-# Limits
-
-
-@pytest.mark.parametrize("limit", [0, 6])
-def test_a_lock_is_renewed_no_more_often_than_allowed(backend: Backend, limit: int) -> None:
-    context, clock = backend.stepped_context()
-    losses = Losses()
-    lock = context.lock("order:42", timeout=30.0, renew_every=15.0, max_renewals=limit, on_lost=losses)
-    lock.acquire()
-    clock.advance(15.0 * limit + 29.0)
-    assert lock.is_held
-    assert lock.renewals == limit
-    clock.advance(1.0)
-    assert lock.lost is LossReason.RENEWAL_LIMIT
-    assert [event.reason for event in losses.all_told()] == [LossReason.RENEWAL_LIMIT]
-    assert losses.events[0].renewals == limit
-    assert losses.events[0].at < losses.events[0].deadline
-    with pytest.raises(LockLost):
-        lock.release()
-
-
-@pytest.mark.parametrize("max_hold", [10.0, 100.0])
-def test_a_lock_is_held_no_longer_than_allowed(backend: Backend, max_hold: float) -> None:
-    context, clock = backend.stepped_context()
-    losses = Losses()
-    lock = context.lock("order:42", timeout=30.0, max_hold=max_hold, on_lost=losses)
-    lock.acquire()
-    acquired = clock.now()
-    assert lock.remaining() <= max_hold
-    clock.advance(max_hold - 0.1)
-    assert lock.is_held
-    clock.advance(0.1)
-    assert not lock.is_held
-    assert lock.lost is LossReason.HOLD_LIMIT
-    assert [event.reason for event in losses.all_told()] == [LossReason.HOLD_LIMIT]
-    assert losses.events[0].at <= losses.events[0].deadline <= acquired + max_hold
-
-
-def test_a_lock_that_is_not_to_be_renewed_ends_by_itself(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    losses = Losses()
-    lock = context.lock("order:42", timeout=30.0, renew=False, on_lost=losses)
-    lock.acquire()
-    clock.advance(29.0)
-    assert lock.is_held
-    clock.advance(1.0)
-    assert not lock.is_held
-    assert lock.renewals == 0
-    assert lock.lost is not None
-    assert [event.reason for event in losses.all_told()] == [lock.lost]
-    assert context.stats().batches == 0
 
 
 # How a loss is told
@@ -167,45 +85,6 @@ def test_a_release_tells_no_loss_and_a_release_that_finds_one_tells_it(backend: 
     with pytest.raises(LockLost):
         lock.release()
     assert [event.reason for event in losses.all_told()] == [LossReason.KEY_GONE]
-
-
-def test_other_callbacks_run_after_one_fails(
-    backend: Backend, context: LockContext, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(event: LostEvent) -> None:
-        raise SystemExit("a callback must not end anything")
-
-    losses = Losses()
-    locks = [context.lock(f"order:{number}", timeout=3.0, renew_every=0.1, on_lost=fail) for number in range(3)]
-    locks.append(context.lock("order:last", timeout=3.0, renew_every=0.1, on_lost=losses))
-    for lock in locks:
-        lock.acquire()
-    backend.view.flushall()
-    eventually(lambda: context.stats().lost == 4, LONG_S)
-    assert len(losses.all_told()) == 1
-    assert "callback" in caplog.text
-    with context.lock("order:42", timeout=3.0, renew_every=0.1) as alive:
-        eventually(lambda: alive.renewals, LONG_S)
-
-
-def test_a_callback_that_sleeps_delays_no_renewal(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    entered, go_on = threading.Event(), threading.Event()
-
-    def sleep(event: LostEvent) -> None:
-        entered.set()
-        go_on.wait(LONG_S)
-
-    lock = context.lock("order:42", timeout=30.0, on_lost=sleep)
-    lock.acquire()
-    with context.lock("order:43", timeout=30.0) as other:
-        backend.view.delete("order:42")
-        clock.advance(10.0)
-        assert entered.wait(LONG_S)
-        clock.advance(100.0)
-        assert other.renewals == 11
-        go_on.set()
-    assert NOTIFIER.drain(LONG_S)
 
 
 def test_a_callback_may_acquire_the_lock_anew(backend: Backend, context: LockContext) -> None:
@@ -284,34 +163,7 @@ def test_a_server_that_has_forgotten_the_scripts_costs_no_lease(backend: Backend
     assert losses.all_told() == []
 
 
-def test_scripts_forgotten_while_renewals_are_outstanding_cost_no_lease(real: Backend) -> None:
-    context = real.context()
-    bulk = context.acquire_many([f"order:{number}" for number in range(200)], timeout=3.0, renew_every=0.1)
-    deadline = time.monotonic() + LONG_S
-    while context.stats().renewed < 600:
-        assert time.monotonic() < deadline
-        real.view.script_flush()
-    assert context.stats().lost == 0
-    context.release_many(bulk.values())
-
-
 # One thread
-
-
-def test_one_thread_keeps_the_locks_of_two_contexts(backend: Backend) -> None:
-    timer = backend.timer()
-    contexts = [backend.context(timer=timer) for _ in range(2)]
-    before = threading.active_count()
-    bulks = [
-        context.acquire_many([f"{index}:{number}" for number in range(500)], timeout=3.0, renew_every=0.1)
-        for index, context in enumerate(contexts)
-    ]
-    eventually(lambda: all(context.stats().renewed >= 500 for context in contexts), LONG_S)
-    eventually(lambda: threading.active_count() <= before + 2, LONG_S, "but the timer there is at most a notifier")
-    assert [thread.name for thread in threading.enumerate()].count(timer.name) == 1
-    for context, bulk in zip(contexts, bulks, strict=True):
-        assert context.stats().held == 500
-        context.release_many(bulk.values())
 
 
 def test_contexts_share_one_timer_unless_they_are_given_another(backend: Backend) -> None:
@@ -333,14 +185,3 @@ def test_users_tasks_run_on_the_same_timer_and_the_notifier_thread(backend: Back
         assert len(ran) == 1
         assert ran[0].startswith("wheel-lock-notifier")
         assert lock.is_held
-
-
-@pytest.mark.parametrize(("timeout", "every"), [(1.0, 0.985), (10.0, 9.895)])
-def test_a_very_long_interval_does_not_renew_all_the_time(backend: Backend, timeout: float, every: float) -> None:
-    context = backend.context()
-    lock = context.lock("order:42", timeout=timeout, renew_every=every)
-    began = time.monotonic()
-    lock.acquire()
-    time.sleep(0.5)  # in which nothing is to happen
-    renewals, lasted_s = lock.renewals, time.monotonic() - began
-    assert renewals <= lasted_s / (timeout / 3)

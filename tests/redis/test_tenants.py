@@ -38,7 +38,7 @@ FORMS = ["order:42", "{user}:1", "or{user}der"]
 
 def documented_rights(prefix: str) -> list[str]:
     """The rights that the documentation gives a user whose locks' names begin with a prefix."""
-    text = (Path(__file__).parents[2] / "docs" / "design.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "operations" / "rights.md").read_text()
     block = re.search(r"```acl\n(.*?)```", text, re.DOTALL)
     assert block is not None
     return block[1].replace("<prefix>", prefix).split()

@@ -75,39 +75,6 @@ def test_any_thread_may_look_at_a_lock(context: LockContext) -> None:
         assert seen == (True, None, lock.fence, lock.token, True, True)
 
 
-def test_threads_that_share_an_object_contend_for_the_lock(backend: Backend, context: LockContext) -> None:
-    lock = context.lock("order:42", timeout=30.0)
-    with lock:
-        token = token_of(lock)
-        assert not in_thread(lambda: lock.acquire(blocking=False))
-        assert token_of(lock) == token
-        assert lock.is_held
-
-    def take_a_turn() -> None:
-        assert lock.acquire(blocking=False)
-        lock.release()
-
-    in_thread(take_a_turn)
-    assert not backend.view.exists("order:42")
-
-
-def test_each_thread_has_its_own_turn_with_one_object(backend: Backend, context: LockContext) -> None:
-    lock = context.lock("order:42", timeout=30.0, retry_every=0.005)
-    tokens: list[bytes] = []
-
-    def take_a_turn() -> None:
-        for _ in range(3):
-            with lock:
-                assert backend.view.get("order:42") == token_of(lock)
-                tokens.append(token_of(lock))
-
-    turns = [Background(take_a_turn) for _ in range(6)]
-    for turn in turns:
-        turn.result(60.0)
-    assert len(set(tokens)) == 18
-    assert not backend.view.exists("order:42")
-
-
 @contextmanager
 def held_by_another(lock: Lock) -> Iterator[None]:
     """Another thread holds it through the same object as long as the block lasts."""
@@ -217,20 +184,6 @@ def test_a_lock_whose_thread_has_ended_is_renewed_no_more(backend: Backend, cont
     assert lock.lost is LossReason.ABANDONED
     assert not lock.is_held
     assert is_renewed_no_more(backend.view, "order:42")
-
-
-def test_a_released_lock_may_be_collected_and_its_thread_may_end_without_a_word(context: LockContext) -> None:
-    losses = Losses()
-
-    def work() -> None:
-        with context.lock("order:42", on_lost=losses):
-            pass
-
-    in_thread(work)
-    work()
-    gc.collect()
-    assert losses.all_told() == []
-    assert context.stats().lost == 0
 
 
 def test_a_lock_is_renewed_although_nobody_has_kept_the_context(backend: Backend) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.backend import BOTH, LONG_S, REFUSED_S, Backend, connected, interrupt_after, interrupted, token_of
+from tests.support.backend import BOTH, LONG_S, REFUSED_S, Backend, connected, interrupted
 from tests.support.background import Background
 from tests.support.callers import Caller, NewCaller
 from tests.support.ports import candidate_port
@@ -52,15 +52,6 @@ def test_one_try_without_blocking(
     assert tries(proxy, taken) == 4
 
 
-def test_blocking_can_be_asked_for_where_the_lock_was_made_without(backend: Backend, me: Caller, taken: str) -> None:
-    waiter = me.locks.lock(taken, blocking=False, retry_every=0.01)
-    waiting = waiter.acquire.begin(blocking=True)
-    assert not waiting.done()
-    backend.view.delete(taken)
-    assert waiting.result(LONG_S)
-    waiter.release()
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -89,13 +80,6 @@ def test_a_waiter_gets_the_lock_after_its_release(me: Caller, context: LockConte
     waiter.release()
 
 
-@BOTH
-def test_a_waiter_gets_the_lock_after_its_expiry(backend: Backend, context: LockContext) -> None:
-    backend.view.set("order:42", "crashed", px=300)
-    with context.lock("order:42", retry_every=0.01) as lock:
-        assert backend.view.get("order:42") == token_of(lock)
-
-
 def test_waiting_ends_when_its_time_is_up_and_not_before(backend: Backend, me: Caller, taken: str) -> None:
     for lock, how in [
         (me.locks.lock(taken, blocking_timeout=REFUSED_S), {}),
@@ -105,18 +89,6 @@ def test_waiting_ends_when_its_time_is_up_and_not_before(backend: Backend, me: C
         assert not lock.acquire(**how)
         assert REFUSED_S <= time.monotonic() - began < LONG_S
     assert backend.view.get(taken) == b"somebody"
-
-
-def test_the_last_try_comes_when_the_time_is_up(backend: Backend, context: LockContext, taken: str) -> None:
-    backend.view.pexpire(taken, 300)
-    # A pause of a minute between tries is cut short by the end of the waiting.
-    assert context.lock(taken, blocking_timeout=1.0, retry_every=60.0).acquire()
-
-
-def test_tries_are_as_far_apart_as_was_asked_for(proxy: TcpProxy, through_proxy: LockContext, taken: str) -> None:
-    lock = through_proxy.lock(taken, blocking_timeout=1.0, retry_every=0.4)
-    assert not lock.acquire()
-    assert 2 <= tries(proxy, taken) <= 4  # at 0, 0.4, 0.8 and 1.0; never more often
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
@@ -152,46 +124,6 @@ def test_ctrl_c_ends_the_waiting_and_no_more(backend: Backend, context: LockCont
     assert lock.acquire()
 
 
-@pytest.mark.parametrize("executed", [True, False], ids=["reply under way", "command under way"])
-def test_ctrl_c_while_a_command_is_under_way(
-    backend: Backend, proxy: TcpProxy, through_proxy: LockContext, executed: bool
-) -> None:
-    lock = through_proxy.lock("order:42", timeout=30.0)
-    late = proxy.to_client if executed else proxy.to_server
-    late.delay_s = math.inf
-    with interrupted(lambda: backend.view.exists("order:42") if executed else tries(proxy, "order:42")):
-        lock.acquire()
-    late.delay_s = 0.0
-    with through_proxy.lock("order:43"):  # the same road: whatever was under way has arrived before this
-        eventually(lambda: not backend.view.exists("order:42"), LONG_S, "the grant is taken back")
-    assert not lock.is_held
-    with pytest.raises(LockNotHeld):
-        lock.release()
-    assert through_proxy.stats().held == 0
-
-
-def test_ctrl_c_before_there_is_a_connection_leaves_no_grant(real: Backend, proxy: TcpProxy) -> None:
-    context = real.context_through(proxy)
-    proxy.to_client.delay_s = math.inf
-    lock = context.lock("order:42", timeout=30.0)
-    with interrupted(lambda: proxy.accepted):
-        lock.acquire()
-    proxy.heal()
-    with context.lock("order:43"):
-        assert not real.view.exists("order:42")
-    assert tries(proxy, "order:42") == 0
-
-
-def test_ctrl_c_in_a_bulk_acquire_leaves_nothing(backend: Backend, proxy: TcpProxy, through_proxy: LockContext) -> None:
-    names = [f"shard:{number}" for number in range(1500)]  # three calls
-    proxy.to_client.delay_s = math.inf
-    with interrupted(lambda: backend.view.exists(names[-1])):
-        through_proxy.acquire_many(names)
-    proxy.to_client.delay_s = 0.0
-    eventually(lambda: not backend.view.keys("shard:*"), LONG_S, "all grants are taken back")
-    assert through_proxy.stats().held == 0
-
-
 def test_an_interrupted_release_and_a_dropped_lock_harm_no_other_lock(backend: Backend, context: LockContext) -> None:
     other = context.lock("other", timeout=30.0)
     other.acquire()
@@ -217,21 +149,6 @@ def test_an_interrupted_release_and_a_dropped_lock_harm_no_other_lock(backend: B
     other.release()
 
 
-def test_ctrl_c_at_the_first_use_leaves_one_thread_or_none(real: Backend) -> None:
-    for microseconds in range(10, 310, 5):
-        timer = real.timer()
-        lock = real.context(timer=timer).lock("order:42", timeout=30.0, thread_local=False)
-        try:
-            interrupt_after(microseconds * 1e-6, lock.acquire)
-        except RuntimeError:
-            pass  # so ends threading.Condition, when it is interrupted while the thread that it waits for begins
-        if not lock.is_held:
-            assert Background(lock.acquire).result(), f"interrupted after {microseconds} us"
-        lock.release()
-        alive = [thread for thread in threading.enumerate() if thread.name == timer.name and thread.is_alive()]
-        assert len(alive) == 1, f"interrupted after {microseconds} us"
-
-
 # Servers that do not answer
 
 
@@ -244,16 +161,6 @@ def test_a_server_that_is_down_is_reported_in_bounded_time() -> None:
         assert 0.2 <= time.monotonic() - began < LONG_S
         assert caught.value.lock_name == "order:42"
         assert isinstance(caught.value, redis.ConnectionError)
-
-
-def test_a_server_that_comes_up_in_time_is_used(fresh_redis: RedisServer) -> None:
-    port = fresh_redis.port
-    fresh_redis.kill()
-    with LockContext(redis.Redis(host="127.0.0.1", port=port), response_timeout=30.0) as context:
-        acquiring = Background(context.lock("order:42", blocking_timeout=30.0, thread_local=False).acquire)
-        time.sleep(0.1)
-        fresh_redis.start()
-        assert acquiring.result(30.0)
 
 
 def test_a_silent_server_is_reported_in_bounded_time_and_releases(fresh_redis: RedisServer, fresh: Backend) -> None:
@@ -282,20 +189,6 @@ def test_an_unanswered_release_is_reported_and_the_lock_is_not_held(fresh_redis:
     eventually(lambda: not fresh.view.exists("order:42"), LONG_S, "released or expired")
     with pytest.raises(LockNotHeld):
         lock.release()
-
-
-def test_a_lost_reply_to_an_acquire_is_recognised(
-    backend: Backend, proxy: TcpProxy, through_proxy: LockContext
-) -> None:
-    proxy.to_client.delay_s = math.inf
-    lock = through_proxy.lock("order:42", timeout=30.0, thread_local=False)
-    acquiring = Background(lambda: lock.acquire(blocking=False))
-    eventually(lambda: backend.view.exists("order:42"), LONG_S)
-    proxy.cut()
-    proxy.heal()
-    assert acquiring.result()
-    assert backend.view.get("order:42") == token_of(lock)
-    lock.release()
 
 
 def test_a_lost_reply_to_a_release_is_a_success(backend: Backend, proxy: TcpProxy, through_proxy: LockContext) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import pytest
 import redis
 
 from tests.support.backend import Backend, Losses
-from tests.support.event_loops import Run
 from tests.support.logged import Log
-from tests.support.redis_server import require_redis_7, require_tracking
+from tests.support.redis_server import require_tracking
 from tests.support.waiting import eventually
-from wheel_lock import Lock, LockContext, LockLost, LossReason
+from wheel_lock import Lock, LockContext, LossReason
 from wheel_lock.net.pubsub import InvalidationFeed
 from wheel_lock.testing import fake_context
 
@@ -96,18 +93,6 @@ def test_a_change_of_the_key_is_noticed_without_a_renewal(backend: Backend, cont
     assert not lock.is_held
 
 
-@pytest.mark.parametrize("kind", ["lock", "reentrant_lock", "fair_lock"])
-@pytest.mark.parametrize("way", ["add", "replace", "reacquire"])
-def test_an_extended_lock_is_watched(backend: Backend, context: LockContext, kind: str, way: str) -> None:
-    lock, losses = held(context, kind)
-    if way == "reacquire":
-        lock.reacquire()
-    else:
-        lock.extend(30.0, replace_ttl=way == "replace")
-    backend.view.delete(NAME)
-    assert reason(losses) is LossReason.KEY_GONE
-
-
 @pytest.mark.parametrize(
     ("kind", "terms"),
     [
@@ -125,16 +110,6 @@ def test_every_kind_with_one_holder_is_watched(
     assert reason(losses) is LossReason.KEY_GONE
 
 
-def test_a_lock_that_is_not_renewed_is_watched(fresh: Backend) -> None:
-    context, losses = fresh.context(watch=True), Losses()
-    lock = context.lock(NAME, timeout=UNHURRIED_S, renew=False, on_lost=losses)
-    assert lock.acquire()
-    eventually(lambda: fresh.view.info("stats")["tracking_total_keys"] == 1)
-    fresh.view.delete(NAME)
-    assert reason(losses) is LossReason.KEY_GONE
-    assert lock.renewals == 0
-
-
 def test_kinds_with_several_holders_work_unwatched(backend: Backend, context: LockContext, invalidated: Any) -> None:
     terms: dict[str, Any] = {"timeout": 5.0, "renew_every": 0.1}
     locks = [context.rw_lock("rw", **terms).read(), context.semaphore("permits", 2, **terms)]
@@ -144,19 +119,6 @@ def test_kinds_with_several_holders_work_unwatched(backend: Backend, context: Lo
         backend.view.delete("rw", "permits")
         eventually(lambda: lock.lost)  # noqa: B023
     assert invalidated == []
-
-
-def test_a_task_is_cancelled_when_its_lock_is_deleted(backend: Backend, context: LockContext, run: Run) -> None:
-    async def work() -> None:
-        async with context.asyncio.lock(NAME, timeout=UNHURRIED_S, cancel_on_lost=True) as lock:
-            while not lock.renewals:
-                await asyncio.sleep(0.01)
-            backend.view.delete(NAME)
-            await asyncio.sleep(60.0)
-
-    with pytest.raises(LockLost) as lost:
-        run(work())
-    assert lost.value.reason is LossReason.KEY_GONE
 
 
 def test_own_changes_are_not_reported(backend: Backend, context: LockContext, invalidated: list[Any]) -> None:
@@ -181,44 +143,6 @@ def test_a_lock_that_is_handed_over_is_no_loss(context: LockContext, other: Lock
     adopted.release()
     assert losses.all_told() == more.all_told() == []
     assert context.stats().lost == 0
-
-
-def test_what_another_client_does_to_a_key_in_vain_is_no_loss(
-    backend: Backend, context: LockContext, invalidated: list[Any]
-) -> None:
-    lock, losses = held(context)
-    for number in range(1, 4):
-        backend.view.pexpire(NAME, 100_000 + number)
-        eventually(lambda: len(invalidated) == number)  # noqa: B023
-        eventually(lambda: lock.renewals > number)  # noqa: B023
-    assert lock.is_held
-    assert backend.view.pttl(NAME) > 100_100  # the checks are renewals
-    backend.view.delete(NAME)
-    assert reason(losses) is LossReason.KEY_GONE
-
-
-def test_some_of_many_are_deleted(backend: Backend, context: LockContext) -> None:
-    losses = Losses()
-    names = [f"lock:{number}" for number in range(600)]
-    locks = context.acquire_many(names, timeout=UNHURRIED_S, on_lost=losses)
-    registered(locks.values())
-    backend.view.delete(*names[:200])
-    eventually(lambda: len(losses.all_told()) == 200)
-    assert {event.name for event in losses.all_told()} == set(names[:200])
-    assert context.stats().held == 400
-    backend.view.flushall()
-    eventually(lambda: len(losses.all_told()) == 600)
-
-
-def test_a_flush_of_another_database_is_no_loss(backend: Backend, context: LockContext, invalidated: list[Any]) -> None:
-    lock, losses = held(context)
-    with backend.client(db=1) as elsewhere:
-        elsewhere.flushdb()
-    eventually(lambda: None in invalidated)
-    eventually(lambda: lock.renewals >= 2)
-    assert lock.is_held
-    backend.view.delete(NAME)
-    assert reason(losses) is LossReason.KEY_GONE
 
 
 @pytest.mark.parametrize("of", ["pubsub", "normal"])
@@ -248,22 +172,6 @@ def test_a_table_that_is_too_small_costs_no_lock_and_no_storm(fresh: Backend) ->
     assert all(lock is not None and lock.is_held for lock in (later, *locks.values()))
 
 
-@pytest.mark.parametrize("right", ["-client|tracking", "-client|id", "-client|caching", "resetchannels"])
-def test_a_missing_right_costs_the_feature_and_is_logged_once(backend: Backend, log: Log, right: str) -> None:
-    require_redis_7()  # which lets single subcommands be taken away
-    backend.view.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", "+@all", right)
-    context = backend.context_of(backend.client(username="app", password="secret"), watch=True)
-    lock = context.lock(NAME, timeout=5.0, renew_every=0.1)
-    assert lock.acquire()
-    eventually(lambda: log.said(REFUSAL))
-    renewals = lock.renewals
-    eventually(lambda: lock.renewals >= renewals + 2)
-    assert not context.stats().watching
-    backend.view.delete(NAME)
-    eventually(lambda: lock.lost is LossReason.KEY_GONE)
-    assert len(log.said(REFUSAL)) == 1
-
-
 def test_the_embedded_server_refuses_and_its_locks_work(log: Log) -> None:
     with fake_context(watch=True) as context, context.lock(NAME, timeout=5.0, renew_every=0.1) as lock:
         eventually(lambda: log.said(REFUSAL))
@@ -271,30 +179,3 @@ def test_the_embedded_server_refuses_and_its_locks_work(log: Log) -> None:
         eventually(lambda: lock.renewals >= renewals + 2)
         assert not context.stats().watching
         assert len(log.said(REFUSAL)) == 1
-
-
-def test_a_server_that_comes_back_is_asked_again(fresh_redis: Any) -> None:
-    with LockContext(fresh_redis.client(), watch=True) as context:
-        _, losses = held(context)
-        fresh_redis.restart()
-        assert reason(losses) is LossReason.KEY_GONE
-        _, more = held(context)
-        eventually(lambda: context.stats().watching)
-        with fresh_redis.client() as view:
-            view.delete(NAME)
-        assert reason(more) is LossReason.KEY_GONE
-
-
-@pytest.mark.parametrize("value", ["yes", 1, None, 0.5])
-def test_a_value_that_is_no_bool_is_refused(value: Any) -> None:
-    for make in (LockContext, partial(LockContext.from_url, "redis://localhost:1")):
-        with pytest.raises(TypeError, match="watch must be True or False"):
-            make(*([redis.Redis(port=1)] if make is LockContext else []), watch=value)
-
-
-def test_nothing_is_watched_by_default(backend: Backend, other: LockContext) -> None:
-    with other.lock(NAME, timeout=5.0, renew_every=0.1) as lock:
-        eventually(lambda: lock.renewals >= 2)
-        assert not other.stats().watching
-        kinds = {client["sub"] for client in backend.view.client_list()}
-        assert kinds == {"0"}

@@ -79,20 +79,3 @@ def test_a_lock_goes_on_to_the_next_event_loop_if_it_is_not_bound_to_one(real: B
     asyncio.run(lock.release())
     assert not real.view.exists(NAME)
     LockContext.shared(client).close()
-
-
-async def test_many_tasks_count_without_a_slip(real: Backend) -> None:
-    async with client_of(real) as client:
-        lock, count = ours(client, timeout=30), 0
-
-        async def add() -> None:
-            nonlocal count
-            for _ in range(10):
-                async with ours(client, timeout=30):
-                    seen = count
-                    await asyncio.sleep(0)
-                    count = seen + 1
-
-        await asyncio.gather(*(add() for _ in range(50)))
-        assert count == 500
-        assert not await lock.locked()

@@ -8,7 +8,6 @@ import threading
 import weakref
 from typing import Any
 
-import fakeredis
 import pytest
 import redis
 import redis.asyncio
@@ -53,39 +52,10 @@ def works(client: redis.asyncio.Redis, view: redis.Redis) -> None:
 # Asyncio clients
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"decode_responses": True},
-        {"protocol": 2},
-        {"protocol": 3},
-        {"encoding": "latin-1"},
-        {"health_check_interval": 1},
-        {"socket_timeout": 0.5, "socket_connect_timeout": 0.5, "socket_keepalive": False},
-        {"client_name": "billing", "max_connections": 2, "single_connection_client": True},
-    ],
-    ids=str,
-)
-def test_tcp(real: Backend, options: dict[str, Any]) -> None:
-    works(redis.asyncio.Redis(host="127.0.0.1", port=real.port, **options), real.view)
-
-
 @pytest.mark.parametrize("transport", ["tls_redis", "unix_redis"])
 def test_a_url(request: pytest.FixtureRequest, transport: str) -> None:
     server: RedisServer = request.getfixturevalue(transport)
     works(redis.asyncio.Redis.from_url(server.url), server.client())
-
-
-def test_a_url_with_a_database(real: Backend) -> None:
-    client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(f"redis://127.0.0.1:{real.port}/3?protocol=3")
-    works(client, real.client(db=3))
-    real.client(db=3).flushdb()
-
-
-def test_a_blocking_pool(real: Backend) -> None:
-    pool = redis.asyncio.BlockingConnectionPool(host="127.0.0.1", port=real.port, max_connections=1, timeout=5)
-    works(redis.asyncio.Redis(connection_pool=pool), real.view)
 
 
 class Both(CredentialProvider):
@@ -186,13 +156,6 @@ def test_each_class_is_for_its_own_kind_of_client() -> None:
         assert script is None or isinstance(script, AsyncScript) is (own is AsyncLock)
 
 
-def test_fakeredis_clients_are_refused_with_the_way_out() -> None:
-    with pytest.raises(TypeError, match=r"wheel_lock\.testing"):
-        fakeredis.FakeRedis().lock(NAME, lock_class=Lock)
-    with pytest.raises(TypeError, match=r"wheel_lock\.testing"):
-        fakeredis.FakeAsyncRedis().lock(NAME, lock_class=AsyncLock)
-
-
 def test_clients_of_a_master_that_sentinels_watch_are_served() -> None:
     with (
         RedisServer() as master,
@@ -241,24 +204,6 @@ def test_clients_of_a_cluster_are_served() -> None:
 
 
 # Clients of valkey-py
-
-
-def test_a_client_of_valkey_py_is_served_and_excludes_its_own_lock(real: Backend) -> None:
-    client: Any = valkey.Valkey(port=real.port)
-    lock: Any = client.lock(NAME, timeout=3.0, lock_class=Lock)
-    with lock:
-        assert client.get(NAME) == lock.local.token
-        assert not client.lock(NAME, timeout=3.0).acquire(blocking=False)
-        eventually(lambda: LockContext.shared(client).stats().renewed >= 1, LONG_S)
-    theirs = client.lock(NAME, timeout=3.0)
-    assert theirs.acquire()
-    assert not lock.acquire(blocking=False)
-    lock.local.token = theirs.local.token  # unknown to the engine: valkey-py's own scripts are called
-    lock.extend(1.0)
-    lock.release()
-    assert not client.exists(NAME)
-    LockContext.shared(client).close()
-    client.close()
 
 
 async def test_an_asyncio_client_of_valkey_py_is_served(real: Backend) -> None:

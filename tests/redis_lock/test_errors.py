@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,7 @@ from redis.exceptions import LockError, LockNotOwnedError
 
 import wheel_lock
 from tests.redis_lock.party import NAME, Party, ours
-from tests.support.backend import LONG_S, REFUSED_S, Backend, connected, interrupt_after
-from tests.support.background import Background
+from tests.support.backend import LONG_S, REFUSED_S, Backend, connected
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LossReason, context
@@ -56,14 +53,6 @@ def test_a_block_may_end_quietly(party: Party, real: Backend, caplog: pytest.Log
     assert said == ["Lock was unlocked or no longer owned when exiting context manager."] * 2
 
 
-def test_a_loss_is_logged_when_it_happens(client: redis.Redis, real: Backend, caplog: pytest.LogCaptureFixture) -> None:
-    lock = ours(client, timeout=1.5)
-    lock.acquire()
-    real.view.delete(NAME)
-    eventually(lambda: [one for one in caplog.records if one.levelno == logging.WARNING], LONG_S)
-    assert f"lost 1 lock: '{NAME}': key gone" in caplog.text
-
-
 def test_one_without_a_timeout_is_missed_when_it_is_released(client: redis.Redis, real: Backend) -> None:
     lock = ours(client)
     lock.acquire()
@@ -85,30 +74,6 @@ def test_adding_nothing_asks_whether_it_is_owned(client: redis.Redis, real: Back
 
 
 # Failures are no refusals
-
-
-def acquired(lock: redis.lock.Lock) -> bool:
-    try:
-        return bool(lock.acquire())
-    except redis.ConnectionError:
-        return False
-
-
-def test_a_server_that_is_away_is_a_connection_error(fresh: Backend, fresh_redis: RedisServer) -> None:
-    client = fresh.client()
-    setattr(client.connection_pool, context._SHARED, fresh.context_of(client, response_timeout=REFUSED_S))
-    lock, other = ours(client, timeout=30, raise_on_release_error=False), ours(client, timeout=30, name="other")
-    fresh_redis.stop()
-    with pytest.raises(redis.ConnectionError) as caught:
-        lock.acquire()
-    assert not isinstance(caught.value, LockError)
-    fresh_redis.start()
-    eventually(lambda: acquired(other), LONG_S, "it is connected to again, after a pause")
-    with pytest.raises(redis.ConnectionError) as caught, lock:
-        fresh_redis.stop()
-    assert not isinstance(caught.value, LockError)
-    with pytest.raises(redis.ConnectionError):
-        other.extend(10)
 
 
 def test_a_server_that_does_not_answer_is_a_timeout(fresh: Backend, fresh_redis: RedisServer) -> None:
@@ -135,15 +100,6 @@ def test_a_refusal_by_the_server_is_the_error_that_redis_py_has_for_it(fresh: Ba
     fresh.view.config_set("maxmemory", 1)
     with pytest.raises(redis.exceptions.OutOfMemoryError):
         ours(allowed, timeout=30, name="app:1").acquire()
-
-
-def test_an_interrupted_wait_leaves_nothing_behind(client: redis.Redis, real: Backend) -> None:
-    real.view.set(NAME, "somebody")
-    assert interrupt_after(0.1, ours(client, timeout=30, sleep=0.05).acquire)
-    real.view.delete(NAME)
-    time.sleep(0.2)
-    assert not real.view.exists(NAME)
-    assert LockContext.shared(client).stats().waiting == 0
 
 
 # The context
@@ -216,18 +172,3 @@ def test_what_nobody_has_released_outlives_its_process_as_in_redis_py(real: Back
     run(ENDS, real.port)
     assert real.view.pttl("long") == -1
     assert 0 < real.view.pttl("lasting") <= 30_000
-
-
-def test_releases_by_several_threads_at_once_are_one(client: redis.Redis) -> None:
-    lock = ours(client, timeout=30, thread_local=False)
-    for _ in range(20):
-        lock.acquire()
-        done = [Background(lock.release) for _ in range(4)]
-        outcomes = []
-        for one in done:
-            try:
-                one.result()
-                outcomes.append("released")
-            except LockError:
-                outcomes.append("refused")
-        assert outcomes.count("released") == 1

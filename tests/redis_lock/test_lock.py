@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import os
 import subprocess
@@ -22,7 +21,6 @@ from redis.exceptions import LockError, LockNotOwnedError
 
 from tests.redis_lock.party import NAME, SLEEP_S, Party, ours, plain
 from tests.support.backend import BOTH, LONG_S, Backend, refused
-from tests.support.background import Background, in_thread
 from tests.support.ids import case_id
 from tests.support.waiting import eventually
 from wheel_lock import LockAlreadyHeld, LockContext
@@ -116,24 +114,6 @@ def test_a_very_short_timeout_runs_out_as_in_redis_py(client: redis.Redis, view:
         lock.release()
 
 
-def test_an_object_that_is_dropped_is_renewed_no_more(client: redis.Redis, view: redis.Redis) -> None:
-    lock = ours(client, timeout=1.5)
-    lock.acquire()
-    with pytest.warns(ResourceWarning, match="was abandoned") as warned:
-        del lock
-        gc.collect()
-        eventually(lambda: len(warned), LONG_S, "the object is abandoned")
-    assert LockContext.shared(client).stats().held == 0
-    assert view.exists(NAME)  # redis-py would not release it either
-    eventually(lambda: not view.exists(NAME), LONG_S)
-
-
-def test_it_is_renewed_no_more_when_its_thread_has_ended(client: redis.Redis, view: redis.Redis) -> None:
-    lock = ours(client, timeout=0.5)
-    assert in_thread(lock.acquire)
-    eventually(lambda: not view.exists(NAME), LONG_S)
-
-
 def test_one_that_belongs_to_all_threads_outlives_the_one_that_acquired_it(party: Party) -> None:
     lock, first = party.ours(timeout=1.5, thread_local=False), party.another()
     assert first.sees(lock).acquire()
@@ -177,19 +157,6 @@ def test_a_deleted_key_is_noticed_after_sleep(party: Party, view: redis.Redis, t
     assert hand_over_s(second, lambda: view.delete(NAME)) < SLEEP_S + 3.0
 
 
-def test_it_and_redis_pys_exclude_each_other(party: Party, view: redis.Redis) -> None:
-    mine, theirs = party.ours(timeout=30), plain(view, timeout=30)
-    with mine:
-        assert theirs.locked()
-        assert not theirs.owned()
-        assert not theirs.acquire(blocking=False)
-    with theirs:
-        assert not mine.acquire(blocking=False)
-        assert refused(party.ours(timeout=30, sleep=0.01).acquire)
-        with pytest.raises(LockError, match="Unable to acquire lock within the time specified"):
-            party.ours(timeout=30, blocking=False).__enter__()
-
-
 def test_a_wait_that_could_not_hold_one_sleep_is_not_begun(party: Party, view: redis.Redis) -> None:
     view.set(NAME, "somebody")
     began = time.monotonic()
@@ -224,18 +191,6 @@ def test_who_would_wait_for_himself_is_told(party: Party, timeout: float | None,
         assert lock.owned()
 
 
-def test_who_holds_it_no_more_may_wait(client: redis.Redis, view: redis.Redis) -> None:
-    lock = ours(client, timeout=30, sleep=0.05)
-    lock.acquire()
-    view.set(NAME, "somebody", px=200)
-    assert lock.acquire()
-    lock.release()
-    lock.acquire()
-    view.delete(NAME)
-    assert lock.acquire()
-    lock.release()
-
-
 def test_who_belongs_to_all_threads_may_wait_for_another_to_release_it(party: Party) -> None:
     lock = party.ours(timeout=30, thread_local=False)
     lock.acquire()
@@ -243,12 +198,6 @@ def test_who_belongs_to_all_threads_may_wait_for_another_to_release_it(party: Pa
     party.another().sees(lock).release()
     assert waiting.result(LONG_S)
     lock.release()
-
-
-def test_a_short_one_may_wait_for_its_own_end(client: redis.Redis) -> None:
-    lock = ours(client, timeout=0.1, sleep=0.02)
-    assert lock.acquire()
-    assert lock.acquire()
 
 
 # Names
@@ -264,22 +213,6 @@ def test_its_key_is_redis_pys(real: Backend, name: Any, encoding: str) -> None:
     with plain(client, name=name, timeout=30):
         assert not ours(client, name=name, timeout=30).acquire(blocking=False)
     LockContext.shared(client).close()
-
-
-def test_many_threads_count_without_a_slip(client: redis.Redis, view: redis.Redis) -> None:
-    lock, count = ours(client, timeout=30), [0]
-
-    def add() -> None:
-        for _ in range(25):
-            with lock:
-                seen = count[0]
-                time.sleep(0.0002)
-                count[0] = seen + 1
-
-    for one in [Background(add) for _ in range(8)]:
-        one.result(60.0)
-    assert count == [200]
-    assert not view.exists(NAME)
 
 
 def test_it_can_be_imported_where_redis_pys_methods_have_been_wrapped(real: Backend) -> None:

@@ -94,14 +94,6 @@ def test_an_object_keeps_nothing_of_what_it_has_lost(client: redis.Redis, real: 
     assert len(lock._kept) == 1
 
 
-def test_another_thread_with_the_token_acts_on_the_same_object(client: redis.Redis, real: Backend) -> None:
-    lock = ours(client, timeout=30)
-    lock.acquire()
-    token = lock.local.token
-    in_thread(lambda: with_token(lock, token).release())
-    assert not real.view.exists(NAME)
-
-
 @pytest.mark.parametrize("text", [False, True])
 def test_the_token_of_another_process_goes_to_the_server(party: Party, real: Backend, text: bool) -> None:
     theirs = real.view.lock(NAME, timeout=30)
@@ -118,23 +110,6 @@ def test_the_token_of_another_process_goes_to_the_server(party: Party, real: Bac
         mine.with_token(token)
         with pytest.raises(LockNotOwnedError):
             method()
-
-
-def test_redis_py_with_the_token_releases_ours(client: redis.Redis, real: Backend) -> None:
-    lock = ours(client, timeout=30)
-    lock.acquire()
-    with_token(real.view.lock(NAME, timeout=30), lock.local.token).release()
-    with pytest.raises(LockNotOwnedError):
-        lock.release()
-
-
-def test_a_token_that_is_released_already_is_nobodys(client: redis.Redis) -> None:
-    lock = ours(client, timeout=30)
-    lock.acquire()
-    token = lock.local.token
-    lock.release()
-    with pytest.raises(LockNotOwnedError):
-        with_token(lock, token).release()
 
 
 def test_what_nobody_renews_any_more_can_still_be_released(client: redis.Redis, real: Backend) -> None:
@@ -207,23 +182,6 @@ def test_a_lost_reply_costs_no_namesake_his_lock(client: redis.Redis, real: Back
     eventually(
         lambda: not LockContext.shared(far)._engine.busy, LONG_S
     )  # its second connection, which nobody needs now
-
-
-def test_a_release_that_waits_for_a_connection_costs_no_namesake_his_lock(client: redis.Redis, real: Backend) -> None:
-    proxy = real.proxy()
-    far = redis.Redis(host="127.0.0.1", port=proxy.port)
-    setattr(far.connection_pool, context._SHARED, real.context_of(far, response_timeout=60.0))
-    first, second = ours(far, timeout=0.5, thread_local=False), ours(client, timeout=30)
-    assert first.acquire(token="host-1")
-    proxy.refuse()
-    proxy.cut()
-    releasing = Background(first.release)
-    assert second.acquire(token="host-1")  # when the first lock has expired
-    proxy.heal()
-    with pytest.raises(LockNotOwnedError):
-        releasing.result()
-    assert second.owned()
-    second.release()
 
 
 # Scripts that somebody has put in the place of redis-py's

@@ -10,7 +10,6 @@ import socket
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 from tests.support.background import PATIENCE_S, Background
 from tests.support.timers import Gate, Member, NewTimer, ask, fall_asleep, messages, timer_thread
 from tests.support.waiting import eventually
-from wheel_lock.runtime.poller import EventWaker, SocketWaker, new_waker
+from wheel_lock.runtime.poller import EventWaker, SocketWaker
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock, settle
 
@@ -114,16 +113,6 @@ def test_the_thread_does_not_sleep_before_the_last_portion(timer: HashedWheelTim
     eventually(lambda: len(seen) == 50, PATIENCE_S)
 
 
-def test_the_thread_is_started_by_the_first_message(timer: HashedWheelTimer) -> None:
-    assert not timer.running
-    assert timer.cpu_s() == 0.0
-    assert timer.name not in [thread.name for thread in threading.enumerate()]
-    ask(timer)
-    assert timer.running
-    assert timer_thread(timer).is_alive()
-    assert timer.cpu_s() > 0.0
-
-
 def test_the_thread_knows_itself_from_its_first_turn(timer: HashedWheelTimer, monkeypatch: pytest.MonkeyPatch) -> None:
     # The new thread may run for a while before the one that has started it does again.
     knows: list[bool] = []
@@ -186,17 +175,6 @@ def test_an_alarm_rings_at_the_tick_that_contains_its_time(by_hand: HashedWheelT
     assert by_hand.next_due_at() is None
 
 
-def test_an_alarm_in_the_past_rings_at_the_next_tick(by_hand: HashedWheelTimer, clock: ManualClock) -> None:
-    rung: list[float] = []
-    by_hand.turn()
-    by_hand.call_at(clock.now() - 5.0, rung.append)
-    by_hand.turn()
-    assert rung == []
-    clock.jump(0.01)
-    by_hand.turn()
-    assert rung == [clock.now()]
-
-
 def test_an_alarm_that_fails_is_logged_and_the_others_ring(
     by_hand: HashedWheelTimer, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -241,26 +219,6 @@ def test_with_nothing_to_do_nobody_is_woken_up(new_timer: NewTimer) -> None:
     turns = fall_asleep(timer)
     threading.Event().wait(0.3)  # thirty ticks
     assert timer.turns == turns
-
-
-def test_with_little_to_do_ticks_are_slept_over(new_timer: NewTimer) -> None:
-    timer = new_timer()
-    rung = threading.Event()
-    timer.post(lambda: timer.call_at(timer.clock.now() + 0.5, lambda now: rung.set()))
-    settle(timer)
-    turns = timer.turns
-    assert rung.wait(PATIENCE_S)
-    assert timer.turns - turns <= 5  # of fifty ticks
-
-
-def test_a_manual_clock_that_stands_still_wakes_nobody_up(timer: HashedWheelTimer, clock: ManualClock) -> None:
-    timer.new_timeout(lambda timeout: None, 0.01)
-    settle(timer)
-    turns = fall_asleep(timer)
-    threading.Event().wait(0.1)
-    assert timer.turns == turns
-    clock.advance(0.01)
-    assert timer.turns > turns
 
 
 # I/O
@@ -317,14 +275,6 @@ def test_a_socket_that_is_ready_is_told_of(by_hand: HashedWheelTimer, new_pair: 
     pair.there.send(b"x")
     by_hand.turn()
     assert len(pair.events) == 2
-
-
-def test_a_socket_that_is_ready_ends_the_sleep(timer: HashedWheelTimer, new_pair: NewPair) -> None:
-    pair = new_pair()
-    timer.post(lambda: timer.watch(pair.here, selectors.EVENT_READ, pair.ready))
-    settle(timer)
-    pair.there.send(b"x")
-    eventually(lambda: pair.events == [selectors.EVENT_READ])
 
 
 def test_a_handler_that_fails_is_logged_and_the_others_are_told(
@@ -481,16 +431,6 @@ def test_it_is_busy_while_a_member_is_or_a_message_waits(by_hand: HashedWheelTim
     assert not by_hand.busy
 
 
-def test_members_are_held_weakly(by_hand: HashedWheelTimer) -> None:
-    member = Member()
-    gone = weakref.ref(member)
-    by_hand.attach(member)
-    del member
-    gc.collect()
-    assert gone() is None
-    assert not by_hand.busy
-
-
 @pytest.mark.parametrize("before", [0, 100], ids=["", "behind a flood of messages"])
 def test_members_are_told_of_the_stop_before_it(timer: HashedWheelTimer, before: int) -> None:
     stopped: list[bool] = []
@@ -577,10 +517,4 @@ def test_a_waker_ends_the_sleep_of_a_selector(kind: type[EventWaker | SocketWake
             waker.wake()
         assert len(selector.select(0)) == 1
     waker.close()
-    waker.close()
-
-
-def test_the_best_waker_is_taken() -> None:
-    waker = new_waker()
-    assert isinstance(waker, EventWaker) == hasattr(os, "eventfd")
     waker.close()

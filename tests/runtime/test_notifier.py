@@ -54,24 +54,6 @@ class Fails:
         return "the callback of the accountants"
 
 
-def test_calls_run_in_order_with_their_arguments() -> None:
-    seen: list[tuple[int, int]] = []
-    for number in range(1000):
-        NOTIFIER.post(lambda one, other: seen.append((one, other)), number, -number)
-    drain()
-    assert seen == [(number, -number) for number in range(1000)]
-
-
-def test_calls_run_on_one_daemon_thread_of_its_own() -> None:
-    threads: list[threading.Thread] = []
-    NOTIFIER.post(lambda: threads.append(threading.current_thread()))
-    NOTIFIER.post(lambda: threads.append(threading.current_thread()))
-    drain()
-    assert threads[0] is threads[1] is not threading.current_thread()
-    assert threads[0].daemon
-    assert threads[0].name.startswith("wheel-lock-notifier-")
-
-
 def test_there_is_no_thread_before_there_is_something_to_tell() -> None:
     before = threading.active_count()
     notifier = Notifier()
@@ -124,15 +106,6 @@ def test_calls_of_each_thread_keep_their_order_among_those_of_others(new_linger:
         assert [number for caller, number in seen if caller == who] == list(range(500))
 
 
-def test_no_notifier_waits_for_another() -> None:
-    seen: list[int] = []
-    with Gate():
-        other = Notifier()
-        other.post(seen.append, 1)
-        assert other.drain(PATIENCE_S)
-        assert seen == [1]
-
-
 def test_draining_that_of_the_process_waits_for_all_others() -> None:
     other, opened, reached = Notifier(), threading.Event(), threading.Event()
 
@@ -159,16 +132,6 @@ def test_a_thread_that_is_killed_is_replaced() -> None:
     for _ in range(20):  # where it strikes is a matter of chance
         notifier.post(kill)
     eventually(lambda: len(seen) == 20)
-
-
-def test_a_post_returns_while_a_call_is_still_running() -> None:
-    seen: list[int] = []
-    with Gate():
-        NOTIFIER.post(seen.append, 1)
-        assert seen == []
-        assert not NOTIFIER.drain(0.01)
-    drain()
-    assert seen == [1]
 
 
 @pytest.mark.parametrize(
@@ -346,19 +309,6 @@ def test_a_task_that_fails_is_logged_and_those_posted_with_it_run(caplog: pytest
     (message,) = messages(caplog, logging.ERROR)
     assert "FailingJob.task" in message
     assert seen == [1, 2, 3]
-
-
-def test_a_task_may_post_and_what_was_posted_with_it_runs_first() -> None:
-    notifier, seen = Notifier(), list[int]()
-
-    class Posting(Job):
-        def task(self, job: Job) -> None:
-            notifier.post(seen.append, 9)
-
-    notifier.post_each(deque[Task]([Posting(1, seen), Job(2, seen)]))
-    assert notifier.drain(PATIENCE_S)
-    assert notifier.drain(PATIENCE_S)
-    assert seen == [2, 9]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -16,9 +16,8 @@ from tests.support.background import PATIENCE_S, Background, in_a_fork
 from tests.support.interruptions import Interruption, Struck, at_every_place
 from tests.support.timers import Garbage, NewTimer, ask, drain, fall_asleep, nothing, with_garbage_at_every_allocation
 from tests.support.waiting import eventually
-from wheel_lock.errors import TimerStopped, TooManyTimeouts
+from wheel_lock.errors import TimerStopped
 from wheel_lock.runtime import loop as loop_module
-from wheel_lock.runtime import timer as timer_module
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
 from wheel_lock.testing import ManualClock, settle
@@ -58,28 +57,6 @@ def test_what_is_due_before_the_end_of_its_sleep_wakes_the_thread(new_timer: New
         assert ran.wait(PATIENCE_S)
 
 
-def test_many_threads_that_change_timeouts_lose_no_wake_up(new_timer: NewTimer) -> None:
-    # Each waits for its task before it goes on, so one wake-up that is lost is a test that hangs. What is far away, and
-    # what is cancelled, has the thread linger, sleep for long, and be woken, in turns.
-    timer = new_timer(tick_ms=1)
-    together = threading.Barrier(8)
-
-    def change(seed: int) -> None:
-        chance = random.Random(seed)
-        together.wait(PATIENCE_S)
-        for _ in range(60):
-            far = [timer.new_timeout(nothing, FAR_S) for _ in range(chance.randrange(5))]
-            ran = threading.Event()
-            timer.new_timeout(lambda timeout, ran=ran: ran.set(), chance.choice([0.0, 0.001, 0.004, 0.03]))  # type: ignore[misc]
-            for timeout in far:
-                assert timeout.cancel()
-            assert ran.wait(PATIENCE_S)
-
-    for caller in [Background(lambda seed=seed: change(seed)) for seed in range(8)]:  # type: ignore[misc]
-        caller.result(120.0)
-    assert timer.pending == 0
-
-
 def test_of_many_threads_no_timeout_is_run_twice_or_not_at_all(new_timer: NewTimer) -> None:
     timer = new_timer(tick_ms=1)
     ran: list[Timeout] = []
@@ -115,32 +92,6 @@ def test_the_thread_sleeps_for_good_once_the_last_change_is_over(new_timer: NewT
         timer.new_timeout(nothing, FAR_S).cancel()
     turns = fall_asleep(timer)
     assert fall_asleep(timer) == turns
-
-
-# A flood
-
-
-def test_a_flood_of_new_timeouts_is_taken_in_portions(
-    by_hand: HashedWheelTimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timer_module, "_LONGEST_TAKING_S", -1.0)
-    timeouts = [by_hand.new_timeout(nothing, 1.0) for _ in range(1000)]
-    sizes = []
-    while by_hand.busy:
-        by_hand.turn()
-        sizes.append(len(by_hand.wheel))
-    assert len(sizes) > 10
-    assert sizes == sorted(set(sizes))
-    assert all(timeout in by_hand.wheel for timeout in timeouts)
-
-
-def test_the_thread_does_not_sleep_before_the_last_portion(
-    new_timer: NewTimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timer_module, "_LONGEST_TAKING_S", -1.0)
-    timer = new_timer()
-    timeouts = [timer.new_timeout(nothing, 0.0) for _ in range(1000)]
-    eventually(lambda: all(timeout.expired for timeout in timeouts), PATIENCE_S)
 
 
 # Nothing is kept
@@ -207,28 +158,6 @@ def test_what_is_refused_by_a_stopped_timer_is_not_kept(new_timer: NewTimer) -> 
     gc.collect()
     kept = [item for item in gc.get_objects() if issubclass(type(item), Timeout) and item.timer is timer]
     assert kept == [taken]
-
-
-# The limit
-
-
-def test_many_threads_together_do_not_exceed_max_pending(new_timer: NewTimer) -> None:
-    timer = new_timer(max_pending=1000)
-    together = threading.Barrier(6)
-
-    def set_many() -> int:
-        together.wait(PATIENCE_S)
-        taken = 0
-        for _ in range(500):
-            try:
-                timer.new_timeout(nothing, FAR_S)
-                taken += 1
-            except TooManyTimeouts:
-                pass
-        return taken
-
-    assert sum(caller.result() for caller in [Background(set_many) for _ in range(6)]) == 1000
-    assert timer.pending == 1000
 
 
 # Interruptions

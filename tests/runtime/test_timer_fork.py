@@ -9,11 +9,11 @@ import threading
 import pytest
 
 from tests.support.background import PATIENCE_S, Background, in_a_fork
-from tests.support.timers import Gate, Member, NewTimer, ask, drain, fall_asleep, nothing
+from tests.support.timers import Member, NewTimer, ask, drain, fall_asleep, nothing
 from tests.support.waiting import eventually
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.loop import LOOPS
-from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
+from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock, settle
 
 
@@ -41,28 +41,6 @@ def test_the_child_has_an_empty_timer_and_the_parents_goes_on(timer: HashedWheel
     clock.advance(1.0)
     drain()
     assert ran == ["inherited"]
-
-
-def test_a_timer_that_was_made_but_not_started_works_in_a_child_and_in_a_childs_child(
-    timer: HashedWheelTimer, clock: ManualClock
-) -> None:
-    def check() -> None:
-        assert timer.pending == 0
-        ran: list[Timeout] = []
-        timeout = timer.new_timeout(ran.append, 1.0)
-        settle(timer)
-        clock.advance(1.0)
-        drain()
-        assert ran == [timeout]
-        timer.new_timeout(nothing, 1.0)
-
-    def check_twice() -> None:
-        check()
-        in_a_fork(check)
-        assert timer.pending == 1
-
-    in_a_fork(check_twice)
-    assert not timer.running
 
 
 def test_a_message_in_the_child_does_not_wake_the_parent(timer: HashedWheelTimer) -> None:
@@ -155,19 +133,6 @@ def test_a_fork_while_another_thread_is_inside_blocks_nobody(new_timer: NewTimer
         stop.set()
     for caller in callers:
         caller.result()
-
-
-def test_a_fork_while_the_notifier_is_busy_blocks_nobody(timer: HashedWheelTimer, clock: ManualClock) -> None:
-    def check() -> None:
-        ran: list[Timeout] = []
-        timer.new_timeout(ran.append, 1.0)
-        settle(timer)
-        clock.advance(1.0)
-        drain()
-        assert len(ran) == 1
-
-    with Gate():
-        in_a_fork(check)
 
 
 def test_the_shared_timer_of_the_child_is_its_own() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.background import PATIENCE_S
-from tests.support.timers import ask, drain, nothing
+from tests.support.timers import ask, drain
 from tests.support.waiting import eventually
 from wheel_lock.runtime.timer import HashedWheelTimer
 
@@ -70,27 +70,6 @@ def test_what_is_pending_on_it_still_comes(warned: list[str]) -> None:
     gc.collect()
     assert ran.wait(PATIENCE_S)
     eventually(lambda: gc.collect() >= 0 and warned, interval_s=0.05)
-
-
-def test_what_is_asked_of_it_just_before_it_is_dropped_still_comes(warned: list[str]) -> None:
-    for _ in range(10):
-        timer, ran = started(), threading.Event()
-        eventually(lambda timer=timer: timer._sleeping)  # type: ignore[misc]
-        timer.new_timeout(lambda timeout, ran=ran: ran.set(), 0.02)  # type: ignore[misc]
-        del timer
-        gc.collect()
-        assert ran.wait(PATIENCE_S)
-    eventually(lambda: gc.collect() >= 0 and len(warned) == 10, interval_s=0.05)
-
-
-def test_one_whose_timeouts_were_all_cancelled_is_collected(warned: list[str]) -> None:
-    timer = started()
-    timeouts = [timer.new_timeout(nothing, 3600.0) for _ in range(10)]
-    assert all(timeout.cancel() for timeout in timeouts)
-    name, reference = timer.name, weakref.ref(timer)
-    del timer, timeouts
-    eventually(lambda: is_gone(reference, name))
-    eventually(lambda: warned)
 
 
 def test_one_that_somebody_has_is_kept_and_goes_on(warned: list[str]) -> None:

@@ -16,18 +16,22 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
-from itertools import count
+from multiprocessing import Value
 from pathlib import Path
+from typing import Any
 
 from tests.simulation.rules import RULES
 from tests.simulation.shrink import Streams, shrink
 from tests.simulation.world import World, history
 
 SEEDS = Path(__file__).with_name("seeds.txt")
+_BUILD = Path("build")
 _SHRINK_S = 60.0
+_PROGRESS_S = 10.0  # between two lines on a terminal
+_YEAR_S = 365.25 * 24 * 3600
 
 
 @dataclass
@@ -63,6 +67,7 @@ class Report:
         yield (
             f"{self.histories} histories, {self.steps} steps in {took_s:.1f} s: {self.histories / took_s:.1f} a second "
             f"({self.histories / self.cpu_s:.1f} for each of the processor's), {self.simulated_s / took_s:.0f} x real time"
+            f", {self.simulated_s / _YEAR_S:.4f} years"
         )
         yield "faults: " + ", ".join(f"{name} {number}" for name, number in sorted(self.faults.items()))
         for rule, text in RULES.items():
@@ -79,14 +84,12 @@ class Report:
 _ALWAYS = ("hot loop", "internal failure", "callers")  # rules that every moment exercises
 
 
-def simulate(seeds: Iterator[int], seconds: float, clock: Callable[[], float] = time.monotonic) -> Report:
+def simulate(seeds: Iterable[int], seconds: float, clock: Callable[[], float] = time.monotonic) -> Report:
     """Let histories happen, for so many seconds of a clock or until one breaks a rule."""
     report, until, began = Report(), clock() + seconds, time.process_time()
     gc.freeze()  # what is there already is not looked at after each history
     for seed in seeds:
-        world = history(seed)
-        report.add(world)
-        if world.rules.violations:
+        if _breaks_a_rule(seed, report):
             report.failed = seed
             break
         if clock() >= until:
@@ -96,9 +99,56 @@ def simulate(seeds: Iterator[int], seconds: float, clock: Callable[[], float] = 
     return report
 
 
-def _part(first: int, step: int, seconds: float, clock: Callable[[], float]) -> Report:
-    os.nice(10)
-    return simulate(count(first, step), seconds, clock)
+def _breaks_a_rule(seed: int, report: Report) -> bool:
+    """Let a history happen. Nothing refers to its world afterwards, so the next one does not collect around it."""
+    world = history(seed)
+    report.add(world)
+    return bool(world.rules.violations)
+
+
+class Seeds:
+    """The seeds from a first one on, taken by several processes until one of these has failed."""
+
+    taken: Any  # how many; for each process its parent's
+    failed: Any
+
+    @classmethod
+    def share(cls, taken: Any, failed: Any) -> None:
+        os.nice(10)
+        cls.taken, cls.failed = taken, failed
+
+    @classmethod
+    def part(cls, first: int, seconds: float, clock: Callable[[], float]) -> Report:
+        """Let the histories happen of those that this process takes."""
+        report = simulate(cls._take(first), seconds, clock)
+        if report.failed is not None:
+            cls.failed.value = True
+        return report
+
+    @classmethod
+    def _take(cls, first: int) -> Iterator[int]:
+        while not cls.failed.value:
+            with cls.taken.get_lock():
+                cls.taken.value += 1
+                seed = first + cls.taken.value - 1
+            yield seed
+
+
+def simulate_in_processes(jobs: int, first: int, seconds: float, clock: Callable[[], float]) -> Report:
+    """The same in several processes, with a line now and then for who waits at a terminal."""
+    report, began, taken, failed = Report(), time.monotonic(), Value("q", 0), Value("b", 0)
+    with ProcessPoolExecutor(jobs, initializer=Seeds.share, initargs=(taken, failed)) as pool:
+        parts = [pool.submit(Seeds.part, first, seconds, clock) for _ in range(jobs)]
+        waiting: set[Future[Report]] = set(parts)
+        while waiting:
+            waiting = wait(waiting, timeout=_PROGRESS_S).not_done
+            if waiting and sys.stdout.isatty():
+                took_s, found = time.monotonic() - began, "a rule is broken" if failed.value else "no rule is broken"
+                rate = taken.value / took_s
+                print(f"{took_s:6.0f} s: {taken.value} histories, {rate:.1f} a second, {found}", flush=True)
+        for part in parts:
+            report.merge(part.result())
+    return report
 
 
 def kept_seeds() -> list[int]:
@@ -129,8 +179,8 @@ def tell_failure(seed: int, recorded: Streams | None, shrink_s: float) -> None:
         return again.tape.recorded if same else None
 
     small = shrink(world.tape.recorded, fails, shrink_s)
-    path = Path("build") / f"simulation-{seed}.json"
-    path.parent.mkdir(exist_ok=True)
+    path = _BUILD / f"simulation-{seed}.json"
+    _BUILD.mkdir(exist_ok=True)
     path.write_text(json.dumps({"seed": seed, "streams": small}))
     print(f"\nseed {seed} breaks {rule}; its smallest tape, {sum(map(len, small.values()))} choices, is in {path}:")
     tell(history(seed, small))
@@ -155,12 +205,13 @@ def main() -> int:
         return 0
     first = random.SystemRandom().randrange(1 << 48) if arguments.first is None else arguments.first
     print(f"seeds from {first}", flush=True)
-    began, report, jobs = time.monotonic(), Report(), arguments.jobs
+    began = time.monotonic()
     clock = time.process_time if arguments.cpu else time.monotonic
-    with ProcessPoolExecutor(jobs) as pool:
-        for part in [pool.submit(_part, first + n, jobs, arguments.seconds, clock) for n in range(jobs)]:
-            report.merge(part.result())
+    report = simulate_in_processes(arguments.jobs, first, arguments.seconds, clock)
+    print(f"seeds from {first} to {first + report.histories - 1}")
     print("\n".join(report.lines(time.monotonic() - began)), flush=True)
+    _BUILD.mkdir(exist_ok=True)
+    (_BUILD / "simulation.json").write_text(json.dumps({"first": first, **vars(report)}))
     if report.failed is not None:
         tell_failure(report.failed, None, arguments.shrink)
         return 1

@@ -92,6 +92,7 @@ class Session:
         self.channels: dict[tuple[bool, bytes], None] = {}  # sharded or not, and the channel
         self.feed: int | None = None
         self.caching = False
+        self.asking = False  # the next command may be about a slot that is being imported
 
 
 class Script(NamedTuple):
@@ -134,7 +135,10 @@ class Server:
         refusal: Where set, the error that it answers to everything.
         out_of_memory, read_only, misconfigured: Whether commands that write are refused, and how.
         denied: The commands to which the user has no right.
-        replicas: How many replicas acknowledge a WAIT.
+        replica: Whether it is a replica, which nobody but its master changes.
+        slots: In a cluster, what it knows about slots; see ``cluster_commands``.
+        watch: Of a Sentinel, what it knows about the master; see ``sentinel_commands``.
+        peers: In a cluster, the servers to which it passes published messages on.
         dirty: The keys that the command under way has changed, in order; see ``execute``.
         on_change: Called after each command with the keys that it has changed, and the words of the command.
     """
@@ -151,7 +155,10 @@ class Server:
         self.refusal: str | None = None
         self.out_of_memory = self.read_only = self.misconfigured = False
         self.denied: frozenset[bytes] = frozenset()
-        self.replicas = 0
+        self.replica = False
+        self.slots: Any = None
+        self.watch: Any = None
+        self.peers: Callable[[], Iterable[Server]] = tuple
         self.run_id = b"%040d" % 1
         self.dirty: dict[bytes, None] = {}
         self.on_change: Callable[[list[bytes], list[bytes]], object] = lambda keys, words: None
@@ -160,6 +167,7 @@ class Server:
         self._registered: dict[bytes, dict[int, None]] = {}
         self._reading: dict[bytes, None] = {}
         self._session = Session(0)
+        self._asking = False
 
     # -- connections -------------------------------------------------------------------------------------------------
 
@@ -167,6 +175,15 @@ class Server:
         self._numbers += 1
         session = self.sessions[self._numbers] = Session(self._numbers, push)
         return session
+
+    def leave_slot(self, leaves: Callable[[bytes], bool]) -> None:
+        """End the subscriptions to those channels of a shard that are served elsewhere by now."""
+        for session in list(self.sessions.values()):
+            for sharded, channel in list(session.channels):
+                if sharded and leaves(channel):
+                    del session.channels[sharded, channel]
+                    left = sum(each for each, _ in session.channels)
+                    session.push(encode([b"sunsubscribe", channel, left]))
 
     def disconnect(self, session: Session) -> None:
         self.sessions.pop(session.number, None)
@@ -202,8 +219,8 @@ class Server:
     def execute(self, session: Session, words: list[bytes]) -> Any:
         """Execute a command; return the reply. Raises Refused."""
         self._session, self._time_us = session, self._now_us()
-        caching = session.caching
-        session.caching = False
+        caching, self._asking = session.caching, session.asking
+        session.caching = session.asking = False
         self._reading.clear()
         try:
             return self._call(words)
@@ -229,6 +246,10 @@ class Server:
             feed = None if session is None or session.feed is None else self.sessions.get(session.feed)
             if reader != by and feed is not None and (False, _INVALIDATIONS) in feed.channels:
                 feed.push(encode([b"message", _INVALIDATIONS, [key]]))
+
+    def tell(self, channel: str, message: str) -> None:
+        """Publish a message of the server's own."""
+        self._publish(False, channel.encode(), message.encode())
 
     def report(self, key: bytes) -> None:
         """Report a change of a key that has not changed, as a server does whose tracking table is full."""
@@ -256,6 +277,8 @@ class Server:
             if script is None:
                 raise Refused(f"NOPERM User default has no permissions to run the '{name.decode().lower()}' command")
             raise Refused("ERR The user executing the script can't run this command or subcommand")
+        if self.slots is not None:
+            self.slots.check(self, name, words, asking=self._asking, script=script)
         if script is not None and "s" in found.flags:
             raise Refused("ERR This Redis command is not allowed from script")
         if "w" in found.flags:
@@ -266,7 +289,7 @@ class Server:
 
     def _check_writes(self, takes_memory: bool, script: Script | None) -> None:
         """Refuse a command that writes, if the state of the server does not allow it."""
-        if self.read_only:
+        if self.read_only or self.replica:
             raise Refused("READONLY You can't write against a read only replica.")
         if self.misconfigured:
             raise Refused("MISCONF Redis is configured to save RDB snapshots, but it is unable to persist to disk.")
@@ -283,11 +306,17 @@ class Server:
         if value is None:
             return None
         if (when := self.expires.get(key)) is not None and self.now_ms > when:
-            self.remove(key)
+            if not self.replica:
+                self.remove(key)
             return None
         if kind is not None and type(value) is not kind:
             raise Refused(WRONG_TYPE)
         return value
+
+    def has(self, key: bytes) -> bool:
+        """Return whether a key is there, and has not expired; nothing is deleted."""
+        when = self.expires.get(key)
+        return key in self.data and (when is None or self.now_ms <= when)
 
     def remove(self, key: bytes) -> None:
         del self.data[key]
@@ -596,6 +625,8 @@ class Server:
 
     @form(3)
     def publish(self, channel: bytes, message: bytes) -> int:
+        for peer in self.peers():
+            peer._publish(False, channel, message)
         return self._publish(False, channel, message)
 
     @form(3)
@@ -667,7 +698,7 @@ class Server:
 
     @form(3, "s")
     def wait(self, least: bytes, timeout: bytes) -> int:
-        return self.replicas
+        return 0  # a host waits for its replicas
 
 
 class _Push(list[Any]):

@@ -146,7 +146,7 @@ def _arguments(script: Script, dice: random.Random) -> tuple[list[bytes], list[b
     return form[script.name]()
 
 
-def _script_call(dice: random.Random, flagged: bool) -> Words:
+def script_call(dice: random.Random, flagged: bool) -> Words:
     script = dice.choice(scripts.ALL)
     keys, arguments = _arguments(script, dice)
     if script.single is not None and len(arguments) == script.single.arguments and dice.random() < 0.3:
@@ -158,7 +158,7 @@ def _script_call(dice: random.Random, flagged: bool) -> Words:
     return [*head, b"%d" % len(keys), *keys, *arguments]
 
 
-def _plain_command(dice: random.Random) -> Words:
+def plain_command(dice: random.Random) -> Words:
     pick = dice.choice
     key = pick([*NAMES, *NAMES, fence_key(NAMES[0]), permits_key(NAMES[0]), *queue_keys(NAMES[0])])
     count, ttl, token = pick(_COUNTS), pick(TTLS), pick(TOKENS)
@@ -211,7 +211,7 @@ def _plain_command(dice: random.Random) -> Words:
 def sequence(seed: int, *, flagged: bool) -> list[Words]:
     """Return random commands, and what shows the state of each key that they may have changed."""
     dice = random.Random(seed)
-    commands = [_script_call(dice, flagged) if dice.random() < 0.6 else _plain_command(dice) for _ in range(_COMMANDS)]
+    commands = [script_call(dice, flagged) if dice.random() < 0.6 else plain_command(dice) for _ in range(_COMMANDS)]
     keys = [key for name in NAMES for key in (name, fence_key(name), permits_key(name), *queue_keys(name))]
     for key in keys:
         commands += [[b"TYPE", key], [b"PTTL", key], [b"GET", key], [b"HKEYS", key]]
@@ -246,15 +246,12 @@ def disagreement(peer: Peer, lua: Lua, seed: int, *, flagged: bool) -> str | Non
         model.now_us = int(time[0]) * 1_000_000 + int(time[1])
         ours = model.ask(words)
         if not same(real, ours):
-            shown = [
-                [*each[:2], *each[2:]] if len(each[1:2] or [b""]) < 200 else each for each in commands[: number + 1]
-            ]
-            history = "\n".join(f"  {_shown(each)}" for each in shown[-_COMMANDS:])
-            return f"seed {seed}, command {number}: the server said {real!r}, the model {ours!r}\n{history}"
+            told = "\n".join(f"  {shown(each)}" for each in commands[: number + 1][-_COMMANDS:])
+            return f"seed {seed}, command {number}: the server said {real!r}, the model {ours!r}\n{told}"
     return None
 
 
-def _shown(words: Words) -> str:
+def shown(words: Words) -> str:
     names = {form.source: script.name for script in scripts.ALL for form in (script.plain, script.flagged)}
     names |= {form.sha1.encode(): script.name for script in scripts.ALL for form in (script.plain, script.flagged)}
     return " ".join(names.get(word, repr(word)[1:]) for word in words)

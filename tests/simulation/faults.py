@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.programs import NAMES, Interruption
 from tests.simulation.scheduler import Dice
+from tests.simulation.topologies import Cluster, Sentinels
 
 if TYPE_CHECKING:
     from tests.simulation.hosts import Host
@@ -130,8 +131,9 @@ def restart(world: World, dice: Dice) -> None:
     """A server is there again, empty."""
     if dice.one_in(4):
         host = _host(world, dice)
-        world.scheduler.note("%s starts empty", host.name)
-        host.restart_empty()
+        if host.alive and not host.server.replica:
+            world.scheduler.note("%s starts empty", host.name)
+            host.restart_empty()
 
 
 def flush_scripts(world: World, dice: Dice) -> None:
@@ -168,7 +170,9 @@ def tamper(world: World, dice: Dice) -> None:
         name = dice.pick([name.encode() for names in NAMES.values() for name in names])
         words = dice.pick([(b"DEL", name), (b"SET", name, b"stranger", b"PX", b"700"), (b"PEXPIRE", name, b"50")])
         world.scheduler.note("a stranger sends %s", b" ".join(words))
-        _host(world, dice).tamper(*words)
+        host = world.host_of(name)
+        if host.alive:
+            host.tamper(*words)
 
 
 def interrupt(world: World, dice: Dice) -> None:
@@ -176,7 +180,7 @@ def interrupt(world: World, dice: Dice) -> None:
     strikes: list[tuple[str, Callable[[], object]]] = []
     for process in world.processes:
         for caller in process.callers:
-            if caller.waits and not caller.name.endswith("helper"):
+            if caller.waits and not caller.background:
                 strikes.append((caller.name, partial(caller.interrupt, Interruption())))
         if process.alive:
             strikes += [(name, task.cancel) for name, task in process.tasks.items() if not task.done()]
@@ -196,7 +200,48 @@ def report(world: World, dice: Dice) -> None:
         server.report(key)
 
 
-ONE_SERVER = ("tamper",)  # where each of several masters were tampered with, two might hold a lock
+def fail_over(world: World, dice: Dice) -> None:
+    """A replica takes over from its master, which dies, is cut off, or hands over."""
+    assert world.topology is not None
+    dice.pick(world.topology.shards).fail_over(dice)
+
+
+def lag(world: World, dice: Dice) -> None:
+    """A replica gets nothing for a while."""
+    assert world.topology is not None
+    world.topology.lag(dice)
+
+
+def move_a_slot(world: World, dice: Dice) -> None:
+    """A slot of a cluster moves, key by key."""
+    assert isinstance(world.topology, Cluster)
+    world.topology.move_a_slot(dice)
+
+
+def stray_sentinel(world: World, dice: Dice) -> None:
+    """A Sentinel goes on saying what it knew."""
+    assert isinstance(world.topology, Sentinels)
+    world.topology.stray_sentinel(dice)
+
+
+def collect(world: World, dice: Dice) -> None:
+    """The garbage collector comes, in the middle of whatever callers wait for."""
+    if dice.one_in(8):
+        world.scheduler.note("the collector comes")
+        world.collect()
+
+
+def set_clock(world: World, dice: Dice) -> None:
+    """The clock of a server is set to another time. It promises nothing for the keys that are there."""
+    if dice.one_in(3):
+        host, ahead_s = _host(world, dice), dice.pick([1.5, 0.0, -0.7, 0.3])
+        world.scheduler.note("the clock of %s is %.1f s ahead now", host.name, ahead_s)
+        host.set_clock(ahead_s)
+
+
+ONE_SERVER = ("tamper", "set clock")  # where each of several masters were tampered with, two might hold a lock
+
+OF_TOPOLOGIES = ("fail over", "lag", "move a slot", "stray sentinel")
 
 FAULTS: dict[str, Fault] = {
     "silence": silence,
@@ -213,4 +258,10 @@ FAULTS: dict[str, Fault] = {
     "tamper": tamper,
     "interrupt": interrupt,
     "report": report,
+    "fail over": fail_over,
+    "lag": lag,
+    "move a slot": move_a_slot,
+    "stray sentinel": stray_sentinel,
+    "collect": collect,
+    "set clock": set_clock,
 }

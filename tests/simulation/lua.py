@@ -16,8 +16,9 @@ from tests.simulation.commands import Refused, Script, Server, Status
 _PRELUDE = b"""
 local raw, sha1hex = ...
 local redis = {}
-local function reply(raise, well, value, kind)
-  if well then return value end
+local function reply(raise, kind, value, ...)
+  if kind == 'value' then return value end
+  if kind == 'list' then return {value, ...} end
   if kind == 'status' then return {ok = value} end
   if raise then error({err = value}, 0) end
   return {err = value}
@@ -43,17 +44,25 @@ local function load(source)
   if not chunk then return nil, problem end
   return setfenv(chunk, shown)
 end
--- Return what kind of reply a script's result is, and that reply; a list goes back item by item.
+-- Return what kind of reply a script's result is, and that reply: a flat list as several values, as a table has its price.
 local function kind_of(value)
   local what = type(value)
   if what == 'table' then
     if type(value.err) == 'string' then return 'error', value.err end
     if type(value.ok) == 'string' then return 'status', value.ok end
-    return 'list', value
+    local count = 0
+    while value[count + 1] ~= nil do
+      count = count + 1
+      if type(value[count]) == 'table' then return 'list', value end
+    end
+    return 'flat', unpack(value, 1, count)
   end
   return what, value
 end
-local function run(chunk, keys, argv)
+local function run(chunk, count, ...)
+  local words, keys, argv = {...}, {}, {}
+  for i = 1, count do keys[i] = words[i] end
+  for i = count + 1, #words do argv[i - count] = words[i] end
   local well, result = pcall(chunk, keys, argv)
   if well then return kind_of(result) end
   if type(result) == 'table' and type(result.err) == 'string' then return 'error', result.err end
@@ -69,7 +78,6 @@ class Lua:
 
     def __init__(self) -> None:
         self._state: Any = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False)
-        self._table = self._state.table_from
         self._load, self._run, self._kind_of = self._state.execute(_PRELUDE, self._call, self.sha1)
         self._server: Server | None = None
         self._compiled: dict[bytes, Script] = {}
@@ -106,12 +114,15 @@ class Lua:
         """Run a script; return the reply. Raises Refused."""
         before, self._server = self._server, server
         try:
-            return self._reply(self._run(chunk, self._table(keys), self._table(argv)))
+            return self._reply(self._run(chunk, len(keys), *keys, *argv))
         finally:
             self._server = before
 
     def _reply(self, result: Any) -> Any:
-        kind, value = result if isinstance(result, tuple) else (result, None)
+        kind, *values = result if isinstance(result, tuple) else (result,)
+        if kind == b"flat":
+            return [item if type(item) is bytes else _item(item) for item in values]
+        value: Any = values[0] if values else None
         if kind == b"number":
             return int(value)
         if kind == b"string":
@@ -135,24 +146,29 @@ class Lua:
         return items
 
     def _call(self, *words: Any) -> Any:
-        """Execute a command for a script; return whether that went well, and the reply, as Lua has it."""
+        """Execute a command for a script; return what kind of reply that has, and the reply, as Lua has it."""
         assert self._server is not None
         try:
-            reply = self._server.call([_word(word) for word in words])
+            reply = self._server.call([word if type(word) is bytes else _word(word) for word in words])
         except Refused as error:
-            return False, error.text.encode(), b"error"
+            return b"error", error.text.encode()
         if reply is None:
-            return True, False
+            return b"value", False
         if isinstance(reply, Status):
-            return False, bytes(reply), b"status"
+            return b"status", bytes(reply)
         if isinstance(reply, list):
-            return True, self._table([False if item is None else item for item in reply])
-        return True, reply
+            return b"list", *[False if item is None else item for item in reply]
+        return b"value", reply
+
+
+def _item(item: Any) -> int | None:
+    """Return an item of a reply that is no text."""
+    if isinstance(item, bool):
+        return 1 if item else None
+    return int(item) if isinstance(item, (int, float)) else None
 
 
 def _word(word: Any) -> bytes:
-    if type(word) is bytes:
-        return word
     if type(word) is int:
         return b"%d" % word
     if type(word) is float:

@@ -29,7 +29,7 @@ _SLOWEST_S = 0.03
 _EXTENSIONS = [
     text
     for script in (scripts.EXTEND, scripts.EXTEND_REENTRANT, scripts.EXTEND_HOLDER)
-    for form in (script.plain, script.flagged)
+    for form in (script.plain, script.flagged, script.sharded)
     for text in (form.sha1.encode(), form.source)
 ]
 
@@ -42,8 +42,8 @@ class Link:
         refuses: Whether no connection can be made.
         zombies: Whether requests of connections that were given up may arrive later.
         late: Whether some replies come about a time-to-live later.
-        piece: The most bytes of a reply that arrive together, or 0.
-        room: The most bytes that a socket takes at once, or 0.
+        piece: The most bytes of a reply that arrive together on a narrow connection, or 0.
+        room: The most bytes that the socket of a narrow connection takes at once, or 0.
     """
 
     def __init__(self, process: Process, host: Host) -> None:
@@ -71,6 +71,10 @@ class Link:
             return 0.0002
         dice = self.draw()
         return 0.0002 + (dice.up_to(_SLOWEST_S) if dice.one_in(4) else dice.up_to(0.001))
+
+    def is_narrow(self) -> bool:
+        """Return whether the next connection is narrow. Few are: they take ten times as many events."""
+        return bool(self.piece or self.room) and self.draw().one_in(4)
 
     def lateness_s(self) -> float:
         """Return by how much a reply comes later: now and then by about the time-to-live that it grants."""
@@ -117,6 +121,9 @@ class Wire:
         self._arrives_at = [0.0, 0.0]
         self._held = [False, False]  # whether bytes are held back on this connection only
         self.over = False  # one of the ends has hung up, so nothing more is delivered to the process
+        self.unread: deque[tuple[list[bytes], float]] = deque()  # commands that have arrived, while it is blocked
+        self.blocked = False  # the server executes nothing of it until a WAIT has been answered
+        self.wrote = 0  # the last change that one of its commands has made
         self._cut_in: int | None = None  # bytes of replies until the connection breaks
 
     # -- from the process to the server ------------------------------------------------------------------------------
@@ -226,6 +233,7 @@ class Wire:
             dice = link.draw()
             if dice.one_in(2):
                 wait_s = dice.up_to(4.0)
+                link.process.world.rules.trouble(wait_s)  # an acquire among them may be granted to nobody
                 for data, sent_at in left:
                     if any(text in data for text in _EXTENSIONS):
                         continue  # only an extension may shorten, and a late one shortens what was promised since
@@ -246,24 +254,29 @@ class Sock:
         self._error: Exception | None = None
         self._resets = False
         self.closed = False
-        self._room = wire.link.room
+        narrow = wire.link.is_narrow()
+        self._piece = wire.link.piece if narrow else 0
+        self._takes = self._room = wire.link.room if narrow else 0
+        self.on_ready: Callable[[], object] = process.poke
 
     # -- what the network does ---------------------------------------------------------------------------------------
 
     def arrive(self, data: bytes) -> None:
         if data and not self.closed:
             self._inbox += data
-            self.wire.link.process.poke()
+            self.on_ready()
 
     def fail(self, error: Exception) -> None:
         if not self.closed:
             self._error = error
-            self.wire.link.process.poke()
+            self.on_ready()
 
-    def ready(self) -> int:
-        """Return what the socket is ready for, as in ``selectors``."""
-        readable = bool(self._inbox) or self._error is not None
-        return (readable and _READ) | ((not self.wire.link.room or self._room > 0) and _WRITE)
+    def ready(self, events: int) -> int:
+        """Return for which of ``events`` the socket is ready, as in ``selectors``."""
+        ready = _READ if self._inbox or self._error is not None else 0
+        if events != _READ and (self._room or not self._takes):
+            ready |= _WRITE
+        return ready & events
 
     # -- what a socket does ------------------------------------------------------------------------------------------
 
@@ -275,7 +288,7 @@ class Sock:
             raise OSError(9, "Bad file descriptor")
         if self._error is not None:
             raise BrokenPipeError("the connection is broken")
-        if self.wire.link.room:
+        if self._takes:
             if not self._room:
                 raise BlockingIOError
             data = data[: self._room]
@@ -287,7 +300,7 @@ class Sock:
 
     def _make_room(self) -> None:
         if not self.closed:
-            self._room = self.wire.link.room
+            self._room = self._takes
             self.wire.link.process.poke()
 
     def sendmsg(self, parts: list[bytes]) -> int:
@@ -300,7 +313,8 @@ class Sock:
             if self._error is not None:
                 raise self._error
             raise BlockingIOError
-        most = min(most, self.wire.link.piece or most)
+        if self._piece:
+            most = min(most, self._piece)
         data = bytes(self._inbox[:most])
         del self._inbox[:most]
         return data
@@ -334,7 +348,7 @@ class Poller:
     def poll(self, timeout_s: float | None) -> list[tuple[int, int]]:
         found = []
         for fd, (sock, events) in self._socks.items():
-            if ready := sock.ready() & events:
+            if ready := sock.ready(events):
                 found.append((fd, ready))
         return found
 
@@ -358,7 +372,7 @@ class SimulatedConnection:
 
     def __init__(self, sock: Any, host: Host) -> None:
         self.sock = sock
-        self.capability = 1 if host.server.flagged else 0
+        self.capability = host.capability
         self.server: tuple[str | None, str] = (host.name, "6379")
         self.missing_rights: frozenset[str] = frozenset()
         self.keyed = False
@@ -368,6 +382,19 @@ class SimulatedConnection:
 
     def after_fork_in_child(self) -> None:
         self.sock.detach()
+
+
+def reach(link: Link, timeout_s: float) -> None:
+    """Let the time pass that an attempt to connect takes. Raises what the attempt raises."""
+    process, left_s = link.process, timeout_s
+    process.sleep(3 * link.delay_s())
+    while link.silent and not link.refuses:
+        if left_s <= 0:
+            raise TimeoutError("no answer to an attempt to connect")
+        process.sleep(0.05)
+        left_s -= 0.05
+    if link.refuses or not link.host.alive:
+        raise ConnectionRefusedError("nobody listens")
 
 
 class SimulatedConnector:
@@ -391,16 +418,7 @@ class SimulatedConnector:
 
     def connect(self, timeout_s: float) -> SimulatedConnection:
         link = self._link
-        callers = link.process
-        left_s = timeout_s
-        callers.sleep(3 * link.delay_s())
-        while link.silent and not link.refuses:
-            if left_s <= 0:
-                raise TimeoutError("no answer to an attempt to connect")
-            callers.sleep(0.05)
-            left_s -= 0.05
-        if link.refuses or not link.host.alive:
-            raise ConnectionRefusedError("nobody listens")
+        reach(link, timeout_s)
         link.host.greet(self._runs_scripts)
         self._on_connected(link.host)
         return SimulatedConnection(link.connect(), link.host)

@@ -9,10 +9,10 @@ change in one stream moves the choices of another.
 
 from __future__ import annotations
 
-import heapq
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
@@ -99,17 +99,16 @@ class Tape:
         return json.dumps({"seed": self.seed, "streams": self.recorded}).encode()
 
 
-class Event:
-    """Something that is going to happen."""
+class Event(list[Any]):
+    """Something that is going to happen: its moment, a number, and the call, which is None once it is cancelled.
 
-    __slots__ = ("call", "cancelled")
+    A list is made and compared without a call of Python code.
+    """
 
-    def __init__(self, call: Callable[[], object]) -> None:
-        self.call = call
-        self.cancelled = False
+    __slots__ = ()
 
     def cancel(self) -> None:
-        self.cancelled = True
+        self[2] = None
 
 
 class Stopped(BaseException):
@@ -128,7 +127,7 @@ class Scheduler:
         self.now = 0.0
         self.events = 0
         self.story: list[tuple[float, str, tuple[Any, ...]]] = []
-        self._heap: list[tuple[float, int, Event]] = []
+        self._heap: list[Event] = []
         self._number = 0
         self._hub = getcurrent()
 
@@ -138,21 +137,21 @@ class Scheduler:
 
     def after(self, delay_s: float, call: Callable[[], object]) -> Event:
         """Have ``call()`` called in ``delay_s`` seconds; events of one moment come in the order of these calls."""
-        event = Event(call)
-        self._number += 1
-        heapq.heappush(self._heap, (self.now + delay_s, self._number, event))
+        self._number = number = self._number + 1
+        event = Event((self.now + delay_s, number, call))
+        heappush(self._heap, event)
         return event
 
-    def run(self, until: float, enough: Callable[[], bool] = lambda: False) -> None:
+    def run(self, until: float, enough: Callable[[], object] = lambda: False) -> None:
         """Let everything happen until that moment, or until it is ``enough``."""
         heap = self._heap
         while heap and heap[0][0] <= until and not enough():
-            moment, _, event = heapq.heappop(heap)
-            if not event.cancelled:
+            moment, _, call = heappop(heap)
+            if call is not None:
                 if moment > self.now:
                     self.now = moment
                 self.events += 1
-                event.call()
+                call()
         if not enough():
             self.now = max(self.now, until)
 

@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, MutableSet
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import wheel_lock.aio.call
 import wheel_lock.aio.primitives
 import wheel_lock.engine.loss_events
+import wheel_lock.engine.renewal.overdue
 import wheel_lock.engine.renewal.retry
 import wheel_lock.engine.requests.adopt
 import wheel_lock.engine.requests.bulk
 import wheel_lock.engine.requests.bulk_operations
+import wheel_lock.engine.topology.cluster
 import wheel_lock.engine.waiting.registry
 import wheel_lock.locks.base
 import wheel_lock.locks.handoff
+import wheel_lock.net.cluster
 import wheel_lock.net.pubsub
+import wheel_lock.net.sentinel
+import wheel_lock.protocol.keys
 import wheel_lock.quorum.engine
+import wheel_lock.redis_lock.base
+import wheel_lock.redis_lock.grants
 import wheel_lock.runtime.loop
 import wheel_lock.runtime.slow_calls
 import wheel_lock.runtime.timer
 import wheel_lock.runtime.tokens
 import wheel_lock.sync.call
+import wheel_lock.sync.leader
 import wheel_lock.sync.primitives
+from tests.simulation import dialogues, direct, topologies
 from tests.simulation.network import Poller
-from tests.simulation.processes import Gate, Master, Waker
+from tests.simulation.processes import Answers, Gate, Master, Thread, Waker, current_thread
+from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.runtime import backoff, tokens
 from wheel_lock.runtime.notifier import Notifier
 
@@ -90,6 +102,8 @@ class _Failures(logging.Handler):
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self._world.over:
+            return
         error = record.exc_info[1] if record.exc_info else None
         self._world.rules.broken("internal failure", f"{record.getMessage()} {error!r}", error)
 
@@ -100,8 +114,11 @@ _WITH_SETS: tuple[ModuleType, ...] = (
     _package.engine.requests.bulk_operations,
     _package.engine.renewal.retry,
     _package.engine.waiting.registry,
+    _package.engine.topology.cluster,
     _package.quorum.engine,
+    _package.aio.call,
 )
+_WITH_SLOTS: tuple[ModuleType, ...] = (_package.protocol.keys, _package.net.cluster, _package.engine.topology.cluster)
 
 
 def replacements(world: World) -> list[tuple[Any, str, Any]]:
@@ -119,6 +136,9 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         for task in tasks:
             post(notifier, task.task, task)
 
+    threads = SimpleNamespace(
+        Thread=partial(Thread, world), Event=threading.Event, current_thread=partial(current_thread, world)
+    )
     modules: list[ModuleType] = [
         _package.runtime.loop,
         _package.runtime.timer,
@@ -127,6 +147,9 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         _package.engine.requests.adopt,
         _package.locks.base,
         _package.locks.handoff,
+        _package.aio.call,
+        _package.net.cluster,
+        _package.net.sentinel,
     ]
     return [
         *((module, "time", time) for module in modules),
@@ -145,11 +168,22 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (tokens, "_drawn", []),
         (tokens, "time_ns", lambda: 0),
         (_package.quorum.engine, "NodeEngine", Master),
+        (_package.sync.call, "monotonic", time.monotonic),
+        *((module, "SLOTS", topologies.SLOTS) for module in _WITH_SLOTS),
+        *((RedisPyConnector, name, method) for name, method in dialogues.replacements(world).items()),
+        (_package.net.sentinel, "start_helper_thread", lambda body: world.process.launch(body)),
+        (_package.net.sentinel, "SimpleQueue", lambda: Answers(world)),
         (_package.sync.call, "new_gate", lambda: Gate(world)),
         (_package.sync.call, "_here", None),
         (_package.aio.call, "_here", None),
         (_package.sync.primitives, "threading", SimpleNamespace(get_ident=lambda: world.caller.number)),  # type: ignore[union-attr]
         (_package.aio.primitives, "id", world.number_of),
+        (_package.engine.renewal.overdue, "id", world.number_of),
+        (_package.redis_lock.grants, "id", world.number_of),
+        (_package.redis_lock.base, "LockContext", SimpleNamespace(shared=lambda client: client.context)),
+        (_package.sync.leader, "threading", threads),
+        (_package.sync.leader, "time", SimpleNamespace(sleep=lambda seconds: world.process.sleep(seconds))),
+        *direct.replacements(world),
         *world.settings.constants,
     ]
 

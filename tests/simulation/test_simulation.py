@@ -1,20 +1,33 @@
-"""Histories that have failed once, and what makes a failure worth having: it comes again."""
+"""New histories in each check, those that have failed once, and what makes a failure worth having: it comes again."""
 
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.__main__ import kept_seeds
+from tests.simulation.__main__ import kept_seeds, simulate
 from tests.simulation.scheduler import Tape
 from tests.simulation.shrink import Streams, shrink
 from tests.simulation.world import history
 
 _ROOT = Path(__file__).parents[2]
+_SECONDS = 60.0
+_SEEDS = (5000, 5005, 5008, 5011, 5020, 5033, 5038)
+_RUNS_SIMULATION = "import greenlet, hiredis, lupa, redis, sortedcontainers, sys; print(sys.version_info[:2])"
+
+
+@pytest.mark.slow
+def test_new_histories_break_no_rule() -> None:
+    first = random.SystemRandom().randrange(1 << 48)
+    report = simulate(count(first), _SECONDS)
+    print("\n".join(report.lines(_SECONDS)))
+    assert report.failed is None, f"make simulate SEED={report.failed} tells what happened"
 
 
 @pytest.mark.slow
@@ -32,21 +45,50 @@ def test_a_tape_makes_the_same_history_again() -> None:
     assert history(8, first.tape.recorded).digest == first.digest
 
 
-@pytest.mark.slow
-def test_another_process_makes_the_same_history() -> None:
-    program = "from tests.simulation.world import history; print(*[history(seed).digest for seed in (7, 8, 9, 11)])"
-    digests = [
+def _digests(program: str, order: int = 1, **variables: str) -> set[str]:
+    """Return what shows the tapes and stories of some seeds, made by another process, in this order or the other one."""
+    text = f"from tests.simulation.world import history\nfor seed in {_SEEDS}[::{order}]: print(seed, history(seed).digest)"
+    return set(
         subprocess.run(
-            [sys.executable, "-c", program],
+            [program, "-c", text],
             cwd=_ROOT,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            env={**os.environ, "PYTHONPATH": str(_ROOT), **variables},
             capture_output=True,
             text=True,
             check=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-    assert digests[0] == digests[1]
+        ).stdout.splitlines()
+    )
+
+
+def _other_versions() -> list[str]:
+    """Return the programs of other versions of Python that can run the simulation.
+
+    They are those that OTHER_PYTHONS names, with colons in between, and those of the environments of `make test-all`.
+    """
+    programs = os.environ.get("OTHER_PYTHONS", "").split(":")
+    programs += map(str, sorted((_ROOT / ".venv-all").glob("*/bin/python")))
+    found: dict[str, str] = {}  # by version
+    for program in filter(None, programs):
+        done = subprocess.run([program, "-c", _RUNS_SIMULATION], capture_output=True, text=True)
+        if done.returncode == 0:
+            found.setdefault(done.stdout.strip(), program)
+    found.pop(f"{sys.version_info[:2]}", None)
+    return list(found.values())
+
+
+@pytest.mark.slow
+def test_another_process_makes_the_same_histories() -> None:
+    one = _digests(sys.executable, PYTHONHASHSEED="1")
+    assert one == _digests(sys.executable, -1, PYTHONHASHSEED="2", PYTHONMALLOC="malloc")
+
+
+@pytest.mark.slow
+def test_another_version_of_python_makes_the_same_histories() -> None:
+    if not (programs := _other_versions()):
+        pytest.skip("no other version of Python has what the simulation needs: OTHER_PYTHONS may name some")
+    ours = _digests(sys.executable)
+    for program in programs:
+        assert ours == _digests(program), program
 
 
 def test_shrinking_keeps_what_matters() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,18 +23,19 @@ import wheel_lock.locks.bulk
 import wheel_lock.net.connection
 import wheel_lock.net.node
 import wheel_lock.sync.call
-from tests.simulation import seams
-from tests.simulation.faults import FAULTS, ONE_SERVER
+from tests.simulation import direct, seams
+from tests.simulation.faults import FAULTS, OF_TOPOLOGIES, ONE_SERVER
 from tests.simulation.hosts import Host
-from tests.simulation.network import Link
+from tests.simulation.network import Link, SimulatedConnector
 from tests.simulation.processes import Caller, Context, MajorityContext, Process
 from tests.simulation.programs import ACTIONS, NAMES, OF_A_MAJORITY, PERMITS, RARE, User
 from tests.simulation.rules import Rules
 from tests.simulation.scheduler import Dice, Recorded, Scheduler, Tape
+from tests.simulation.topologies import TOPOLOGIES, Topology
 
 _package = wheel_lock
 _LONGEST_S = 6.0  # for which a lock may last at a server, extensions included
-_COLLECTIONS_S = (0.1, 4.0, 8.0)
+_COLLECTIONS_S = 2.0, 4.0  # after the last fault, and between two others as long as callers wait
 _PATIENCE_S = 25.0  # until every caller has its answer, once nothing goes wrong any more
 _REST_S = 8.5  # until every key has expired: two timeouts, and for how long subscriptions outlive their last waiter
 
@@ -68,7 +69,8 @@ class Settings:
     """What kind of world it is."""
 
     duration_s: float = 10.0
-    masters: int = 1
+    masters: int = 1  # that are independent
+    topology: str = ""  # a name of TOPOLOGIES, if it is one store of several servers
     processes: int = 2
     users: int = 2
     rates: tuple[float, ...] = (1.0,)
@@ -81,6 +83,7 @@ class Settings:
     extends: bool = False
     forgets: bool = False
     tasks: bool = False
+    direct: bool = False
     piece: int = 0
     room: int = 0
     faults: tuple[str, ...] = ()
@@ -112,11 +115,16 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     settings.room = dice.pick([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 60])
     settings.calm_s = dice.pick([2.0, 0.7, 0.3, 20.0])
     dice = draw()
-    settings.masters = dice.pick([1, 1, 1, 1, 1, 5, 3])
+    settings.masters, settings.topology = dice.pick([
+        *[(1, ""), (1, "cluster"), (1, "sentinels"), (1, "cluster"), (1, "sentinels"), (1, "")],
+        *[(1, ""), (5, ""), (3, "")],
+    ])  # fmt: skip
     settings.server_rates = tuple(dice.pick([1.0, 0.996, 1.004]) for _ in range(settings.masters))
     dice = draw()
     settings.faults = tuple(
-        name for name in FAULTS if dice.one_in(2) and not (settings.masters > 1 and name in ONE_SERVER)
+        name
+        for name in FAULTS
+        if dice.one_in(2) and not (settings.masters > 1 and name in ONE_SERVER) and name not in _others_faults(settings)
     )
     if dice.one_in(6):
         settings.faults = ()
@@ -141,8 +149,12 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         "max_waiting": dice.pick([None, None, None, 2]),
         "readable_owner": dice.one_in(6),
         "release_on_close": not dice.one_in(4),
+        "min_replicas": dice.pick([0, 1]) if settings.topology else 0,
     }
     dice = draw()
+    if dice.one_in(3):
+        settings.direct = True
+        settings.constants += direct.SMALL
     if dice.one_in(2):
         for module, name, values in _SMALL:
             if dice.one_in(4):
@@ -150,6 +162,12 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
             if not dice.left:
                 dice = draw()
     return settings
+
+
+def _others_faults(settings: Settings) -> Container[str]:
+    """Return the faults that only other topologies have."""
+    own = TOPOLOGIES[settings.topology].faults if settings.topology else ()
+    return [name for name in OF_TOPOLOGIES if name not in own]
 
 
 class World:
@@ -160,6 +178,7 @@ class World:
         calm: Whether nothing goes wrong any more, and users begin nothing new.
         over: Whether the history is over.
         mailbox: The texts of exported locks.
+        many: The texts of locks that were exported together.
         steps: The actions of users and the faults so far.
     """
 
@@ -172,10 +191,12 @@ class World:
         self.rules.fair = tuple(name.encode() for name in NAMES["fair"])
         self.processes: list[Process] = []
         self.hosts: list[Host] = []
+        self.topology: Topology | None = None
         self.process: Process = None  # type: ignore[assignment]
         self.caller: Caller | None = None
         self.calm = self.over = False
         self.mailbox: list[str] = []
+        self.many: list[dict[str | bytes, str | None]] = []
         self.steps = 0
         self.faults: Counter[str] = Counter()
         self._heals: list[Callable[[], object]] = []
@@ -208,16 +229,34 @@ class World:
         self.processes.append(process)
         self.new_context(process)
         for user in range(self.settings.users):
-            User(process, f"p{number}u{user}", task=self.settings.tasks and user % 2 == 0)
+            self.new_user(process, task=self.settings.tasks and user % 2 == 0)
+
+    def new_user(self, process: Process, *, task: bool) -> None:
+        """Give a process one more user."""
+        User(process, f"{process.name}u{process.users}", task=task)
+        process.users += 1
 
     def new_context(self, process: Process) -> None:
         """Give a process a new context, which its users use from now on."""
         settings = self.settings
         process.contexts.append(
-            Context(process, self.hosts[0], **settings.context)
-            if settings.masters == 1
-            else MajorityContext(process, self.hosts, _LONGEST_S, **settings.context)
+            MajorityContext(process, self.hosts, _LONGEST_S, **settings.context)
+            if settings.masters > 1
+            else Context(process, self.hosts[0].store, self._connector(process), **settings.context)
         )
+
+    def _connector(self, process: Process) -> Any:
+        if self.topology is None:
+            return SimulatedConnector(process.link(self.hosts[0]))
+        return self.topology.connector()
+
+    def host_named(self, name: str) -> Host:
+        assert self.topology is not None
+        return next(host for host in self.topology.all_hosts if host.name == name)
+
+    def host_of(self, key: bytes) -> Host:
+        """Return the server that has a key, of one store."""
+        return self.hosts[0] if self.topology is None else self.topology.host_of(key)
 
     def heal_later(self, delay_s: float, heal: Callable[[], object]) -> None:
         """Have a fault end after a while, or when the world calms down."""
@@ -253,17 +292,18 @@ class World:
 
     def _live(self) -> None:
         settings, scheduler = self.settings, self.scheduler
-        for number, rate in enumerate(settings.server_rates):
-            host = Host(self, f"redis{number}", rate, flagged=settings.flagged)
-            host.forgets = settings.forgets
-            self.hosts.append(host)
+        if settings.topology:
+            self.topology = TOPOLOGIES[settings.topology](self)
+        else:
+            for number, rate in enumerate(settings.server_rates):
+                self.hosts.append(Host(self, f"redis{number}", rate, flagged=settings.flagged))
         if settings.masters > 1:
             self.rules.trouble(float("inf"))  # nobody is woken: each waiter polls
         for _ in range(settings.processes):
             self.new_process()
         if settings.faults:
             scheduler.after(0.1, self._strike)
-        broken = self._is_broken
+        broken = self.rules.violations.__len__
         scheduler.run(settings.duration_s, broken)
         self._calm_down()
         scheduler.run(scheduler.now + _PATIENCE_S, lambda: broken() or self._all_done())
@@ -271,13 +311,11 @@ class World:
             waiting = [caller.name for process in self.processes for caller in process.callers if not caller.done]
             waiting += [name for process in self.processes for name, task in process.tasks.items() if not task.done()]
             self.rules.broken("L1", f"of {waiting} some still wait {_PATIENCE_S} s after the last fault")
+        self._drop()
         scheduler.run(scheduler.now + _REST_S, broken)
         if not broken():
             self._check_what_is_left()
             self.rules.check()
-
-    def _is_broken(self) -> bool:
-        return bool(self.rules.violations)
 
     def _all_done(self) -> bool:
         return not any(process.paused or process.busy for process in self.processes if process.alive)
@@ -289,10 +327,21 @@ class World:
             heal()
         for process in self.processes:
             process.pause_when_sent(0.0)
-        for delay_s in _COLLECTIONS_S:
-            self.scheduler.after(delay_s, self._collect)
+        self.scheduler.after(_COLLECTIONS_S[0], self._drop_while_waiting)
 
-    def _collect(self) -> None:
+    def _drop_while_waiting(self) -> None:
+        if not self._all_done():
+            self._drop()
+            self.scheduler.after(_COLLECTIONS_S[1], self._drop_while_waiting)
+
+    def _drop(self) -> None:
+        """Forget the locks that users have left to others, and collect."""
+        for process in self.processes:
+            for locks in (*process.lent, process.left):
+                locks.clear()
+        self.collect()
+
+    def collect(self) -> None:
         """Collect what callers have forgotten: some locks are in cycles."""
         gc.collect()
         for process in self.processes:
@@ -323,6 +372,7 @@ class World:
                     "swaps": len(engine.leases.swaps),
                     "waiting": engine.wait_queues.count,
                     "queues": len(engine.wait_queues),
+                    "on the direct path": engine.direct is not None and len(engine.direct.claim),
                     "busy": engine.busy and not engine.closed,
                     "overdue": len(list(engine.overdue_leases())),
                 }

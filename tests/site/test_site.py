@@ -30,16 +30,17 @@ def site(folder: Path, **pages: str) -> Path:
     return folder
 
 
-def test_links_that_lead_nowhere_are_found(tmp_path: Path) -> None:
+def test_links_that_lead_nowhere_and_mangled_code_are_found(tmp_path: Path) -> None:
     (tmp_path / "guide").mkdir()
     (tmp_path / "guide" / "index.html").write_text('<h2 id="here">x</h2><a href="../#top">up</a>')
     folder = site(
         tmp_path,
         index="""<h1 id="top">x</h1> <a href="guide/#here">good</a> <a href="https://example.org/">elsewhere</a>
             <a href="guide/#there">no anchor</a> <a href="gone.html">no file</a> <img src="plot.svg">
-            <script src="https://example.org/x.js"></script>""",
+            <script src="https://example.org/x.js"></script> <code>&amp;<strong>redis</strong>:x</code> <em>x</em>""",
     )
     assert script("site_links").faults(folder) == [
+        "index.html: emphasis within code",
         "index.html: loads https://example.org/x.js",
         "index.html: guide/#there: there is no such anchor",
         "index.html: gone.html: there is no such file",
@@ -160,3 +161,15 @@ def test_a_link_to_a_file_outside_of_the_site_leads_to_the_repository() -> None:
     )
     with pytest.raises(Exception, match="leads to no file"):
         relinked("[a](gone.md)", "docs/faq.md", "https://r")
+
+
+def test_no_page_installs_from_a_package_index_where_the_package_is_not() -> None:
+    from_an_index = re.compile(r"pip install (?:\S+ )*'?wheel[-_]lock\b")
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")]
+    assert [page.name for page in pages if from_an_index.search(page.read_text())] == []
+
+
+def test_each_runnable_example_is_included_in_their_page() -> None:
+    page = (ROOT / "docs" / "guide" / "examples.md").read_text()
+    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "examples").glob("*.py")}
+    assert set(re.findall(r'^--8<-- "(.+)"$', page, re.MULTILINE)) == files

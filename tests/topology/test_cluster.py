@@ -17,12 +17,11 @@ from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import CLIENTS, LONG_S, Nodes
-from tests.topology.moving_slots import home, is_renewed, listeners, names_in
-from wheel_lock import LockContext, LockTimeout, LockUnavailable, LossReason, LostEvent
+from tests.topology.moving_slots import is_renewed, listeners, names_in
+from wheel_lock import LockContext, LockTimeout, LockUnavailable, LostEvent
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 pytestmark = pytest.mark.slow
-
 
 NODES = "cluster_without_replicas"
 
@@ -68,20 +67,6 @@ def test_the_health_of_each_master_is_seen(nodes: Nodes, context: LockContext) -
         call.result()
     eventually(lambda: context.health().ok)
     context.release_many(locks.values())
-
-
-def test_locks_in_bulk_are_renewed_on_every_node(nodes: Nodes, context: LockContext) -> None:
-    names = [f"bulk:{number}" for number in range(2000)]
-    locks = context.acquire_many(names, timeout=1.2, renew_every=0.2)
-    assert all(locks.values())
-    time.sleep(1.3)  # longer than any of them lasts without
-    assert context.stats().lost == 0
-    assert context.stats().held == 2000
-    assert all(lock is not None and lock.is_held for lock in locks.values())
-    assert sum(server.client().dbsize() for server in nodes.masters) >= 2000
-    assert not any(context.acquire_many(names[:100]).values())
-    context.release_many(locks.values())
-    assert all(context.acquire_many(names[:100]).values())
 
 
 def test_a_waiter_is_woken_wherever_the_lock_lives(nodes: Nodes) -> None:
@@ -211,18 +196,6 @@ def test_clients_of_valkey_py_will_do(nodes: Nodes) -> None:
             assert bool(greeted) is (client is clients[0])
         assert LockContext.shared(clients[0]) is LockContext.shared(clients[0])
         LockContext.shared(clients[0]).close()
-
-
-def test_what_a_node_has_lost_is_told_and_the_rest_stays(nodes: Nodes, context: LockContext) -> None:
-    told: list[LostEvent] = []
-    names = [f"order:{number}" for number in range(300)]
-    locks = context.acquire_many(names, timeout=10.0, renew_every=0.4, on_lost=told.append)
-    gone = {name for name in locks if home(str(name)) == 0}
-    nodes.masters[0].client().flushall()
-    eventually(lambda: len(told) == len(gone))
-    assert {event.name for event in told} == gone
-    assert {event.reason for event in told} == {LossReason.KEY_GONE}
-    assert context.stats().held == 300 - len(gone)
 
 
 def test_nodes_are_reached_where_the_client_says_they_are(nodes: Nodes) -> None:

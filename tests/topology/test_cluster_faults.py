@@ -11,40 +11,31 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
-from functools import partial
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import redis.asyncio
-from redis.asyncio.cluster import ClusterNode
 from redis.credentials import CredentialProvider
 
 from tests.faults.checker import Belief, History, check
-from tests.faults.meddling_proxy import MeddlingProxy
 from tests.faults.support import FencedRegister
 from tests.support.background import Background
-from tests.support.ports import candidate_port
-from tests.support.redis_server import RedisServer, require_redis_7
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
-from tests.topology.moving_slots import granted, home, hung, is_connected, is_renewed, names_at, names_in
+from tests.topology.moving_slots import granted, home, hung, is_renewed, names_at, names_in
 from tests.topology.watched_master import Watched
-from wheel_lock import HashedWheelTimer, LockContext, LockLost, LockTimeout, LockUnavailable, LossReason, LostEvent
+from wheel_lock import LockContext, LossReason, LostEvent
 from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.protocol.keys import SLOTS, hash_slot
-from wheel_lock.testing import ManualClock
 
 pytestmark = pytest.mark.slow
 
-AnyLock = Any  # the kinds have no common type that says acquire() and fence
-
-
 NODES = "cluster_without_replicas"
-ONE_AT_EACH = [names_at(number, 1)[0] for number in range(MASTERS)]
-"""A name that lives on each of the masters."""
+
+AnyLock = Any  # the kinds have no common type that says acquire() and fence
 
 
 # -- 36, 37: a master is replaced ------------------------------------------------------------------------------------
@@ -206,33 +197,6 @@ def test_locks_that_are_held_while_slots_move_stay_held(nodes: Nodes, context: L
     assert nodes.client().exists(names[0]) == 0
 
 
-def test_bulk_work_while_slots_move_is_whole(nodes: Nodes, context: LockContext) -> None:
-    names = [f"bulk:{n}" for n in range(300)]
-    with LockContext(nodes.client()) as other, Mover(nodes, [hash_slot(name.encode()) for name in names[:30]]):
-        until = time.monotonic() + 2.0
-        while time.monotonic() < until:
-            locks = context.acquire_many(names, timeout=10.0, all_or_nothing=True)
-            assert all(locks.values())
-            assert not any(other.acquire_many([*names[:5], "other"], all_or_nothing=True).values())
-            context.release_many(locks.values())
-            assert not any(lock is not None and lock.is_held for lock in locks.values())
-    assert sum(server.client().dbsize() for server in nodes.masters) == 0
-
-
-def test_several_locks_are_not_refused_because_a_slot_is_on_its_way(nodes: Nodes, context: LockContext) -> None:
-    slot = 700
-    source, target = nodes.masters[:2]
-    names = names_in(slot, 3) + names_at(2, 2)
-    together = context.multi_lock(names, timeout=5.0)
-    with together:
-        pass  # the map is known
-    nodes.begin_move(slot, source, target)
-    nodes.end_move(slot, target)
-    assert together.acquire(blocking=False)  # nobody holds any of them
-    together.release()
-    nodes.move(slot, target, source)
-
-
 def test_a_lock_whose_keys_are_torn_apart_is_waited_for(nodes: Nodes, context: LockContext) -> None:
     slot = 800
     source, target = nodes.masters[:2]
@@ -257,52 +221,6 @@ def test_a_lock_whose_keys_are_torn_apart_is_waited_for(nodes: Nodes, context: L
     fence: Any = target.client().get(next(iter(target.client().scan_iter(f"wheel_lock:fence:*{name}"))))
     assert int(fence) > first
     nodes.move(slot, target, source)
-
-
-@contextmanager
-def refusing(nodes: Nodes, number: int) -> Iterator[None]:
-    """One of the masters says CLUSTERDOWN, because it knows of no owner of one slot."""
-    server, slot = nodes.masters[number], number * SLOTS // MASTERS + 1
-    client = server.client()
-    client.config_set("cluster-require-full-coverage", "yes")
-    client.execute_command("CLUSTER", "DELSLOTS", slot)
-    try:
-        eventually(lambda: nodes.info(server)["cluster_state"] == "fail", LONG_S)
-        yield
-    finally:
-        client.execute_command("CLUSTER", "ADDSLOTS", slot)
-        client.config_set("cluster-require-full-coverage", "no")
-
-
-def test_who_reads_on_unconfirmed_when_the_thread_dies_is_told_and_does_not_wait_for_ever(nodes: Nodes) -> None:
-    told: list[LostEvent] = []
-    name = names_at(0, 1)[0]
-    timer = HashedWheelTimer()
-
-    def die() -> None:
-        raise SystemExit
-
-    def is_on_the_wheel_alone() -> bool:
-        return swap.tick >= 0 and not swap.attempts and not any(node.busy for node in engine.router.nodes)
-
-    with LockContext(nodes.client(), timer=timer, close_timeout=0.5) as context:
-        engine = context._engine
-        lock = context.rw_lock(name, timeout=LONG_S, on_lost=told.append)
-        writer, reader = lock.write(), lock.read()
-        assert writer.acquire()
-        assert reader.acquire()
-        with refusing(nodes, 0):
-            writer._let_go(None)  # as release() does for who is interrupted
-            (swap,) = eventually(lambda: list[Any](engine.leases.swaps.values()))
-            eventually(is_on_the_wheel_alone)  # it is sent again after a pause
-            timer.post(die)
-            eventually(lambda: timer.deaths)
-            with pytest.raises(LockLost):
-                reader.release()
-            assert engine.leases.swaps == {}
-            eventually(lambda: told)
-        assert len(told) == 1
-    timer.stop()
 
 
 def test_locks_on_their_way_to_a_master_that_owns_nothing_yet_stay_held(nodes: Nodes) -> None:
@@ -336,31 +254,6 @@ def test_locks_on_their_way_to_a_master_that_owns_nothing_yet_stay_held(nodes: N
             nodes.end_move(slot, source)  # with whatever is in it: nobody needs that any more
             for server in nodes.masters:
                 server.client().execute_command("CLUSTER", "FORGET", forgotten)
-
-
-def test_tasks_of_an_asyncio_client_go_on_while_slots_move(nodes: Nodes) -> None:
-    names = [f"task:{n}" for n in range(8)]
-
-    async def work(context: LockContext, name: str, until: float) -> int:
-        turns = 0
-        while time.monotonic() < until:
-            async with AsyncExitStack() as stack:
-                lock = await stack.enter_async_context(context.asyncio.lock(name, timeout=5.0))
-                await stack.enter_async_context(context.asyncio.reentrant_lock(f"{name}:r", timeout=5.0))
-                await asyncio.sleep(0.002)
-                assert lock.is_held
-            turns += 1
-        return turns
-
-    async def main() -> None:
-        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes.servers[0].port)
-        with LockContext(client) as context, Mover(nodes, [hash_slot(name.encode()) for name in names]):
-            until = time.monotonic() + 2.0
-            turns = await asyncio.gather(*[work(context, name, until) for name in names for _ in range(2)])
-            assert all(turns)
-            assert context.stats().lost == 0
-
-    asyncio.run(main())
 
 
 # -- 39: a shard dies or hangs ---------------------------------------------------------------------------------------
@@ -422,51 +315,6 @@ def test_a_slot_that_has_left_a_node_does_not_hang_with_it(nodes: Nodes) -> None
     nodes.move(slot, target, source)
 
 
-@pytest.mark.parametrize(("end", "limit_s"), [("close", 0.5), ("release_many", 2.0)])
-def test_what_ends_many_locks_takes_its_time_limit_at_most_and_releases_what_can_be_released(
-    nodes: Nodes, end: str, limit_s: float
-) -> None:
-    def moves_on(call: Background[Any]) -> bool:
-        clock.advance(0.02)  # more slowly than any time goes by
-        return call.done
-
-    names = [f"order:{n}" for n in range(6000)]
-    for number, server in enumerate(nodes.masters[:2]):
-        clock = ManualClock()
-        timer = HashedWheelTimer(clock=clock)
-        context = LockContext(nodes.client(), close_timeout=0.5, response_timeout=2.0, timer=timer)
-        acquiring = Background(lambda: context.acquire_many(names, timeout=60.0))  # noqa: B023
-        eventually(lambda: moves_on(acquiring), interval_s=0.05)  # noqa: B023
-        locks = granted(acquiring.result())
-        others = [other.client() for n, other in enumerate(nodes.masters) if n != number]
-        with hung(server):
-            ending: Background[None] = Background(
-                context.close if end == "close" else partial(context.release_many, locks)
-            )
-            eventually(lambda: [other.dbsize() for other in others] == [0, 0])  # noqa: B023
-            clock.advance(limit_s - 0.05)
-            assert not ending.done
-            clock.advance(0.1)
-            if end == "close":
-                ending.result()
-            else:
-                with pytest.raises((LockTimeout, LockUnavailable)):
-                    ending.result()
-            assert not any(lock.is_held for lock in locks)
-        server.client().flushall()
-        timer.stop()
-        context.close()
-
-
-def test_a_bulk_acquire_that_one_node_does_not_answer_leaves_nothing_behind(nodes: Nodes) -> None:
-    with LockContext(nodes.client(), response_timeout=0.5) as context:
-        eventually(lambda: is_connected(context, *ONE_AT_EACH), LONG_S)
-        with hung(nodes.masters[0]), pytest.raises((LockTimeout, LockUnavailable)):
-            context.acquire_many([f"order:{n}" for n in range(3000)])
-        eventually(lambda: not any(server.admin.dbsize() for server in nodes.masters))
-        assert context.stats().held == 0
-
-
 # -- who is asked first ----------------------------------------------------------------------------------------------
 
 
@@ -485,47 +333,6 @@ def test_a_seed_that_hangs_before_the_map_is_known_keeps_nobody_from_the_others(
             with context.lock(names_at((number + 1) % MASTERS, 1)[0]) as lock:
                 assert lock.is_held
             assert time.monotonic() - began < 4.0
-
-
-def test_a_seed_that_has_died_before_the_map_is_known_keeps_nobody_from_the_others(nodes: Nodes) -> None:
-    with LockContext(nodes.client()) as context:
-        number = first_asked(nodes, context)
-        nodes.masters[number].kill()
-        with context.lock(names_at((number + 1) % MASTERS, 1)[0]) as lock:
-            assert lock.is_held
-
-
-def test_a_seed_that_never_lived_is_passed_over(nodes: Nodes) -> None:
-    seeds = [ClusterNode("127.0.0.1", port) for port in (candidate_port(), nodes.masters[1].port)]
-    with LockContext(redis.asyncio.RedisCluster(startup_nodes=seeds)) as context:
-        for number in range(MASTERS):
-            with context.lock(names_at(number, 1)[0]) as lock:
-                assert lock.is_held
-
-
-def test_users_and_passwords_hold_on_every_node(nodes: Nodes) -> None:
-    for server in nodes.masters:
-        server.client().acl_setuser("app", enabled=True, passwords=["+secret"], keys=["*"], categories=["+@all"])
-        server.client().execute_command("ACL", "SETUSER", "app", "&*")
-    try:
-        settings: dict[str, Any] = {"username": "app", "password": "secret"}
-        clients = (
-            nodes.client(**settings),
-            redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes.servers[0].port, **settings),
-        )
-        for client in clients:
-            with LockContext(client) as context:
-                locks = context.acquire_many([f"order:{n}" for n in range(30)])
-                assert all(locks.values())
-                for server in nodes.masters:
-                    entries = server.client().client_list()
-                    users = [entry["user"] for entry in entries if entry["name"].startswith("wheel_lock:")]
-                    assert users
-                    assert set(users) == {"app"}
-                context.release_many(locks.values())
-    finally:
-        for server in nodes.masters:
-            server.client().acl_deluser("app")
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("the vault does not answer"), asyncio.CancelledError()], ids=repr)
@@ -562,37 +369,6 @@ def test_credentials_that_cannot_be_had_for_a_moment_are_asked_for_again(nodes: 
     finally:
         for server in nodes.masters:
             server.client().acl_deluser("app")
-
-
-def test_a_node_that_talks_nonsense_of_other_nodes_costs_no_lock(nodes: Nodes) -> None:
-    require_redis_7()  # to announce another port on the fly
-    told: list[LostEvent] = []
-    odd = nodes.masters[1]
-    with MeddlingProxy(odd.port) as proxy:
-        odd.client().config_set("cluster-announce-port", proxy.port)
-        try:
-            for server in nodes.masters:
-                slots = server.client()
-                eventually(lambda: str(proxy.port) in str(slots.execute_command("CLUSTER", "SLOTS")), LONG_S)  # noqa: B023
-            with LockContext(nodes.client()) as context:
-                locks = context.acquire_many([f"order:{n}" for n in range(60)], timeout=30.0, on_lost=told.append)
-                lock = locks[names_at(1, 1)[0]]
-                assert lock is not None
-                for words in (b"MOVED x y", b"MOVED 99999 127.0.0.1:1", b"MOVED 1 host:port", b"ASK 1", b"MOVED"):
-                    proxy.say_instead(b"-" + words + b"\r\n")
-                    try:
-                        lock.locked()
-                    except redis.RedisError:
-                        pass  # it may be told to the caller, or asked again
-                    eventually(lambda: proxy.has_spoken)
-                    assert lock.locked()
-                assert told == []
-                assert context.stats().held == 60
-        finally:
-            odd.client().config_set("cluster-announce-port", 0)
-            for server in nodes.masters:
-                slots = server.client()
-                eventually(lambda: str(proxy.port) not in str(slots.execute_command("CLUSTER", "SLOTS")), LONG_S)  # noqa: B023
 
 
 # -- what else a process and a server do -----------------------------------------------------------------------------
@@ -651,22 +427,6 @@ def test_names_with_braces_have_their_companions_beside_them_on_every_node(nodes
         table.read().release()
 
 
-def test_a_node_that_forgets_its_scripts_costs_nothing(nodes: Nodes, context: LockContext) -> None:
-    told: list[LostEvent] = []
-    names = [f"order:{n}" for n in range(90)]
-    locks = context.acquire_many(names, timeout=10.0, renew_every=0.2, on_lost=told.append)
-    for _ in range(3):
-        nodes.masters[1].client().script_flush()
-        for number in range(MASTERS):
-            with context.reentrant_lock(names_at(number, 1, "one")[0]) as lock:
-                assert lock.is_held
-        is_renewed(*granted(locks))
-    assert told == []
-    nodes.masters[1].client().script_flush()
-    context.release_many(locks.values())
-    assert not any(server.client().dbsize() for server in nodes.masters)
-
-
 def listens(server: RedisServer) -> bool:
     """Whether anybody has subscribed to anything at a server, of all nodes or of its own slots."""
     entries: list[dict[str, str]] = server.client().client_list()
@@ -699,23 +459,3 @@ def test_a_waiter_is_woken_although_a_node_that_is_listened_to(nodes: Nodes, fau
                 assert waiter.result(15.0)
         if fault == "hangs":
             ears.resume()  # or closing would take its time
-
-
-def test_those_who_pass_a_lock_on_among_themselves_let_others_in(nodes: Nodes) -> None:
-    with LockContext(nodes.client()) as one, LockContext(nodes.client(), fallback_interval=60.0) as two:
-        for number in range(MASTERS):
-            name, over = names_at(number, 1)[0], threading.Event()
-
-            def spin(name: str = name, over: threading.Event = over) -> None:
-                while not over.is_set():
-                    with one.lock(name):
-                        time.sleep(0.001)
-
-            spinning = [Background(spin) for _ in range(2)]
-            time.sleep(0.1)
-            lock = two.lock(name)
-            assert lock.acquire(blocking_timeout=10.0)
-            over.set()
-            lock.release()
-            for each in spinning:
-                each.result()

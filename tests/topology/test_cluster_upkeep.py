@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import pytest
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
 
-from tests.support.backend import believes_no_longer_than_the_server
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
@@ -19,7 +18,6 @@ from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
 from tests.topology.map_nodes import MapNode
 from tests.topology.moving_slots import (
     granted,
-    hung,
     is_renewed,
     is_replicated,
     listeners,
@@ -28,9 +26,8 @@ from tests.topology.moving_slots import (
     on_its_way,
     patient,
 )
-from wheel_lock import LockContext, LockUnavailable, LostEvent
+from wheel_lock import LockContext, LostEvent
 from wheel_lock.engine.interfaces import group_of
-from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.net.cluster import ClusterConnector, SlotRange
 from wheel_lock.net.connector import Server
@@ -242,31 +239,6 @@ def test_calls_about_many_wait_for_a_cluster_that_is_down(nodes: Nodes) -> None:
 # -- nodes that come and go ------------------------------------------------------------------------------------------
 
 
-def test_locks_that_need_no_renewal_get_none_from_a_new_master(nodes: Nodes) -> None:
-    told: list[LostEvent] = []
-    owner, heir = owner_and_heir(nodes)
-    names = names_at(THIRD, 3)
-    with LockContext(nodes.client()) as context:
-        plain = context.lock(names[0], timeout=60.0, renew_every=0.1, on_lost=told.append)
-        extended = context.lock(names[1], timeout=4.0, renew_every=4.0 / 3, on_lost=told.append)
-        limited = context.lock(names[2], timeout=60.0, renew=False, on_lost=told.append)
-        for lock in (plain, extended, limited):
-            assert lock.acquire()
-        extended.extend(100.0)
-        before = extended.renewals
-        take_over(owner, heir)
-        eventually(lambda: ("127.0.0.1", str(heir.port)) in connector_of(context).servers, LONG_S)
-        is_renewed(plain)
-        assert heir.client().pttl(extended.name) > 10_000
-        assert believes_no_longer_than_the_server(extended, heir.client())
-        assert extended.renewals == before
-        assert limited.renewals == 0
-        assert told == []
-        for lock in (plain, extended, limited):
-            assert lock.owned()
-            lock.release()
-
-
 def failed_over(owner: RedisServer, heir: RedisServer) -> bool:
     """Ask a replica to take over as soon as it may; return whether it has."""
     with suppress(redis.ResponseError):
@@ -288,31 +260,6 @@ def test_a_master_that_is_demoted_in_good_order_costs_no_lock(nodes: Nodes, cont
     context.release_many(locks.values())
     assert told == []
     context.release_many(granted(context.acquire_many(list(locks))))
-
-
-def test_very_many_locks_come_to_a_new_master_in_parts(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[LostEvent] = []
-    owner, heir = owner_and_heir(nodes)
-    names = names_at(THIRD, 3000)
-    with LockContext(nodes.client()) as context:
-        locks = context.acquire_many(names[1:], timeout=60.0, renew_every=59.0, on_lost=told.append)
-        plain = context.lock(names[0], timeout=60.0, renew_every=0.1, on_lost=told.append)
-        assert plain.acquire()
-        cluster, engine, rest = cluster_of(context), context._engine, list[int]()
-        leave = cluster._leave
-
-        def leaving(left: Set[Renewer]) -> None:
-            leave(left)
-            if left:
-                rest.append(sum(group_of(lease).renewer in left for lease in engine.leases.held))
-
-        monkeypatch.setattr(cluster, "_leave", leaving)
-        take_over(owner, heir)
-        eventually(lambda: rest, LONG_S)
-        assert rest[0] > 0
-        eventually(lambda: all(lock is not None and lock.renewals for lock in locks.values()), LONG_S)
-        assert told == []
-        assert len(context.held()) == 3000
 
 
 def test_very_many_overdue_locks_come_to_a_new_master_in_parts(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,30 +353,3 @@ def test_a_waiter_listens_where_acquires_are_replicated_as_well(nodes: Nodes) ->
         lock.release()
         assert waiting.result(LONG_S)
         waiter.release()
-
-
-def test_a_closed_context_does_not_fetch_the_map(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-    with LockContext(nodes.client()) as context:
-        with context.lock("order:1"):
-            cluster = cluster_of(context)
-            eventually(lambda: cluster.known and not cluster._asking and cluster._look is None, LONG_S)
-        monkeypatch.setattr(connector_of(context), "ask", asked.append)
-        monkeypatch.setattr(cluster._backoff, "pause", lambda: 0.3)
-        context._engine.submit(cluster.refresh)
-    time.sleep(0.6)
-    assert asked == []
-
-
-def test_bulk_work_that_waits_for_the_first_map_ends_with_the_context(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("wheel_lock.engine.topology.cluster._FIRST_MAP_S", LONG_S)
-    context = LockContext(nodes.client(), close_timeout=0.5)
-    with hung(*nodes.servers):
-        acquiring = Background(lambda: context.acquire_many([f"order:{n}" for n in range(30)]))
-        eventually(lambda: cluster_of(context)._for_known)
-        time.sleep(0.2)  # until all of it waits
-        context.close()
-        with pytest.raises(LockUnavailable):
-            acquiring.result(LONG_S)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.declared_keys_proxy import KeyedProxy
 from tests.topology.moving_slots import granted
-from wheel_lock import HashedWheelTimer, LockContext, LossReason, LostEvent
+from wheel_lock import HashedWheelTimer, LockContext, LostEvent
 from wheel_lock.testing import ManualClock
 
 pytestmark = pytest.mark.slow
@@ -62,29 +61,6 @@ def test_calls_that_are_under_way_when_the_first_is_refused_are_sent_in_the_othe
         locks = granted(context.acquire_many([f"order:{n}" for n in range(300)]))
         assert proxy.refused > before + 1
         context.release_many(locks)
-
-
-def test_callers_whose_calls_are_refused_together_are_all_served(proxy: KeyedProxy) -> None:
-    proxy.strict = False
-    with LockContext(client_of(proxy)) as context:
-        permits = [context.semaphore("pool", 5, thread_local=False) for _ in range(5)]
-        assert all(permit.acquire() for permit in permits)
-        refused, timer, waits, gate = proxy.refused, context._engine.timer, threading.Event(), threading.Event()
-
-        def wait() -> None:
-            waits.set()
-            gate.wait()
-
-        timer.post(wait)
-        waits.wait()
-        try:
-            releasing = [Background(permit.release) for permit in permits]
-            eventually(lambda: len(timer._inbox) == 5)
-        finally:
-            gate.set()
-        for each in releasing:
-            each.result()
-        assert proxy.refused == refused + 5
 
 
 def test_renewals_that_are_refused_together_do_not_hold_each_other_up(proxy: KeyedProxy) -> None:
@@ -158,75 +134,3 @@ def test_every_kind_of_lock_works(proxy: KeyedProxy) -> None:
             assert together.is_held
             assert not context.multi_lock(["x", "h"]).acquire(blocking=False)
             assert context.lock("x").acquire(blocking=False)
-
-
-def test_a_lost_lock_is_told_also_here(proxy: KeyedProxy, redis_server: RedisServer) -> None:
-    told: list[LostEvent] = []
-    with LockContext(client_of(proxy)) as context:
-        locks = context.acquire_many(["a", "b", "c"], timeout=10.0, renew_every=0.3, on_lost=told.append)
-        redis_server.client().delete("b")
-        eventually(lambda: told)
-        assert [(event.name, event.reason) for event in told] == [("b", LossReason.KEY_GONE)]
-        assert context.stats().held == 2
-        assert [name for name, lock in locks.items() if lock is not None and lock.is_held] == ["a", "c"]
-
-
-def test_a_shard_behind_the_proxy_that_is_down_costs_its_own_locks_only(redis_server: RedisServer) -> None:
-    told: list[LostEvent] = []
-    renewed: list[bool] = []
-
-    def tell(event: LostEvent) -> None:
-        told.append(event)
-        renewed.append(all(lock.renewals for lock in well))
-
-    with KeyedProxy(redis_server.port, REFUSALS[0]) as proxy, LockContext(client_of(proxy)) as context:
-        # Those of the shard are due first, so theirs are the nearest deadlines whenever there is something to try again.
-        ill = [context.lock(f"ill:{n}", timeout=3.0, on_lost=tell) for n in range(20)]
-        well = [context.lock(f"well:{n}", timeout=3.3, on_lost=tell) for n in range(20)]
-        assert all(lock.acquire() for lock in [*ill, *well])
-        proxy.down = b"ill"
-        eventually(lambda: len(told) >= 20)
-        assert renewed[0]  # they did not have to wait until the others were lost
-        renewals = [lock.renewals for lock in well]
-        eventually(lambda: all(lock.renewals > count + 1 for lock, count in zip(well, renewals, strict=True)))
-        assert sorted(str(event.name) for event in told) == sorted(lock.name for lock in ill)
-        proxy.down = None
-        assert all(lock.acquire() for lock in ill)
-        context.release_many([*ill, *well])
-
-
-def test_a_shard_behind_the_proxy_that_is_away_for_a_moment_costs_nothing(redis_server: RedisServer) -> None:
-    told: list[LostEvent] = []
-    with KeyedProxy(redis_server.port, REFUSALS[0]) as proxy, LockContext(client_of(proxy)) as context:
-        lock = context.lock("ill", timeout=10.0, renew_every=0.5, on_lost=told.append)
-        assert lock.acquire()
-        proxy.down = b"ill"
-        eventually(lambda: context.stats().overdue == 1)
-        proxy.down = None
-        eventually(lambda: lock.renewals > 1)
-        assert told == []
-        lock.release()
-
-
-def test_what_is_refused_to_very_many_does_not_keep_the_others_from_their_turn(fresh_redis: RedisServer) -> None:
-    """More are refused, and have nearer deadlines, than are asked about at a time."""
-    told: list[LostEvent] = []
-    admin = fresh_redis.client()
-    admin.execute_command("ACL", "SETUSER", "us", "reset", "on", ">secret", "~*", "&*", "+@all")
-    client = redis.Redis(port=fresh_redis.port, username="us", password="secret")
-    with LockContext(client, declare_keys=True, response_timeout=60.0) as context:
-        refused = context.acquire_many(
-            [f"theirs:{n}" for n in range(2500)], timeout=60.0, renew_every=0.3, on_lost=told.append
-        )
-        ours = context.acquire_many([f"ours:{n}" for n in range(5)], timeout=60.0, renew_every=2.0, on_lost=told.append)
-        assert all(refused.values())
-        admin.execute_command("ACL", "SETUSER", "us", "resetkeys", "~ours:*")
-        fresh_redis.pause()
-        try:
-            # Behind as many of the others as may be under way.
-            eventually(lambda: sum(one.overdue for one in context.held() if str(one.name).startswith("ours")) == 5)
-        finally:
-            fresh_redis.resume()
-        eventually(lambda: all(lock is not None and lock.remaining() > 57.5 for lock in ours.values()))
-        assert told == []
-        admin.execute_command("ACL", "SETUSER", "us", "~*")

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wheel_lock.wheel import TickScale
@@ -44,28 +44,24 @@ def test_a_span_is_the_whole_ticks_in_a_duration_and_at_least_one() -> None:
 
 
 @given(scales, ticks)
-@settings(deadline=None)
 def test_the_instant_of_a_tick_rounds_to_that_tick_either_way(scale: TickScale, tick: int) -> None:
     seconds = scale.seconds(tick)
     assert (scale.floor(seconds), scale.ceil(seconds)) == (tick, tick)
 
 
 @given(scales, instants)
-@settings(deadline=None)
 def test_floor_is_never_late_and_less_than_a_tick_early(scale: TickScale, seconds: float) -> None:
     early = seconds - scale.seconds(scale.floor(seconds))
     assert -FLOAT_ERROR_TICKS * scale.tick_s <= early < (1 + FLOAT_ERROR_TICKS) * scale.tick_s
 
 
 @given(scales, instants)
-@settings(deadline=None)
 def test_ceil_is_never_early_and_less_than_a_tick_late(scale: TickScale, seconds: float) -> None:
     late = scale.seconds(scale.ceil(seconds)) - seconds
     assert -FLOAT_ERROR_TICKS * scale.tick_s <= late < (1 + FLOAT_ERROR_TICKS) * scale.tick_s
 
 
 @given(scales, instants, instants)
-@settings(deadline=None)
 def test_time_order_is_tick_order(scale: TickScale, one: float, other: float) -> None:
     earlier, later = sorted([one, other])
     assert scale.floor(earlier) <= scale.floor(later)
@@ -74,7 +70,6 @@ def test_time_order_is_tick_order(scale: TickScale, one: float, other: float) ->
 
 
 @given(st.integers(1, 1000), st.floats(0, 1e6))
-@settings(deadline=None)
 def test_a_span_fits_into_its_duration_and_one_more_tick_does_not(tick_ms: int, seconds: float) -> None:
     span = TickScale(tick_ms, 0.0).span(seconds)
     exact = Fraction(seconds) * 1000 / tick_ms

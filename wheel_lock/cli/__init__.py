@@ -5,6 +5,7 @@ typer and rich are not imported before ``command_line`` is called.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,9 @@ _FROM_THE_EXTRA = ("typer", "rich", "click", "shellingham", "pygments", "markdow
 
 def command_line() -> Callable[[Sequence[str] | None], int]:
     """Import the commands; return the function that runs one command line and returns its exit status."""
+    if os.name != "posix":  # signals, process groups and terminals of `run`, unix sockets of `top`
+        print("wheel-lock: the command line needs a POSIX system, such as Linux or macOS", file=sys.stderr)
+        return lambda argv: 2
     try:
         from wheel_lock.cli.app import run_command
     except ModuleNotFoundError as error:

@@ -19,7 +19,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from wheel_lock.engine.interfaces import LockEngine
@@ -27,6 +27,11 @@ from wheel_lock.locks.dump import dumped, state
 from wheel_lock.runtime import native
 from wheel_lock.runtime.greenlets import new_thread
 from wheel_lock.runtime.weak_registry import WeakRegistry
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows, which has none of what follows
+    pass
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
@@ -38,6 +43,8 @@ _MAX_CLIENTS = 16
 _LOOK_S = 0.5  # how often the thread looks whether the context is closed, and for a descriptor where none was left
 _SEND_S = 2.0  # the longest time for which a client that does not read keeps the others waiting
 _READ = 1  # as in selectors
+_ATTEMPTS = 100  # to lock a directory
+_ATTEMPT_S = 0.01
 _numbers = itertools.count(1)
 
 
@@ -67,6 +74,8 @@ def checked_path(path: object) -> str:
 
 def serve_debug(engine: LockEngine, path: object = None) -> str:
     """Open the debug socket of ``engine``; return its path. See :meth:`wheel_lock.LockContext.serve_debug`."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise OSError(errno.EAFNOSUPPORT, "this system has no unix sockets")
     wanted = None if path is None else checked_path(path)
     server = engine.debug_socket
     if server is not None:
@@ -109,6 +118,39 @@ def _own_directory(path: str) -> None:
             raise PermissionError(errno.EPERM, message, path) from None
 
 
+@contextmanager
+def _one_at_a_time(directory: str) -> Iterator[None]:
+    """Keep other processes from making a socket in the same directory.
+
+    A socket refuses connections until its process listens: to another process it looks like one that has been left behind.
+
+    Raises:
+        OSError: Another process has kept it for a second.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not attempts_left:
+                    raise
+            time.sleep(_ATTEMPT_S)
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile has a copy of the descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _identity(path: str) -> tuple[int, int]:
+    """Return what tells the file at a path from any other one."""
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
+
+
 def _remove_stale(path: str) -> None:
     """Remove the socket of a process that has ended.
 
@@ -145,14 +187,16 @@ class DebugServer:
         self.path = path
         self._engine = weakref.ref(engine)
         self._closed = False
-        _remove_stale(path)
         self._listener = listener = native.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             os.fchmod(listener.fileno(), 0o600)  # on Linux the file is made with this mode
-            listener.bind(path)
-            os.chmod(path, 0o600)
-            listener.listen(_MAX_CLIENTS)
             listener.setblocking(False)
+            with _one_at_a_time(os.path.dirname(path) or os.curdir):
+                _remove_stale(path)
+                listener.bind(path)
+                os.chmod(path, 0o600)
+                listener.listen(_MAX_CLIENTS)
+                self._file = _identity(path)
         except BaseException:
             listener.close()
             raise
@@ -174,7 +218,8 @@ class DebugServer:
         if not self._closed:
             self._end()
             with suppress(OSError):
-                os.unlink(self.path)
+                if _identity(self.path) == self._file:  # no other process replaces it as long as the listener is open
+                    os.unlink(self.path)
             with suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
 

@@ -69,7 +69,8 @@ _MALFORMED = (ValueError, TypeError, redis.RedisError, redis.RedisClusterExcepti
 _FORMS = (
     "url must be a scheme and a server, as redis://[user:password@]host:6379/0, rediss://host:6379/0, unix:///path, "
     "redis+sentinel://host:26379,host:26379/MASTER/0 or redis+cluster://host:7000,host:7000 (valkey for redis is the "
-    "same); in user and password whatever means something in a URL is written as in percent-encoding: %2F for a slash"
+    "same); a database is a whole number; in user and password whatever means something in a URL is written as in "
+    "percent-encoding: %2F for a slash"
 )
 
 

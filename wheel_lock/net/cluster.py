@@ -18,7 +18,14 @@ from redis.connection import AbstractConnection
 
 from wheel_lock import valkey_clients
 from wheel_lock.net.client_references import Tie
-from wheel_lock.net.connector import RedisPyConnector, RoundRobinConnector, Server, as_server
+from wheel_lock.net.connector import (
+    NothingListens,
+    RedisPyConnector,
+    RoundRobinConnector,
+    Server,
+    as_server,
+    is_refused,
+)
 from wheel_lock.protocol.keys import SLOTS
 from wheel_lock.protocol.resp import MalformedReply, error_text
 from wheel_lock.runtime.notifier import NOTIFIER
@@ -121,6 +128,9 @@ class ClusterConnector:
         Args:
             timeout_s: No further node is asked after this time; those that are left are asked first the next time. Each
                 step with one node is limited to a quarter of it, and all steps together to all of it.
+
+        Raises:
+            NothingListens: All nodes were asked, and each is refused.
         """
         masters = self.servers
         self._turn = (self._turn + 1) % len(masters)  # the master that was asked first the last time may hang
@@ -128,6 +138,7 @@ class ClusterConnector:
         servers = list(dict.fromkeys([*self._left_out, *usual]))
         self._left_out = []
         latest_epoch, latest = -1.0, _SlotMap(lambda node: None)
+        refusals: list[BaseException] = []
         until = time.monotonic() + timeout_s
         for number, server in enumerate(servers):
             if number and time.monotonic() >= until:
@@ -135,12 +146,15 @@ class ClusterConnector:
                 break
             try:
                 slot_map, epoch = self._ask_one(server, timeout_s / min(len(servers), _SHARES))
-            except BaseException:  # of a user's credential provider, too; the next node may answer
+            except BaseException as error:  # of a user's credential provider, too; the next node may answer
+                refusals += [error] if is_refused(error) else []
                 continue
             if slot_map.ranges and epoch > latest_epoch:
                 latest_epoch, latest = epoch, slot_map
             if latest_epoch == inf:
                 break
+        if len(refusals) == len(servers):
+            raise NothingListens(f"no node of {self.describe()} is there: {error_text(refusals[0])}") from refusals[0]
         self._replicas = list(latest.replicas) or self._replicas
         return latest.ranges
 

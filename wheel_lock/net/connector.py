@@ -50,21 +50,27 @@ def is_fatal(error: BaseException) -> bool:
     # redis-py wraps a refused database number as a bare ConnectionError, and a TLS failure likewise: those are retried.
     if isinstance(error, (*_FATAL, redis.exceptions.ResponseError, TypeError, ValueError)):
         return True
-    return _arose_from(error, (ssl.SSLCertVerificationError,))
+    return _origin(error, (ssl.SSLCertVerificationError,)) is not None
+
+
+class NothingListens(redis.exceptions.ConnectionError):
+    """Each of the servers that could name the wanted one is refused, as :func:`is_refused` says."""
 
 
 def is_refused(error: BaseException | None) -> bool:
     """Return whether nothing listens at the address, or there is no such host: the next attempt will hardly help."""
-    return _arose_from(error, (ConnectionRefusedError, FileNotFoundError, socket.gaierror))
+    arose = _origin(error, (ConnectionRefusedError, FileNotFoundError, socket.gaierror))
+    # A name service that does not answer for the moment says nothing about the host.
+    return arose is not None and not (isinstance(arose, socket.gaierror) and arose.errno == socket.EAI_AGAIN)
 
 
-def _arose_from(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Return whether an error, or one that redis-py has wrapped in it, is of one of these classes."""
+def _origin(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> BaseException | None:
+    """Return the first of an error, and those that redis-py has wrapped in it, that is of one of these classes."""
     for _ in range(_MOST_WRAPPED):
         if error is None or isinstance(error, kinds):
-            return error is not None
+            return error
         error = error.__cause__ or error.__context__
-    return False
+    return None
 
 
 def as_failure(error: BaseException) -> Exception:

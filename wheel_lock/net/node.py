@@ -19,7 +19,16 @@ from typing import Protocol, TypeVar
 
 from wheel_lock.net.capabilities import PLAIN
 from wheel_lock.net.connection import NodeRequest, PipelinedConnection
-from wheel_lock.net.connector import Connection, Connector, Server, as_failure, is_fatal, is_refused, sanitize
+from wheel_lock.net.connector import (
+    Connection,
+    Connector,
+    NothingListens,
+    Server,
+    as_failure,
+    is_fatal,
+    is_refused,
+    sanitize,
+)
 from wheel_lock.net.request_queue import Parking
 from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.observe.stats import Counters
@@ -151,7 +160,7 @@ class Node:
         self._connecting = False
         self._closed = False
         self._retry: Alarm | None = None
-        self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
+        self._backoff = self._new_backoff()
         self.server: Server | None = None
         self.capability: int = PLAIN
         self.missing_rights: frozenset[str] = frozenset()
@@ -159,6 +168,9 @@ class Node:
         self.refusal: ServerError | None = None
         self.unreachable: bool = False
         self._failures = 0  # attempts to connect that have failed in a row
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
 
     def _set_mode(self, single_key: bool) -> None:
         self.single_key_mode = single_key
@@ -300,7 +312,7 @@ class Node:
             return
         self._connecting = True
         try:
-            self._launch(self._attempt)
+            self._launch(partial(self._attempt, self._backoff))
         except RuntimeError as error:  # no thread can be started
             self._failed(error, self._backoff)
 
@@ -315,9 +327,11 @@ class Node:
             else:
                 self._retry_if_needed()  # a server that accepts connections and never answers is probed with pauses
 
-    def _attempt(self) -> None:
-        """Connect, and post the result to the timer's thread. On a helper thread."""
-        backoff = self._backoff  # replaced by a reset, so a late result from before the reset is recognised
+    def _attempt(self, backoff: Backoff) -> None:
+        """Connect, and post the result to the timer's thread. On a helper thread.
+
+        A reset and a close replace ``backoff``, so that a late result from before them is recognised.
+        """
         try:
             connection = self.connector.connect(self._options.connect_timeout_s)
         except BaseException as error:
@@ -336,7 +350,7 @@ class Node:
     def _arrived(self, arrived: list[Connection], backoff: Backoff) -> None:
         if (connection := taken(arrived)) is None:
             return
-        if backoff is not self._backoff or self._closed or self.ready:
+        if backoff is not self._backoff or self.ready:
             connection.close()  # too late: the suspected connection has answered first, or the node was closed or reset
             if backoff is self._backoff:
                 self._connecting = False
@@ -377,8 +391,8 @@ class Node:
         self._log(logger.debug, "connect_failed", "cannot connect to %s: %s", error)
         if self._pipeline is None and is_fatal(error):
             self._refuse_all(error)
-        elif self._pipeline is None and is_refused(error) and self._failures > 1 and not self._may_move:
-            self._refuse_impatient(error)
+        elif self._pipeline is None and self._failures > 1 and self._is_hopeless(error):
+            self.refuse_impatient(error)
         elif (pipeline := self._pipeline) is not None and self._suspected:
             # While the node is needed the first reply on the old connection is the quickest sign of life. Then it is
             # dropped only if very many requests are unanswered on it.
@@ -391,16 +405,18 @@ class Node:
         for request in self.take_waiting():
             guarded(request, request.on_unavailable, error)
 
-    @property
-    def _may_move(self) -> bool:
-        """True if another server may take over, as after a failover."""
-        return self.connector.discovers or self.connector.in_cluster
+    def _is_hopeless(self, error: Exception) -> bool:
+        """Return whether nothing listens, and no other server may take over, as after a failover."""
+        may_move = self.connector.discovers or self.connector.in_cluster
+        return isinstance(error, NothingListens) or (is_refused(error) and not may_move)
 
-    def _refuse_impatient(self, error: Exception) -> None:
-        """Refuse the requests that do not wait for a server that refuses connections.
+    def refuse_impatient(self, error: Exception) -> None:
+        """Refuse the requests that do not wait for a server that refuses connections, unless there is a connection.
 
         One that was there is probably being restarted. One that was never there has probably another address.
         """
+        if self._pipeline is not None:
+            return
         for request in self._waiting.take_all():
             if request.outlasts_refusal(first=self.server is None):
                 self._waiting.append(request)
@@ -451,6 +467,8 @@ class Node:
         self._closed = True
         self._timer.cancel(self._retry)
         self._retry = None
+        self._connecting = False
+        self._backoff = self._new_backoff()  # so an attempt under way is over
         self._hang_up(error)
         self._refuse_all(error)
 
@@ -504,10 +522,10 @@ class Node:
         """Start again after the death of the timer's thread; unanswered and queued requests are refused with ``error``."""
         unanswered = [] if self._pipeline is None else self._pipeline.close()
         requests = [*unanswered, *self.take_waiting()]
-        closed, expected = self._closed, self._expected
+        closed, expected, server = self._closed, self._expected, self.server
         self._timer.cancel(self._retry)
         self._reset()
-        self._closed = closed
+        self._closed, self.server = closed, server  # a server that was there is waited for
         for request in requests:
             guarded(request, request.on_unavailable, error)
         for timed in expected:  # some wait for something else than a reply: their time limits still apply

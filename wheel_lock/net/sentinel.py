@@ -24,7 +24,15 @@ from redis.connection import AbstractConnection
 
 from wheel_lock import valkey_clients
 from wheel_lock.net.client_references import Tie
-from wheel_lock.net.connector import RedisPyConnection, RedisPyConnector, Server, as_failure, as_server
+from wheel_lock.net.connector import (
+    NothingListens,
+    RedisPyConnection,
+    RedisPyConnector,
+    Server,
+    as_failure,
+    as_server,
+    is_refused,
+)
 from wheel_lock.net.sentinel_reports import Belief, Opinion, Opinions
 from wheel_lock.protocol.resp import error_text
 from wheel_lock.runtime.greenlets import start_helper_thread
@@ -200,7 +208,10 @@ class SentinelConnector(RedisPyConnector):
         belief = self._conclude(timeout_s)
         if belief is None:
             said = "".join(f"; {error_text(error)}" for error in errors)
-            raise redis.sentinel.MasterNotFoundError(f"the Sentinels name no master of {self.service!r}{said}")
+            text = f"the Sentinels name no master of {self.service!r}{said}"
+            if len(errors) == len(self.sentinels) and all(map(is_refused, errors)):
+                raise NothingListens(text) from errors[0]
+            raise redis.sentinel.MasterNotFoundError(text)
         return belief.servers
 
     def _conclude(self, timeout_s: float) -> Belief | None:

@@ -2,7 +2,7 @@
 
 A round asks all nodes at once, and is decided as soon as its outcome is certain, so a slow node does not delay it. Two
 concurrent rounds may split the votes. Then both return their votes, and pause for a random time, longer than a round
-takes, before the next one.
+takes, before the next one; but on average at most for the ``fallback_interval`` of the context.
 
 A caller whose first round too few nodes answer is told so at once. One that waits already has more rounds, and is told when
 that has lasted for as long as one server may leave a caller without an answer. Nodes without votes, because they have
@@ -310,7 +310,8 @@ class QuorumWaiter(WheelEntry):
         if error is not None:
             self.fail(error)
             return
-        pause_s = max(options.retry_every_s or _RETRY_S, _PAUSE_ROUNDS * (now - began_at)) * JITTER.uniform(0.5, 1.5)
+        rounds_s = min(_PAUSE_ROUNDS * (now - began_at), engine.options.fallback_s)  # a round may include a standstill
+        pause_s = max(options.retry_every_s or _RETRY_S, rounds_s) * JITTER.uniform(0.5, 1.5)
         if self._rounds == 1 and self._until is None and options.max_attempts is None:
             engine.leases.refuse_endless(self._lease.owner, [self._lease.key], self._refused_endless)
         # The pause is shortened such that the last round begins at the time limit.

@@ -25,7 +25,9 @@ class SocketWaker:
     """A waker for systems without eventfd; see :class:`EventWaker`."""
 
     def __init__(self) -> None:
-        self._reader, self._writer = _socket.socketpair()  # below what gevent patches
+        # Below what gevent patches; Windows has the upper one only.
+        pair: Callable[[], tuple[_socket.socket, _socket.socket]] = getattr(_socket, "socketpair", socket.socketpair)
+        self._reader, self._writer = pair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
 

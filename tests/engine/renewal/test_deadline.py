@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, GONE, OK, START, TICK_S, Rig, array, failure
+from tests.engine.rig import FINE, OK, START, TICK_S, Rig, failure
 from tests.support.logged import logged
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockLost, LossReason
-from wheel_lock.lease import Lease, Owner, State, local_deadline
-from wheel_lock.lock_types import FENCED
+from wheel_lock.lease import Lease, Owner, State
 from wheel_lock.runtime.notifier import NOTIFIER
 
 BELIEF_S = 3.0 * 0.99 - 0.002  # how long a lease with a timeout of 3 s is believed in, from before it was sent
@@ -34,16 +33,6 @@ def test_an_acquire_counts_from_before_it_was_sent_and_not_from_before_it_was_co
     assert lease.acquired_at == pytest.approx(sent_at)
 
 
-def test_an_acquire_that_is_sent_again_counts_from_the_last_time(rig: Rig) -> None:
-    lease = rig.acquire("a").lease
-    rig.reconnect(0.5)
-    assert rig.connector.attempts == 2
-    sent_at = rig.connector.attempted_at[1]
-    rig.say(FINE)
-    assert lease.state is State.HELD
-    assert sent_at + BELIEF_S - TICK_S <= lease.deadline <= sent_at + BELIEF_S + TICK_S
-
-
 @pytest.mark.parametrize("reply_after", [0.0, 0.2, 0.6])
 def test_a_renewal_counts_from_before_it_was_sent(rig: Rig, reply_after: float) -> None:
     lease = rig.hold("a")
@@ -55,13 +44,6 @@ def test_a_renewal_counts_from_before_it_was_sent(rig: Rig, reply_after: float) 
     assert lease.state is State.HELD
     assert lease.deadline == pytest.approx(START + 1.0 + BELIEF_S)
     assert lease.renewals == 1
-
-
-def test_a_renewal_that_a_late_thread_sends_counts_from_when_it_is_sent(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.jump(1.9)
-    rig.say(FINE)
-    assert lease.deadline == pytest.approx(START + 1.9 + BELIEF_S)
 
 
 def test_a_confirmation_never_moves_the_deadline_back(rig: Rig) -> None:
@@ -94,58 +76,6 @@ def test_a_grant_that_is_read_after_its_deadline_is_none_and_is_released(rig: Ri
     assert rig.stats().acquired == 0
 
 
-@pytest.mark.parametrize("late_by", [0.0, 0.001, 0.5, 60.0])
-def test_a_confirmation_at_or_after_the_deadline_does_not_resurrect(rig: Rig, late_by: float) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.0)
-    rig.server.one("renew")
-    rig.launch.slow = True
-    rig.server.say(FINE)  # it arrives while the thread is stopped
-    rig.jump(lease.deadline - rig.now + late_by)
-    assert lease.state is State.LOST
-    assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
-    clean_up = rig.server.one("release_many")
-    assert clean_up.pairs == [(b"a", lease.token)]
-    rig.say(FINE)
-    rig.go_on(5.0)
-    assert not rig.believes(lease)
-    assert len(rig.told) == 1
-
-
-def test_a_thread_stopped_while_it_reads_a_confirmation_does_not_resurrect(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.0)
-    sock = rig.connector.sockets[0]
-    sock.before_recv = lambda: (setattr(sock, "before_recv", None), rig.clock.jump(2.5))
-    rig.say(FINE)
-    assert lease.state is State.LOST
-    assert not rig.believes(lease)
-    assert rig.whats() == ["renew", "release_many"]
-
-
-def test_a_thread_stopped_while_it_reads_a_grant_does_not_hand_out_a_lapsed_lease(rig: Rig) -> None:
-    attempt = rig.acquire("a")
-    rig.server.one("SET")
-    sock = rig.connector.sockets[0]
-    sock.before_recv = lambda: (setattr(sock, "before_recv", None), rig.clock.jump(3.5))
-    rig.say(OK)
-    assert attempt.future.done
-    assert attempt.future.result() is False, "the caller is told that it holds a lock that lapsed half a second ago"
-
-
-def test_what_another_thread_has_seen_lapse_is_not_confirmed_any_more(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.0)
-    rig.server.one("renew")
-    lease.record_lapse()
-    assert not rig.believes(lease)
-    rig.say(FINE)
-    assert not rig.believes(lease)
-    rig.post(lambda: rig.engine.lapse_seen(lease))
-    assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
-    assert rig.server.one("release_many").pairs == [(b"a", lease.token)]
-
-
 # When it is told
 
 
@@ -176,38 +106,6 @@ def test_a_server_that_answers_no_call_is_not_asked_in_a_tight_loop(rig: Rig) ->
     assert sum(command.what == "renew" for server in rig.connector.servers for command in server.take()) <= 10
 
 
-@pytest.mark.parametrize("timeout", [0.05, 0.333, 1.0, 1.0071, 30.0])
-def test_the_loss_of_a_lease_without_renewal_is_told_by_its_deadline(rig: Rig, timeout: float) -> None:
-    lease = rig.hold("a", timeout, renew=False)
-    rig.go_on(timeout)
-    assert_told_in_time(rig, lease, local_deadline(START, timeout), LossReason.RENEWAL_LIMIT)
-    assert rig.server.take() == []
-
-
-@pytest.mark.parametrize("limit", [0, 1, 3])
-def test_a_lease_with_a_renewal_limit_is_renewed_so_often_and_lost_for_that_reason(rig: Rig, limit: int) -> None:
-    lease = rig.hold("a", max_renewals=limit)
-    renewals: list[float] = []
-    rig.go_on(10.0, lambda: renewals.extend(rig.now for _ in rig.server.agree()))
-    assert renewals == pytest.approx([START + 1.0 * step for step in range(1, limit + 1)])
-    assert lease.renewals == limit
-    assert_told_in_time(rig, lease, START + limit * 1.0 + BELIEF_S, LossReason.RENEWAL_LIMIT)
-
-
-@pytest.mark.parametrize("limit_s", [0.5, 2.9, 3.0, 7.777, 10.0])
-def test_a_lease_with_a_hold_limit_is_never_believed_beyond_it(rig: Rig, limit_s: float) -> None:
-    lease = rig.hold("a", max_hold=limit_s)
-    seen: list[float] = []
-
-    def look() -> None:
-        rig.agree()
-        seen.append(lease.deadline)
-
-    rig.go_on(limit_s + 1.0, look)
-    assert max(seen) <= START + limit_s
-    assert_told_in_time(rig, lease, START + limit_s, LossReason.HOLD_LIMIT)
-
-
 @pytest.mark.parametrize("extended", [False, True])
 def test_the_key_of_a_lease_at_its_hold_limit_expires_by_itself_unless_it_was_extended(
     rig: Rig, extended: bool
@@ -234,43 +132,6 @@ def test_a_silent_server_is_the_reason_even_if_there_are_limits(rig: Rig, limits
     assert_told_in_time(rig, lease, deadline, LossReason.NOT_CONFIRMED)
 
 
-def test_a_stopped_thread_tells_all_losses_in_its_first_turn_and_renews_nothing_that_is_lost(rig: Rig) -> None:
-    soon = rig.hold("soon", 1.0)
-    later = rig.hold("later", 3.0)
-    alive = rig.hold("alive", 30.0)
-    rig.jump(20.0)
-    assert rig.reasons == [("soon", LossReason.NOT_CONFIRMED), ("later", LossReason.NOT_CONFIRMED)]
-    assert [event.at for _, event in rig.told] == [START + 20.0] * 2
-    assert [command.names for command in rig.server.take()] == [["alive"]]
-    assert [rig.believes(lease) for lease in (soon, later, alive)] == [False, False, True]
-
-
-def test_a_stopped_thread_does_not_renew_what_has_lapsed_when_replies_have_come_meanwhile(rig: Rig) -> None:
-    lapsing = rig.hold("lapsing", 3.0)
-    healthy = rig.hold("healthy", 30.0, renew_every=1.2)
-    rig.go_on(1.25)
-    assert [command.names for command in rig.server.take()] == [["lapsing"], ["healthy"]]
-    rig.server.say(BUSY, FINE)
-    rig.jump(5.0)
-    assert rig.reasons == [("lapsing", LossReason.NOT_CONFIRMED)]
-    assert rig.believes(healthy)
-    assert not rig.believes(lapsing)
-    renewed = [name for command in rig.server.take() if command.what == "renew" for name in command.names]
-    assert "lapsing" not in renewed, "losses come first"
-
-
-def test_a_grant_that_is_read_just_before_its_deadline_is_told_lost_by_its_deadline(rig: Rig) -> None:
-    attempt = rig.acquire("a", 1.0)
-    deadline = local_deadline(START, 1.0)  # 8 ms into a tick
-    rig.jump(deadline - 0.003 - START)
-    rig.say(OK)
-    rig.go_on(0.5)
-    if not attempt.future.result():
-        return  # as good: it was never handed out
-    [(_, event)] = rig.told
-    assert event.at <= deadline
-
-
 def test_an_owner_that_has_ended_is_renewed_no_more_and_its_lease_is_abandoned(rig: Rig) -> None:
     owner = Owner()
     lease = rig.hold("a", owner=owner)
@@ -285,17 +146,6 @@ def test_an_owner_that_has_ended_is_renewed_no_more_and_its_lease_is_abandoned(r
     assert event.at <= event.deadline
     assert lease.renewals == 1
     assert rig.believes(other)
-
-
-def test_an_abandoned_lease_in_an_unanswered_renewal_is_released_when_that_is_confirmed(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.0)
-    with pytest.warns(ResourceWarning, match="abandoned"):
-        rig.post(lambda: rig.engine.abandon(lease))
-        assert rig.reasons == [("a", LossReason.ABANDONED)]
-    rig.reply("renew", FINE)
-    assert rig.server.one("release_many").pairs == [(b"a", lease.token)]
-    assert len(rig.told) == 1
 
 
 def test_many_abandoned_leases_are_one_record(rig: Rig) -> None:
@@ -319,16 +169,6 @@ def test_an_abandoned_lease_is_in_the_log_at_the_end_of_the_interpreter(rig: Rig
         rig.post(lambda: rig.engine.abandon(lease))
         rig.post(lambda: rig.engine.end(1.0, Future(lambda: None)))
         assert log.said("abandoned")
-
-
-def test_a_fenced_grant_carries_its_fence_to_the_loss(rig: Rig) -> None:
-    attempt = rig.acquire("a", kind=FENCED)
-    rig.say(b":1234567890123456\r\n")
-    assert attempt.lease.fence == 1234567890123456
-    rig.go_on(1.0)
-    rig.say(array(1, GONE))
-    [(_, event)] = rig.told
-    assert event.fence == 1234567890123456
 
 
 def test_a_release_at_the_deadline_says_that_the_lease_was_lost(rig: Rig) -> None:

@@ -42,19 +42,6 @@ def test_a_key_that_is_gone_or_has_another_value_is_lost_now(rig: Rig, verdict: 
     assert (event.name, event.reason, event.at) == ("a", reason, pytest.approx(START + 1.0))
 
 
-def test_only_the_entry_that_is_named_is_affected(rig: Rig) -> None:
-    leases = rig.hold_many(["a", "b", "c", "d"])
-    rig.go_on(1.0)
-    assert rig.server.one("renew").names == ["a", "b", "c", "d"]
-    rig.say(array(2, GONE, 4, TAKEN))
-    assert [rig.believes(lease) for lease in leases] == [True, False, True, False]
-    assert [lease.renewals for lease in leases] == [1, 0, 1, 0]
-    before = len(rig.everything_sent())
-    rig.go_on(10.0, rig.agree)
-    assert not any(leases[gone].token in rig.everything_sent()[before:] for gone in (1, 3))
-    assert rig.reasons == [("b", LossReason.KEY_GONE), ("d", LossReason.TAKEN)]
-
-
 @pytest.mark.parametrize("text", REFUSALS)
 @pytest.mark.parametrize("whole_call", [True, False])
 def test_an_error_proves_nothing(rig: Rig, text: str, whole_call: bool) -> None:
@@ -114,18 +101,6 @@ def test_a_server_that_refuses_calls_gets_one_probe_at_a_time(rig: Rig) -> None:
     assert most == 1
 
 
-@pytest.mark.rig(renewal_slack=0)
-def test_a_new_due_lease_waits_while_the_server_refuses_calls(rig: Rig) -> None:
-    rig.hold("a", 30.0, renew_every=1.0)
-    rig.go_on(0.5)
-    late = rig.hold("b", 30.0, renew_every=0.51)
-    rig.go_on(0.5)
-    rig.reply("renew", error("LOADING"))
-    rig.go_to(START + 1.0101)
-    assert late.state is State.OVERDUE
-    assert rig.server.take() == []
-
-
 def test_a_healthy_probe_brings_all_the_rest_at_once_nearest_deadline_first() -> None:
     with Rig(batch_size=1) as rig:
         leases = [rig.hold(name, timeout, renew_every=1.0) for name, timeout in [("c", 9.0), ("a", 3.0), ("b", 6.0)]]
@@ -138,18 +113,6 @@ def test_a_healthy_probe_brings_all_the_rest_at_once_nearest_deadline_first() ->
         assert [command.names for command in rig.server.take()] == [["b"], ["c"]]
         rig.say(FINE * 2)
         assert [lease.state for lease in leases] == [State.HELD] * 3
-
-
-def test_after_health_the_pauses_begin_small_again(rig: Rig) -> None:
-    lease = rig.hold("a", 30.0)
-    rig.go_on(10.0)
-    rig.go_on(3.0, lambda: rig.server.say(BUSY * len(rig.server.take())))  # pauses of half a second by now
-    rig.go_on(1.0, rig.agree)
-    assert lease.state is State.HELD
-    rig.go_to(lease.deadline - 30.0 + 0.302 + 10.0)
-    rig.reply("renew", BUSY)
-    rig.go_on(0.04)
-    assert len(rig.server.take()) == 1
 
 
 def test_what_is_refused_entry_by_entry_rests_until_the_next_probe_while_others_go_on(rig: Rig) -> None:

@@ -70,13 +70,6 @@ def test_a_renewal_keeps_the_phase_of_its_lease_when_the_thread_is_a_little_late
     assert lease.tick == 300
 
 
-def test_a_renewal_that_was_very_late_begins_a_new_phase(rig: Rig) -> None:
-    lease = rig.hold("a", 3.0)
-    rig.jump(2.0)
-    rig.agree()
-    assert lease.tick == 300
-
-
 def test_a_jump_goes_out_as_one_batch_and_heals(rig: Rig) -> None:
     leases = [rig.hold(name, 30.0, renew_every=10.0) for name in names(60) if rig.jump(0.05) is None]
     rig.jump(15.0)
@@ -94,14 +87,6 @@ def test_all_of_a_tick_goes_out_in_calls_of_batch_size() -> None:
         rig.hold_many(names(1000), 30.0)
         rig.jump(10.5)
         assert [len(command.pairs) for command in rig.server.take()] == [100] * 10
-
-
-def test_leases_of_different_terms_do_not_share_a_call(rig: Rig) -> None:
-    rig.hold("a", 3.0)
-    rig.hold("b", 6.0, renew_every=1.0)
-    rig.hold("c", 3.0, renew_every=0.9)
-    rig.jump(1.0)
-    assert sorted(command.names for command in rig.server.take()) == [["a"], ["b"], ["c"]]
 
 
 @pytest.mark.parametrize(("in_flight", "groups"), [(1, 1), (4, 7)])
@@ -129,28 +114,6 @@ def test_thousands_of_leases_due_in_one_tick_are_drained_in_bounded_calls(in_fli
         assert most <= in_flight
         assert {lease.state for lease in leases} == {State.HELD}
         assert rig.stats().renewed == len(leases)
-        assert rig.stats().overdue == 0
-        assert rig.told == []
-
-
-def test_many_small_groups_do_not_exceed_the_calls_in_flight_when_a_connection_comes_back() -> None:
-    with Rig(max_calls_in_flight=8) as rig:
-        for number in range(50):
-            rig.hold(f"lock:{number}", 30.0 + number / 100, renew_every=5.0)
-        rig.be_away(6.0)
-        rig.connector.refusal = None
-        rig.go_on(1.0)
-        assert len(rig.server.take()) <= 8
-
-
-def test_ten_thousand_leases_survive_an_outage_nearest_deadline_first() -> None:
-    with Rig(batch_size=500) as rig:
-        leases = rig.hold_many(names(10_000), 30.0)
-        rig.be_away(20.0)
-        assert rig.stats().overdue == 10_000
-        rig.connector.refusal = None
-        rig.go_on(1.0, rig.agree)
-        assert all(lease.renewals == 1 for lease in leases)
         assert rig.stats().overdue == 0
         assert rig.told == []
 

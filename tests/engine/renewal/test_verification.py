@@ -84,38 +84,6 @@ def test_a_verification_uses_no_renewal_up(rig: Rig, terms: dict[str, int]) -> N
     assert rig.believes(lease)
 
 
-def test_a_server_that_still_loads_is_asked_again(rig: Rig) -> None:
-    lease = rig.hold("a", 30.0)
-    rig.reconnect()
-
-    def load() -> None:
-        rig.server.say(*[error("LOADING Redis is loading the dataset in memory") for _ in rig.server.take()])
-
-    rig.go_on(2.0, load)
-    assert rig.believes(lease)
-    rig.go_on(1.0, rig.agree)
-    assert lease.renewals == 1
-    assert rig.stats().renewal_lag_max_s < 3.0  # counted from the reconnection, and not from the last renewal
-
-
-def test_a_second_reconnection_begins_the_verification_anew() -> None:
-    with Rig(batch_size=10) as rig:
-        rig.hold_many(names(200), 30.0)
-        rig.go_on(0.5)
-        rig.reconnect()
-        rig.server.take()
-        rig.reconnect()
-        seen: list[Command] = []
-
-        def note() -> None:
-            for command in rig.server.take():
-                seen.append(command)
-                rig.server.say(FINE)
-
-        rig.go_on(0.5, note)
-        assert sorted({name for command in seen for name in command.names}) == sorted(names(200))
-
-
 # Another server has taken the place of the last one
 
 
@@ -154,16 +122,6 @@ def test_a_server_that_cannot_answer_yet_is_asked_again(rig: Rig, text: str) -> 
     assert rig.server.one("GET").names == ["a"]
     rig.say(NIL)
     assert rig.reasons == [("a", LossReason.KEY_GONE)]
-
-
-def test_a_server_that_refuses_for_good_is_not_asked_again(rig: Rig) -> None:
-    rig.hold("a", 9.0, renew=False)
-    rig.go_on(1.0)
-    swap_servers(rig)
-    rig.go_on(0.1)
-    rig.reply("GET", error("NOPERM User app has no permissions to run the 'get' command"))
-    rig.go_on(3.0)
-    assert rig.server.take() == []
 
 
 def test_an_extended_lease_that_the_new_server_does_not_know_is_lost(rig: Rig) -> None:

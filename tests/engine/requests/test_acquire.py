@@ -4,52 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, NIL, OK, START, TAKEN, Rig, array, error, failure, integer, names
+from tests.engine.rig import BUSY, FINE, NIL, OK, START, Rig, array, failure, names
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
 from wheel_lock.lease import State
 from wheel_lock.lock_types import EXCLUSIVE, FAIR, FENCED, READ, REENTRANT, WRITE, Exclusive, semaphore
 from wheel_lock.lock_types.base import LockType
-
-
-def test_a_free_lock_is_set_with_its_token_and_time_to_live(rig: Rig) -> None:
-    attempt = rig.acquire("a")
-    command = rig.server.one("SET")
-    assert command.arguments == (b"a", attempt.lease.token, b"NX", b"PX", b"3000")
-    assert not attempt.future.done
-    rig.say(OK)
-    assert attempt.future.result() is True
-    assert rig.believes(attempt.lease)
-
-
-def test_a_fenced_lock_gets_its_number(rig: Rig) -> None:
-    attempt = rig.acquire("a", kind=FENCED)
-    command = rig.server.one("acquire_fenced")
-    assert command.pairs == [(b"a", attempt.lease.token)]
-    rig.say(integer(1763700000000000))
-    assert attempt.future.result() is True
-    assert attempt.lease.fence == 1763700000000000
-
-
-@pytest.mark.parametrize(("kind", "reply"), [(EXCLUSIVE, NIL), (FENCED, array(1500))])
-def test_a_taken_lock_is_not_granted(rig: Rig, kind: Exclusive, reply: bytes) -> None:
-    attempt = rig.acquire("a", kind=kind)
-    rig.say(reply)
-    assert attempt.future.result() is False
-    assert attempt.lease.fence is None
-    assert attempt.lease.state is State.REFUSED
-    assert not rig.held
-    assert rig.told == []
-    rig.go_on(10.0)
-    assert len(rig.server.take()) == 1  # nothing was granted, so there is nothing to undo
-
-
-def test_the_servers_error_is_the_callers(rig: Rig) -> None:
-    attempt = rig.acquire("a")
-    rig.say(error("OOM command not allowed when used memory > 'maxmemory'."))
-    failure(attempt.future, LockServerError, r"OOM command not allowed .* \(lock 'a'\)")
-    assert not rig.engine.busy
-    rig.go_on(10.0)
-    assert len(rig.server.take()) == 1  # a plain SET, so the error is an answer
 
 
 def test_an_unanswered_acquire_times_out_and_is_released_on_the_same_road(rig: Rig) -> None:
@@ -134,13 +93,6 @@ def test_an_error_reply_to_a_script_is_followed_by_a_release(rig: Rig, kind: Loc
     assert clean_up.arguments[:2] == (b"a", attempt.lease.token)
     rig.say(FINE)
     assert not rig.engine.busy
-
-
-def test_a_second_try_that_finds_another_owner_is_refused(rig: Rig) -> None:
-    attempt = rig.acquire("a")
-    rig.reconnect()
-    rig.say(array(1, TAKEN))
-    assert attempt.future.result() is False
 
 
 def test_a_server_that_hangs_up_on_every_acquire_is_not_asked_in_a_tight_loop(rig: Rig) -> None:

@@ -4,23 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, NOSCRIPT, REFUSED, START, TAKEN, Rig, array, failure, names
+from tests.engine.rig import BUSY, FINE, REFUSED, START, TAKEN, Rig, array, failure, names
 from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import State
-
-
-def test_all_are_granted_by_one_call(rig: Rig) -> None:
-    attempt = rig.acquire_many(names(500))
-    command = rig.server.one("acquire_many")
-    assert command.ttl_ms == 3000
-    assert command.pairs == [(lease.key, lease.token) for lease in attempt.leases]
-    assert not attempt.future.done
-    rig.say(FINE)
-    assert attempt.future.result() is None
-    assert all(rig.believes(lease) for lease in attempt.leases)
-    assert attempt.leases[0].deadline == pytest.approx(START + 2.968)
-    assert rig.release_many([]).result() == {}
 
 
 @pytest.mark.parametrize("taken", [[], [1, 4], [1, 2, 3, 4, 5]])
@@ -46,22 +33,6 @@ def test_an_entry_error_undoes_everything(rig: Rig) -> None:
     assert {lease.state for lease in attempt.leases} == {State.RELEASED, State.REFUSED}
 
 
-def test_a_refused_call_undoes_everything() -> None:
-    with Rig(batch_size=2) as rig:
-        attempt = rig.acquire_many(names(6))
-        assert [command.names for command in rig.server.take()] == [
-            ["lock:0", "lock:1"],
-            ["lock:2", "lock:3"],
-            ["lock:4", "lock:5"],
-        ]
-        rig.say(FINE, BUSY)
-        assert not attempt.future.done  # the third chunk may still be granted
-        rig.say(FINE)
-        failure(attempt.future, LockServerError, "BUSY")
-        assert sorted(name for command in rig.server.take() for name in command.names) == names(6)
-        assert not rig.held
-
-
 def test_no_more_than_a_few_chunks_are_under_way_and_an_error_stops_the_rest() -> None:
     with Rig(batch_size=1) as rig:
         attempt = rig.acquire_many(names(50))
@@ -77,23 +48,6 @@ def test_no_more_than_a_few_chunks_are_under_way_and_an_error_stops_the_rest() -
         assert len(released) == BATCHES_IN_FLIGHT  # those that had been granted
         assert not set(undone.names) & set(released)
         assert {lease.state for lease in attempt.leases[9:]} == {State.REFUSED}
-
-
-def test_a_broken_chunk_is_sent_again_and_recognises_its_own_tokens() -> None:
-    with Rig(batch_size=2) as rig:
-        attempt = rig.acquire_many(names(4))
-        rig.server.take()
-        rig.server.say(FINE)
-        rig.hang_up()
-        assert rig.stats().held == 2
-        rig.go_on(0.1)
-        again, verification = rig.server.take()
-        assert (again.what, verification.what) == ("acquire_many", "renew")
-        assert again.pairs == [(lease.key, lease.token) for lease in attempt.leases[2:]]
-        rig.say(FINE)
-        assert attempt.future.result() is None
-        assert attempt.leases[0].deadline < attempt.leases[3].deadline <= rig.now + 2.968
-        rig.say(FINE)
 
 
 @pytest.mark.parametrize("reply", [BUSY, array(1, "OOM no memory", 2, "OOM no memory")])
@@ -149,24 +103,6 @@ def test_given_up_midway_everything_granted_or_asked_for_is_released_and_the_res
         assert not rig.held
 
 
-def test_given_up_after_it_is_complete_everything_is_released(rig: Rig) -> None:
-    attempt = rig.acquire_many(names(3))
-    rig.say(FINE)
-    rig.server.take()
-    rig.post(attempt.bulk.give_up)
-    assert rig.server.one("release_many").names == names(3)
-    assert not rig.held
-
-
-def test_given_up_before_anything_was_sent_nothing_is_sent(rig: Rig) -> None:
-    rig.launch.slow = True
-    attempt = rig.acquire_many(names(3))
-    rig.post(attempt.bulk.give_up)
-    rig.connect()
-    assert rig.server.take() == []
-    assert {lease.state for lease in attempt.leases} == {State.REFUSED}
-
-
 def test_a_chunk_granted_too_late_is_released(rig: Rig) -> None:
     attempt = rig.acquire_many(["a", "b"], 1.0)
     rig.server.take()
@@ -177,31 +113,7 @@ def test_a_chunk_granted_too_late_is_released(rig: Rig) -> None:
     assert rig.server.one("release_many").names == ["a", "b"]
 
 
-def test_a_server_without_scripts_gets_each_chunk_in_full() -> None:
-    with Rig(batch_size=2) as rig:
-        attempt = rig.acquire_many(names(4))
-        rig.reply(None, NOSCRIPT * 2)
-        assert [(command.use_eval, command.names) for command in rig.server.take()] == [
-            (True, ["lock:0", "lock:1"]),
-            (True, ["lock:2", "lock:3"]),
-        ]
-        rig.say(FINE * 2)
-        assert attempt.future.result() is None
-
-
 # Release
-
-
-def test_many_are_released_by_one_call(rig: Rig) -> None:
-    leases = rig.hold_many(names(3))
-    future = rig.release_many(leases)
-    assert not any(rig.believes(lease) for lease in leases)
-    assert rig.server.one("release_many").pairs == [(lease.key, lease.token) for lease in leases]
-    rig.say(FINE)
-    assert future.result() == {}
-    assert rig.stats().released == 3
-    rig.go_on(10.0)
-    assert rig.server.take() == []
 
 
 def test_losses_are_reported_by_name_and_told_once(rig: Rig) -> None:

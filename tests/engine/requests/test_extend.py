@@ -8,13 +8,12 @@ from tests.engine.rig import BUSY, FINE, START, Rig, array, failure, integer
 from wheel_lock.errors import (
     LockLost,
     LockNotHeld,
-    LockServerError,
     LockTimeout,
     LockUnavailable,
     LossReason,
     WheelLockError,
 )
-from wheel_lock.lease import State, local_deadline
+from wheel_lock.lease import State
 from wheel_lock.options import MAX_SECONDS, MAX_TTL_MS
 
 
@@ -41,28 +40,6 @@ def test_adding_sets_the_deadline_that_the_server_reports(rig: Rig, left_ms: int
     rig.say(integer(10_000 + left_ms))
     assert future.result() is None
     assert lease.deadline == pytest.approx(START + 0.5 + (10.0 + left_ms / 1000) * 0.99 - 0.002)
-
-
-def test_an_extended_lease_is_renewed_when_that_prolongs_it_and_not_cut_short_before(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.extend(lease, 30.0, replace=True)
-    rig.agree()
-    extended = lease.deadline
-    renewed_at: list[float] = []
-    rig.go_on(40.0, lambda: renewed_at.extend(rig.now for _ in rig.server.agree()))
-    assert renewed_at[0] >= extended - 3.0
-    assert renewed_at[0] < extended
-    assert rig.believes(lease)
-
-
-def test_adding_never_moves_the_deadline_back(rig: Rig) -> None:
-    lease = rig.hold("a")
-    before = lease.deadline
-    future = rig.extend(lease, 0.01)
-    rig.jump(0.9)  # the request is slow on its way to the server, which then adds to what is left: 2.1 s
-    rig.say(integer(2_110))
-    assert future.result() is None
-    assert lease.deadline >= before, "what was added can only have prolonged it"
 
 
 @pytest.mark.parametrize("renew", [True, False])
@@ -94,14 +71,6 @@ def test_an_extension_that_is_too_long_for_a_lease_that_has_ended_meanwhile_is_a
     assert lease.state is State.LOST
 
 
-def test_shortening_takes_effect_before_it_is_sent(rig: Rig) -> None:
-    lease = rig.hold("a", 30.0)
-    rig.extend(lease, 1.0, replace=True)
-    assert lease.deadline == pytest.approx(START + 0.988)
-    rig.say(integer(1_000))
-    assert lease.deadline == pytest.approx(START + 0.988)
-
-
 @pytest.mark.parametrize("seconds", [0.1, 9.0, 10.2, 20.0])
 def test_a_shortened_lease_is_renewed_with_time_to_spare(rig: Rig, seconds: float) -> None:
     lease = rig.hold("a", 30.0)
@@ -112,30 +81,6 @@ def test_a_shortened_lease_is_renewed_with_time_to_spare(rig: Rig, seconds: floa
     rig.go_on(seconds, lambda: renewed_at.extend(rig.now for _ in rig.server.agree()))
     assert renewed_at
     assert renewed_at[0] <= shortened - (shortened - START) / 4, "a round trip must fit in between"
-
-
-def test_a_shortened_lease_whose_extend_is_unanswered_is_told_lost_in_time(rig: Rig) -> None:
-    lease = rig.hold("a", 30.0)
-    rig.launch.slow = True
-    future = rig.extend(lease, 1.0, replace=True)
-    rig.go_on(1.0)
-    assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
-    [(_, event)] = rig.told
-    assert event.at <= START + 0.988
-    rig.reply(None, integer(1_000))
-    failure(future, LockLost, "not confirmed in time")
-    assert rig.server.one("release_many").pairs == [(b"a", lease.token)]
-    assert not rig.believes(lease)
-
-
-@pytest.mark.parametrize(("reply", "reason"), [(0, LossReason.KEY_GONE), (-1, LossReason.TAKEN)])
-def test_extending_what_is_gone_is_a_loss(rig: Rig, reply: int, reason: LossReason) -> None:
-    lease = rig.hold("a")
-    future = rig.extend(lease, 5.0)
-    rig.say(integer(reply))
-    failure(future, LockLost, str(reason))
-    assert rig.reasons == [("a", reason)]
-    assert not rig.believes(lease)
 
 
 def test_extending_a_lost_or_released_lease_is_refused_without_a_word_to_the_server(rig: Rig) -> None:
@@ -156,18 +101,6 @@ def test_extending_twice_at_once_is_refused(rig: Rig) -> None:
     failure(rig.extend(lease, 7.0), WheelLockError, "being extended already")
     rig.say(integer(8_000))
     assert first.result() is None
-
-
-def test_releasing_while_it_is_extended_ignores_the_extends_reply(rig: Rig) -> None:
-    lease = rig.hold("a")
-    extend = rig.extend(lease, 5.0)
-    release = rig.release(lease)
-    rig.say(integer(8_000), integer(1))
-    assert release.result() is None
-    assert extend.done
-    assert not rig.believes(lease)
-    assert lease.state is State.RELEASED
-    assert rig.told == []
 
 
 # While a renewal is unanswered
@@ -214,41 +147,7 @@ def test_a_lease_whose_extend_timed_out_is_renewed_when_the_silent_server_speaks
     assert rig.told == []
 
 
-def test_a_late_confirmation_does_not_undo_a_shortening(rig: Rig) -> None:
-    other = rig.hold("other", 30.0, renew_every=9.9)
-    lease = rig.hold("a", 30.0)
-    rig.be_silent(10.0)
-    assert [command.names for command in rig.server.take()] == [["other"], ["a"]]
-    future = rig.extend(lease, 8.0, replace=True)
-    rig.server.one("extend")
-    rig.go_on(5.1)
-    failure(future, LockTimeout)
-    rig.say(FINE)  # about the other: the server is alive, but has not come to ours yet
-    assert rig.believes(other)
-    rig.say(FINE)  # the renewal that was sent before the extend
-    # Then the server shortens it to 8 s, as asked, and the connection breaks before anything else arrives there.
-    rig.hang_up()
-    assert lease.deadline <= START + 10.0 + 8.0, "the server may have shortened it at any moment since"
-
-
 # When it fails
-
-
-@pytest.mark.parametrize("every", [0.5, 1.5, 2.9])
-@pytest.mark.parametrize("moment", [0.0, 0.3])
-def test_a_failing_extend_does_not_move_the_next_renewal_too_far(rig: Rig, every: float, moment: float) -> None:
-    lease = rig.hold("a", renew_every=every)
-    deadline = lease.deadline
-    rig.jump(moment)
-    future = rig.extend(lease, 5.0)
-    rig.reply(None, BUSY)
-    failure(future, LockServerError, "BUSY")
-    assert rig.believes(lease)
-    assert lease.deadline == deadline
-    rig.go_on(10.0, rig.agree)
-    assert rig.told == []
-    assert rig.believes(lease)
-    assert lease.renewals >= 3
 
 
 def test_a_broken_extend_that_adds_is_not_sent_again(rig: Rig) -> None:
@@ -271,35 +170,6 @@ def test_a_broken_extend_that_replaces_is_sent_again(rig: Rig) -> None:
     assert START + 4.948 < lease.deadline <= rig.now + 4.948
 
 
-@pytest.mark.parametrize("failure", ["error", "break"])
-@pytest.mark.parametrize("replace", [False, True])
-def test_after_a_failing_second_extend_we_believe_no_longer_than_the_server_says(
-    rig: Rig, failure: str, replace: bool
-) -> None:
-    lease = rig.hold("a", 30.0)
-    rig.extend(lease, 120.0, replace=True)
-    rig.say(integer(120_000))
-    expires = START + 120.0
-    rig.jump(1.0)
-    rig.extend(lease, 120.0, replace=replace)
-    rig.server.take()
-    if failure == "error":
-        rig.say(BUSY)
-    else:
-        rig.server.close()
-
-    def serve() -> None:
-        nonlocal expires
-        for command in rig.server.take():
-            # At worst, a renewal sets the expiry.
-            expires = rig.now + (command.ttl_ms / 1000 if command.what == "renew" else 120.0)
-            rig.server.say(integer(120_000) if command.what == "extend" else FINE)
-
-    rig.go_on(3.0, serve)
-    assert rig.believes(lease)
-    assert lease.deadline <= expires, "another may be granted the lock while we believe"
-
-
 @pytest.mark.parametrize("limits", [{"renew": False}, {"max_renewals": 0}, {"max_renewals": 1}])
 def test_a_failing_extend_does_not_renew_what_is_to_be_renewed_no_more(rig: Rig, limits: dict[str, int]) -> None:
     lease = rig.hold("a", **limits)
@@ -316,18 +186,6 @@ def test_a_failing_extend_does_not_renew_what_is_to_be_renewed_no_more(rig: Rig,
     assert event.at <= deadline
 
 
-def test_an_extend_without_a_connection_times_out_and_the_lease_is_renewed_when_there_is_one(rig: Rig) -> None:
-    lease = rig.hold("a", 30.0)
-    rig.be_away()
-    future = rig.extend(lease, 5.0)
-    rig.go_on(5.1)
-    failure(future, LockUnavailable)
-    assert rig.believes(lease)
-    rig.connector.refusal = None
-    rig.go_on(1.0, rig.agree)
-    assert lease.renewals == 1
-
-
 def test_an_extend_keeps_within_the_hold_limit(rig: Rig) -> None:
     lease = rig.hold("a", max_hold=5.0)
     rig.extend(lease, 30.0, replace=True)
@@ -335,17 +193,6 @@ def test_an_extend_keeps_within_the_hold_limit(rig: Rig) -> None:
     assert lease.deadline == pytest.approx(START + 5.0)
     rig.go_on(6.0, rig.agree)
     assert rig.reasons == [("a", LossReason.HOLD_LIMIT)]
-
-
-def test_an_extend_prolongs_a_lease_that_is_not_renewed(rig: Rig) -> None:
-    lease = rig.hold("a", renew=False)
-    rig.extend(lease, 5.0, replace=True)
-    rig.say(integer(5_000))
-    rig.go_on(6.0, rig.agree)
-    assert rig.reasons == [("a", LossReason.RENEWAL_LIMIT)]
-    [(_, event)] = rig.told
-    assert event.deadline == pytest.approx(local_deadline(START, 5.0))
-    assert lease.renewals == 0
 
 
 def test_an_overdue_lease_can_be_extended(rig: Rig) -> None:

@@ -4,24 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, NOSCRIPT, OK, START, Rig, array, error, failure, integer
-from wheel_lock.engine.future import Future
+from tests.engine.rig import FINE, NOSCRIPT, START, Rig, error, failure, integer
 from wheel_lock.errors import LockLost, LockNotHeld, LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import State
-
-
-def test_a_release_is_owner_checked_and_completes_when_it_is_answered(rig: Rig) -> None:
-    lease = rig.hold("a")
-    future = rig.release(lease)
-    assert not rig.believes(lease)  # from the moment at which the holder lets go
-    assert not future.done
-    command = rig.server.one("release")
-    assert command.pairs == [(b"a", lease.token)]
-    rig.say(integer(1))
-    assert future.result() is None
-    assert lease.state is State.RELEASED
-    assert rig.told == []
-    assert (rig.stats().held, rig.stats().released, rig.stats().acquired, rig.stats().lost) == (0, 1, 1, 0)
 
 
 @pytest.mark.parametrize("moment", [0.2, 1.0, 1.4])
@@ -36,31 +21,6 @@ def test_nothing_is_sent_for_a_token_after_its_release_was_answered(rig: Rig, mo
     rig.go_on(10.0, rig.agree)
     assert lease.token not in rig.everything_sent()[sent:]
     assert rig.told == []
-
-
-def test_the_confirmation_of_a_renewal_that_was_under_way_is_ignored(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.0)
-    rig.server.one("renew")
-    future = rig.release(lease)
-    rig.reply("release", FINE)
-    assert not rig.believes(lease)
-    assert not future.done
-    rig.say(integer(1))
-    assert future.result() is None
-    rig.go_on(5.0)
-    assert rig.server.take() == []
-    assert rig.told == []
-
-
-def test_a_renewal_and_a_release_of_one_turn_keep_their_order(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.clock.jump(1.0)
-    future: Future[None] = Future(lambda: None)
-    rig.post(lambda: rig.engine.release(lease, future))
-    assert rig.whats() == ["renew", "release"]
-    rig.go_on(3.0, rig.agree)
-    assert rig.server.take() == []
 
 
 def test_a_broken_renewal_of_a_released_lease_is_not_sent_again(rig: Rig) -> None:
@@ -112,17 +72,6 @@ def test_a_release_that_is_sent_again_takes_a_missing_key_for_its_own_work(rig: 
     assert future.result() is None
     assert lease.state is State.RELEASED
     assert rig.told == []
-
-
-def test_a_release_that_finds_no_script_is_repeated_in_full_and_is_no_second_try(rig: Rig) -> None:
-    lease = rig.hold("a")
-    future = rig.release(lease)
-    rig.say(NOSCRIPT)
-    first, second = rig.server.take()
-    assert (first.use_eval, second.use_eval) == (False, True)
-    assert second.pairs == first.pairs
-    rig.say(integer(0))
-    failure(future, LockLost, "key gone")
 
 
 def test_a_refused_release_is_an_error_and_the_lease_is_over(rig: Rig) -> None:
@@ -179,27 +128,6 @@ def test_a_second_release_is_refused_without_a_word_to_the_server(rig: Rig) -> N
     assert rig.server.take() == []
 
 
-def test_a_name_that_is_acquired_again_is_a_new_lease_that_nothing_of_the_old_one_touches(rig: Rig) -> None:
-    old = rig.hold("a")
-    rig.go_on(1.0)
-    rig.server.one("renew")
-    rig.release(old)
-    new = rig.acquire("a").lease
-    assert new.token != old.token
-    assert rig.whats() == ["release", "SET"]
-    rig.say(array(1, GONE))  # to the old lease's renewal, late
-    rig.say(integer(1), OK)
-    assert rig.believes(new)
-    deadline = new.deadline
-    rig.go_on(0.5)
-    assert new.deadline == deadline
-    assert rig.told == []
-    rig.go_on(5.0, rig.agree)
-    assert rig.believes(new)
-    assert not rig.believes(old)
-    assert old.token not in b"".join(b"".join(command.arguments) for command in rig.server.take())
-
-
 def test_a_finaliser_that_comes_after_a_release_has_begun_changes_nothing(rig: Rig) -> None:
     # An interrupted release leaves a lock object that is collected while the release is under way.
     lease = rig.hold("a")
@@ -211,15 +139,3 @@ def test_a_finaliser_that_comes_after_a_release_has_begun_changes_nothing(rig: R
     assert rig.told == []
     assert rig.connector.attempts == 1
     assert rig.believes(other)
-
-
-def test_what_is_released_just_before_it_lapses_is_released_and_not_lost(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.launch.slow = True
-    rig.go_to(lease.deadline - 0.05)
-    rig.server.take()
-    future = rig.release(lease)
-    rig.go_on(1.0)
-    rig.say(FINE, integer(1))
-    assert future.result() is None
-    assert rig.told == []

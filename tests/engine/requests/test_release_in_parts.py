@@ -9,10 +9,9 @@ from functools import partial
 import pytest
 
 from tests.engine.requests.parts import MANY, PART, half_released, post_release, released, turn_until
-from tests.engine.rig import FINE, GONE, OK, TAKEN, Command, Rig, array, names
+from tests.engine.rig import FINE, OK, TAKEN, Command, Rig, array, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
-from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, State
 from wheel_lock.options import lock_options
 
@@ -33,19 +32,6 @@ def test_each_turn_begins_one_part_and_each_lease_is_released_once(rig: Rig) -> 
     assert rig.told == []
     assert not rig.held
     assert rig.stats().released == MANY
-
-
-def test_several_releases_begin_one_after_the_other(rig: Rig) -> None:
-    leases = [rig.hold_many([f"{part}:{name}" for name in names(MANY)], 30.0) for part in range(3)]
-    futures = [post_release(rig, some) for some in leases]
-    begun = 0
-    while begun < 3 * MANY:
-        before = begun
-        rig.timer.turn()
-        rig.server.agree()
-        begun = sum(lease.state is not State.HELD for some in leases for lease in some)
-        assert PART <= begun - before <= 2 * PART, "the last part of one, and the first of the next"
-    turn_until(rig, lambda: all(future.done for future in futures))
 
 
 def test_the_releases_of_two_threads_about_the_same_locks_release_each_once(rig: Rig) -> None:
@@ -71,22 +57,6 @@ def test_what_is_due_between_the_parts_is_renewed_also_if_it_is_to_be_released(r
     assert rig.believes(kept)
 
 
-def test_a_lock_that_is_lost_before_its_part_is_told_of_once_and_in_the_result(rig: Rig) -> None:
-    leases = rig.hold_many(names(MANY), 3.0)
-    rig.server.take()
-    rig.clock.jump(1.0)
-    rig.timer.turn()
-    [renewal] = rig.server.take()
-    assert renewal.names == names(MANY)
-    future = half_released(rig, leases) if leases[-1].state is State.HELD else post_release(rig, leases)
-    rig.timer.turn()
-    rig.server.say(array(MANY, GONE))
-    rig.timer.turn()
-    turn_until(rig, lambda: future.done)
-    assert future.result() == {names(MANY)[-1]: LossReason.KEY_GONE}
-    assert rig.reasons == [(names(MANY)[-1], LossReason.KEY_GONE)]
-
-
 def test_replies_are_read_between_the_parts_of_which_each_is_sent_as_it_begins(rig: Rig) -> None:
     leases = rig.hold_many(names(MANY), 30.0)
     asked = rig.acquire("another")
@@ -103,19 +73,6 @@ def test_replies_are_read_between_the_parts_of_which_each_is_sent_as_it_begins(r
     assert rig.stats().released == MANY
 
 
-def test_few_batches_are_in_flight_before_all_of_it_has_begun(rig: Rig) -> None:
-    leases = rig.hold_many(names(MANY), 30.0)
-    future = post_release(rig, leases)
-    in_flight: list[int] = []
-    for _ in range(MANY // PART):
-        rig.timer.turn()
-        in_flight.append(len(rig.server.take()))
-    assert in_flight == [1, 1, 0, 0, 1], "the last one about all that waited"
-    rig.server.say(FINE * sum(in_flight))
-    turn_until(rig, lambda: future.done)
-    assert future.result() == {}
-
-
 # Undoing an acquire
 
 
@@ -127,17 +84,6 @@ def begun_by_turn(rig: Rig, leases: list[Lease], reached: Callable[[], bool]) ->
         begun.append(sum(lease.state is not State.HELD for lease in leases))
         rig.server.agree()
     return begun
-
-
-def test_an_acquire_that_is_given_up_is_undone_in_parts(rig: Rig) -> None:
-    attempt = rig.acquire_many(names(MANY), 30.0)
-    rig.agree()
-    assert attempt.future.done
-    rig.timer.post(attempt.bulk.give_up, rig.engine)
-    begun = begun_by_turn(rig, attempt.leases, lambda: not rig.held)
-    assert begun == [PART * turns for turns in range(1, 6)]
-    rig.agree()
-    assert {lease.state for lease in attempt.leases} == {State.RELEASED}
 
 
 def test_so_is_one_of_all_or_nothing_and_its_caller_is_told_at_the_end(rig: Rig) -> None:
@@ -156,23 +102,6 @@ def test_so_is_one_of_all_or_nothing_and_its_caller_is_told_at_the_end(rig: Rig)
 
 
 # Connections
-
-
-@pytest.mark.parametrize("answered", [True, False])
-def test_a_connection_that_breaks_between_the_parts(rig: Rig, answered: bool) -> None:
-    leases = rig.hold_many(names(MANY), 30.0)
-    future = half_released(rig, leases)
-    first = released(rig.server.agree() if answered else rig.server.take())
-    rig.server.close()
-    for _ in range(20):
-        rig.timer.turn()
-        rig.clock.jump(0.05)
-    commands = turn_until(rig, lambda: future.done)
-    assert future.result() == {}
-    again = Counter() if answered else first
-    assert first + released(commands) == Counter(names(MANY)) + again
-    assert {lease.state for lease in leases} == {State.RELEASED}
-    assert rig.stats().released == MANY
 
 
 @pytest.mark.rig(watch=True)

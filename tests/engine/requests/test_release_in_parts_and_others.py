@@ -61,21 +61,6 @@ def test_behind_a_close_it_begins_at_once_for_the_sweep_goes_on_without_messages
         assert {name for name, _ in rig.reasons} == lost
 
 
-def test_what_is_ended_behind_a_close_is_not_swept() -> None:
-    with Rig(batch_size=1) as rig:
-        leases = rig.hold_many(names(MANY), 30.0)
-        closed, exported, alone = [Future[None](lambda: None) for _ in range(3)]
-        rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
-        rig.timer.post(lambda: rig.engine.export(leases[-1], exported), rig.engine)
-        rig.timer.post(lambda: rig.engine.release(leases[-2], alone), rig.engine)
-        future = post_release(rig, leases[PART:-2])
-        sent = released(turn_until(rig, lambda: closed.done))
-        assert exported.error is None
-        assert alone.error is None
-        assert future.result() == {}
-        assert sent == Counter(names(MANY - 1)), "each once, and what is exported is its adopter's"
-
-
 @pytest.mark.parametrize("halfway", [False, True])
 def test_a_timer_that_is_stopped_begins_all_in_its_last_turn(rig: Rig, halfway: bool) -> None:
     leases = rig.hold_many(names(MANY), 30.0)
@@ -106,21 +91,6 @@ def test_locks_that_are_dropped_behind_it_are_released_and_not_lost(rig: Rig) ->
         rig.timer.post(partial(rig.engine.abandon, lease), rig.engine)
     turn_until(rig, lambda: future.done)
     assert future.result() == {}
-    assert rig.told == []
-
-
-def test_leases_whose_thread_ends_before_their_part_are_released_and_not_lost(rig: Rig) -> None:
-    owner = Owner()
-    leases = rig.hold_many(names(MANY), 30.0)
-    for lease in leases:
-        lease.owner = owner
-    rig.clock.jump(9.9 + leases[0].acquired_at - rig.now)
-    future = post_release(rig, leases)
-    rig.timer.turn()
-    owner.ended = True
-    rig.clock.jump(0.5)
-    turn_until(rig, lambda: future.done)
-    assert {lease.state for lease in leases} == {State.RELEASED}
     assert rig.told == []
 
 

@@ -69,21 +69,6 @@ def strike(owner: Any, method: str, count: int, error: BaseException) -> Iterato
         yield
 
 
-def test_nor_if_it_dies_in_the_middle_of_a_part(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rig.timer, "_start", lambda: None)
-    leases = rig.hold_many(names(MANY), 30.0)
-    rig.server.take()
-    future = half_released(rig, leases)
-    killing = strike(rig.engine.leases, "unhold", 4, SystemExit("thrown into the thread"))
-    with killing, pytest.raises(SystemExit) as killed:
-        rig.timer.turn()
-    rig.timer._died(killed.value)
-    turn_until(rig, lambda: future.done)
-    assert isinstance(future.error, LockUnavailable), "some are neither released nor lost"
-    assert not any(rig.believes(lease) for lease in leases)
-    assert not rig.held
-
-
 def test_a_failure_in_a_part_loses_the_rest_and_no_caller_waits(rig: Rig) -> None:
     leases = rig.hold_many(names(MANY), 30.0)
     future = half_released(rig, leases)
@@ -180,15 +165,6 @@ def test_an_interrupted_part_raises_and_all_of_it_is_released_nevertheless(
     assert {lease.state for lease in leases} == {State.RELEASED}
     assert not rig.held
     assert rig.told == []
-
-
-def test_an_interruption_in_the_last_part_leaves_none_behind(rig: Rig) -> None:
-    leases = rig.hold_many(names(PART), 30.0)
-    future = post_release(rig, leases)
-    with strike(BulkBatch, "start", 1, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
-        rig.timer.turn()
-    assert released(turn_until(rig, lambda: future.done)) == Counter(names(PART))
-    assert future.result() == {}
 
 
 def test_an_interrupted_part_of_a_close_leaves_none_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engine.requests.parts import MANY, PART, half_released, post_close, post_release, released, turn_until
-from tests.engine.rig import FINE, TICK_S, Rig, names
+from tests.engine.rig import FINE, Rig, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT
 from wheel_lock.errors import LossReason
@@ -116,37 +116,3 @@ def test_a_lease_of_an_ended_owner_that_is_due_between_the_parts_is_watched_and_
         turn_until(rig, lambda: future.done and not any(map(rig.believes, others)))
         rig.drain()
     assert rig.reasons == [(lease.name, LossReason.ABANDONED) for lease in others]
-
-
-def test_nor_does_one_that_is_overdue_leave_the_watch() -> None:
-    with Rig(batch_size=1) as rig:
-        others = rig.hold_many([f"other:{name}" for name in names(100)], 30.0)
-        rig.go_on(2.0)
-        leases = rig.hold_many(names(MANY), 60.0)
-        rig.be_away(9.0)
-        rig.connector.refusal = None
-        rig.go_on(1.0)
-        assert {lease.state for lease in others} == {State.OVERDUE, State.RENEWING}, "some calls are in flight"
-        owner = owned(rig, others)
-        future = half_released(rig, leases)
-        owner.ended = True
-        rig.server.agree()
-        rig.timer.turn()
-        assert all(watched(rig, lease) for lease in others)
-        assert rig.told == []
-        turn_until(rig, lambda: future.done)
-        with pytest.warns(ResourceWarning, match="abandoned"):
-            rig.go_on(15.0, rig.agree)
-            rig.drain()
-        assert set(rig.reasons) == {(lease.name, LossReason.ABANDONED) for lease in others}
-
-
-def test_an_ended_owners_lease_that_lapses_during_a_stall_between_the_parts_is_lost(rig: Rig) -> None:
-    others, future = half_released_beside_an_ended_owner(rig)
-    for pause_s in (3.0, TICK_S):
-        rig.clock.jump(pause_s)
-        rig.timer.turn()
-    assert not future.done
-    lost = [(lease.name, LossReason.NOT_CONFIRMED) for lease in others]
-    assert sorted(rig.reasons) == lost, "at once, not behind the parts"
-    turn_until(rig, lambda: future.done)

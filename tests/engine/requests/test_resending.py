@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, NOSCRIPT, START, Command, Rig, agreement, error, integer, names, runs
+from tests.engine.rig import FINE, NOSCRIPT, Command, Rig, agreement, error, integer, names, runs
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.requests.acquire_all import AcquireAllSequential
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
@@ -47,16 +46,6 @@ def test_a_server_that_has_forgotten_its_scripts_is_sent_their_text_and_nothing_
     assert all(rig.believes(lease) and lease.renewals >= 8 for lease in leases)
     assert rig.stats().unknown == 0
     assert rig.told == []
-
-
-def test_a_repeated_renewal_counts_from_when_it_was_repeated(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.0)
-    rig.jump(0.2)
-    rig.say(NOSCRIPT)
-    rig.jump(0.2)
-    rig.say(FINE)
-    assert lease.deadline == pytest.approx(START + 1.2 + 2.968)
 
 
 def test_a_server_that_knows_no_script_even_in_full_is_not_asked_in_a_tight_loop(rig: Rig) -> None:
@@ -113,20 +102,6 @@ def test_there_is_at_most_one_unanswered_renewal_per_lease(rig: Rig) -> None:
     assert all(lease.renewals == 1 and rig.believes(lease) for lease in leases)
 
 
-def test_a_lease_that_is_due_while_there_is_no_connection_is_renewed_as_soon_as_there_is_one(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.be_away()
-    rig.go_to(START + 2.0)
-    assert lease.state is State.OVERDUE
-    assert rig.believes(lease)
-    rig.connector.refusal = None
-    rig.go_to(START + 2.7, rig.agree)  # the pause between attempts is half a second at most, and a quarter
-    assert lease.state is State.HELD
-    assert lease.renewals == 1
-    assert rig.stats().overdue == 0
-    assert rig.stats().unknown == 0  # nothing had been sent
-
-
 def test_the_unanswered_renewals_of_a_broken_connection_go_out_again_nearest_deadline_first(rig: Rig) -> None:
     late = rig.hold("late", 9.0, renew_every=1.0)
     soon = rig.hold("soon", 3.0, renew_every=1.0)
@@ -151,28 +126,6 @@ def test_overdue_leases_are_drained_nearest_deadline_first_across_calls() -> Non
         assert deadlines == sorted(deadlines)
         assert len(deadlines) == 35
         assert {len(command.pairs) for command in drained} <= {10, 5}
-
-
-def test_an_acquire_that_is_sent_again_recognises_its_own_token(rig: Rig) -> None:
-    attempt = rig.acquire("a")
-    rig.server.one("SET")
-    rig.reconnect()
-    again = rig.server.one("acquire_many")
-    assert again.pairs == [(b"a", attempt.lease.token)]
-    assert again.ttl_ms == 3000
-    rig.say(FINE)
-    assert attempt.future.result() is True
-    assert attempt.lease.deadline <= rig.now + 2.968
-
-
-def test_requests_that_wait_for_a_connection_are_sent_in_the_order_of_the_calls(rig: Rig) -> None:
-    rig.launch.slow = True
-    for name in ("a", "b", "c"):
-        rig.acquire(name)
-    rig.connect()
-    commands = rig.server.take()
-    assert runs(commands) == [("SET", 3)]
-    assert [command.names for command in commands] == [["a"], ["b"], ["c"]]
 
 
 WANTS_KEYS = error("ERR all the keys that the script uses should be passed using the KEYS array")
@@ -202,11 +155,12 @@ def test_several_locks_together_that_are_given_up_are_not_asked_for_one_by_one(r
     assert rig.held == {}
 
 
+@pytest.mark.rig(declare_keys=True)
 def test_several_locks_in_parts_are_granted_only_while_all_of_them_are_valid(rig: Rig) -> None:
     leases = [rig.lease(name, renew=False) for name in "ab"]
-    future: Future[bool] = Future(lambda: None)
+    future: Future[Any] = Future(lambda: None)
     options = lock_options(3.0, renew=False)
-    rig.post(AcquireAllSequential(rig.engine.leases, leases, options, future, alone=True).begin)
+    rig.post(MultiLockWaiter(rig.engine.wait_queues, options, leases, False, False, None, future).begin)
     rig.be_silent(1.0)
     rig.reply("acquire_all", integer(0))
     rig.clock.jump(2.0)  # the process stands still: the first one ends
@@ -215,6 +169,7 @@ def test_several_locks_in_parts_are_granted_only_while_all_of_them_are_valid(rig
     released = rig.server.take()
     assert {name for command in released for name in command.names} == {"a", "b"}
     rig.say(*map(agreement, released))
-    assert future.result() is False
+    assert future.done
+    assert future.result() is None
     assert rig.told == []
     assert rig.held == {}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TICK_S, Rig, array, integer, names
+from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TICK_S, Rig, names
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.errors import LockTimeout, LockUnavailable
 from wheel_lock.lease import State
 
 LEAST_S = 0.1  # what a try is given in any case
-CONNECTING_S = 0.5  # and where it has to wait for a connection
+CONNECTING_S = 0.5  # and if it waits for a connection
 
 
 def ends_at(rig: WaitingRig, wait: Wait) -> float:
@@ -83,13 +83,6 @@ def test_a_short_limit_does_not_make_the_connection_suspect(rig: WaitingRig) -> 
     assert rig.connector.attempts == attempts
 
 
-def test_a_long_limit_does_not_lengthen_the_contexts_own(rig: WaitingRig) -> None:
-    rig.connector.refusal = REFUSED
-    wait = rig.wait("a", blocking_timeout=30.0)
-    assert ends_at(rig, wait) == pytest.approx(5.0, abs=0.03)
-    assert isinstance(wait.error, LockUnavailable)
-
-
 def test_a_caller_that_does_not_wait_is_told_of_a_refused_connection_at_once(rig: WaitingRig) -> None:
     rig.connector.refusal = REFUSED
     wait = rig.wait("a", blocking=False)
@@ -149,6 +142,39 @@ def test_who_comes_while_another_asks_for_the_first_time_keeps_to_its_own_limit(
     assert patient.granted
 
 
+def end_together(rig: WaitingRig, waits: list[Wait], by: float) -> None:
+    """Have all of the waits end by a moment, without a connection."""
+    rig.go_to(START + by + 3 * TICK_S)
+    for wait in waits:
+        assert isinstance(wait.error, LockUnavailable)
+    rig.launch.slow = False
+    rig.connect()
+    rig.go_on(1.0, rig.agree)
+    rig.assert_clean()
+
+
+def test_callers_that_share_a_first_try_without_a_connection_share_its_least_time(rig: WaitingRig) -> None:
+    rig.launch.slow = True
+    waits = [rig.wait("a", blocking_timeout=0.3) for _ in range(5)]
+    end_together(rig, waits, CONNECTING_S)
+
+
+def test_one_that_takes_over_the_first_try_from_a_caller_that_gives_up_keeps_to_its_limit(rig: WaitingRig) -> None:
+    rig.launch.slow = True
+    first, *others = [rig.wait("a", blocking_timeout=0.3) for _ in range(5)]
+    rig.go_on(0.4)
+    rig.give_up(first)
+    end_together(rig, others, 0.3 + CONNECTING_S)
+
+
+def test_heads_of_a_queue_without_a_connection_share_the_least_time_of_a_last_try(rig: WaitingRig) -> None:
+    waits = [rig.wait_first("a", fallback=100.0, blocking_timeout=0.3)]
+    waits += [rig.wait("a", fallback=100.0, blocking_timeout=0.3) for _ in range(4)]
+    rig.launch.slow = True
+    rig.hang_up()
+    end_together(rig, waits, 0.3 + CONNECTING_S)
+
+
 def test_a_limit_ends_nobody_elses_first_try(rig: WaitingRig) -> None:
     warm(rig)
     hasty = rig.wait("a", blocking_timeout=0.3)
@@ -165,17 +191,6 @@ def test_a_limit_ends_nobody_elses_first_try(rig: WaitingRig) -> None:
     assert another.refused, "it is held here, as is known without the server"
 
 
-def test_a_limit_ends_nobody_elses_wait_in_a_line(rig: WaitingRig) -> None:
-    hasty = rig.wait_first("a", blocking_timeout=0.3)
-    patient = rig.wait("a")
-    ends_at(rig, hasty)
-    assert isinstance(hasty.error, LockTimeout)
-    assert patient.goes_on
-    rig.turn()
-    rig.reply(None, array(30_000), FINE, integer(0))
-    assert patient.granted
-
-
 def test_one_behind_others_is_not_refused_by_a_server_that_says_nothing(rig: WaitingRig) -> None:
     patient = rig.wait_first("a", fallback=100.0)
     waits = [rig.wait("a", blocking_timeout=0.5) for _ in range(5)]
@@ -184,25 +199,6 @@ def test_one_behind_others_is_not_refused_by_a_server_that_says_nothing(rig: Wai
     assert all(isinstance(wait.error, LockTimeout) for wait in waits)
     assert patient.goes_on
     rig.server.one("acquire")  # one look for all of them
-
-
-def test_one_behind_others_is_not_refused_by_a_server_that_is_away(rig: WaitingRig) -> None:
-    patient = rig.wait_first("a", fallback=100.0)
-    wait = rig.wait("a", blocking_timeout=0.5)
-    rig.be_away()
-    assert ends_at(rig, wait) <= 0.5 + CONNECTING_S + 0.03
-    assert isinstance(wait.error, LockUnavailable)
-    assert patient.goes_on
-
-
-def test_all_in_a_line_keep_to_their_limits(rig: WaitingRig) -> None:
-    waits = [rig.wait_first("a", blocking_timeout=0.5)]
-    waits += [rig.wait("a", blocking_timeout=0.5) for _ in range(99)]
-    rig.go_to(START + 0.5 + 3 * LEAST_S)
-    assert all(isinstance(wait.error, LockTimeout) for wait in waits)
-    rig.agree()
-    rig.go_on(1.0, rig.agree)
-    rig.assert_clean()
 
 
 def test_one_behind_others_is_not_refused_because_of_a_closed_connection(rig: WaitingRig) -> None:

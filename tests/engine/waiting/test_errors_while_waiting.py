@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.model_server import message
 from tests.engine.rig import OK, breaking
-from tests.engine.waiting_rig import LINGER_S, Wait, WaitingRig
+from tests.engine.waiting_rig import LINGER_S, Wait, WaitingRig, message
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.lease import EXTENDING
 

@@ -10,7 +10,6 @@ from tests.engine.rig import BUG, BUSY, FINE, NIL, OK, REFUSED, START, array, in
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
-from wheel_lock.lease import State
 from wheel_lock.lock_types.caller_token import CALLER_TOKEN
 
 # Given up
@@ -22,16 +21,6 @@ def test_given_up_before_it_began_it_never_begins(rig: WaitingRig) -> None:
     rig.post(wait.acquisition.begin)
     assert rig.connector.servers == []
     rig.assert_clean()
-
-
-def test_given_up_while_it_waits_for_a_connection_it_is_never_sent(rig: WaitingRig) -> None:
-    rig.launch.slow = True
-    first, second = rig.wait("a"), rig.wait("a")
-    rig.give_up(first)
-    rig.connect()
-    assert rig.server.one("SET").pairs == [(b"a", second.request.lease.token)]
-    rig.say(OK)
-    assert second.granted
 
 
 def test_given_up_while_it_asks_for_the_first_time_it_is_undone_and_the_next_asks(rig: WaitingRig) -> None:
@@ -60,14 +49,6 @@ def test_given_up_behind_others_it_is_simply_gone(rig: WaitingRig) -> None:
     rig.let_go(waits[0])
     rig.say(OK)
     assert waits[2].granted
-
-
-def test_given_up_as_the_first_while_it_only_listens_the_next_is_woken_in_its_place(rig: WaitingRig) -> None:
-    first, second = rig.wait_first("a"), rig.wait("a")
-    rig.give_up(first)
-    assert rig.server.take() == []
-    rig.wake("a")
-    rig.grant(second)
 
 
 @pytest.mark.parametrize("followed", [True, False])
@@ -104,28 +85,6 @@ def test_given_up_with_a_token_that_others_may_have_it_is_undone_when_its_answer
     assert list(rig.held) == [second.lease]
 
 
-def test_given_up_in_the_turn_in_which_the_grant_arrives_it_is_released(rig: WaitingRig) -> None:
-    first, second = rig.wait_first("a"), rig.wait("a")
-    rig.wake("a")
-    rig.server.one("SET")
-    rig.server.say(OK)
-    rig.give_up(first)
-    assert rig.whats() == ["release_many"]
-    rig.say(FINE)
-    assert first.lease.state is State.RELEASED
-    rig.grant(second)
-    assert rig.told == []
-
-
-def test_given_up_after_the_grant_it_is_released(rig: WaitingRig) -> None:
-    wait = rig.hold_first("a")
-    rig.go_on(0.5)
-    rig.give_up(wait)
-    rig.reply("release_many", FINE)
-    assert not rig.held
-    rig.assert_clean()
-
-
 @pytest.mark.parametrize("ending", ["released", "refused", "failed", "given up"])
 def test_given_up_after_it_is_over_nothing_is_sent(rig: WaitingRig, ending: str) -> None:
     wait = rig.wait_first("a", blocking_timeout=60.0)
@@ -143,21 +102,6 @@ def test_given_up_after_it_is_over_nothing_is_sent(rig: WaitingRig, ending: str)
     rig.assert_clean()
 
 
-@pytest.mark.parametrize("executed", [True, False])
-def test_given_up_while_the_connection_is_away_it_is_undone_on_the_next(rig: WaitingRig, executed: bool) -> None:
-    first, second = rig.wait_first("a"), rig.wait("a")
-    rig.wake("a")
-    if executed:
-        rig.server.one("SET")
-    rig.be_away()
-    rig.give_up(first)
-    rig.connector.refusal = None
-    rig.go_on(0.5)
-    assert rig.whats() == ["release_many", "acquire"]
-    rig.say(FINE, integer(0))
-    assert second.granted
-
-
 # The time is up
 
 
@@ -173,18 +117,6 @@ def test_the_first_gets_a_last_try_when_its_time_is_up(rig: WaitingRig, reply: b
     assert (wait.granted, wait.refused) == (gets_it, not gets_it)
 
 
-def test_a_try_that_is_under_way_when_its_time_is_up_is_the_last(rig: WaitingRig) -> None:
-    wait = rig.wait_first("a", blocking_timeout=0.05)
-    rig.wake("a")
-    rig.go_on(0.1)
-    rig.server.one("SET")
-    assert not wait.future.done
-    rig.say(NIL)
-    assert wait.refused
-    rig.go_on(1.0, rig.agree)
-    rig.assert_clean()
-
-
 def test_a_release_that_is_heard_during_a_last_try_is_the_nexts(rig: WaitingRig) -> None:
     first = rig.wait_first("a", blocking_timeout=0.05, fallback=100.0)
     second = rig.wait("a", fallback=100.0)
@@ -194,16 +126,6 @@ def test_a_release_that_is_heard_during_a_last_try_is_the_nexts(rig: WaitingRig)
     rig.say(array(30_000))
     assert first.refused
     rig.grant(second)
-
-
-def test_one_behind_others_just_goes_when_its_time_is_up(rig: WaitingRig) -> None:
-    first = rig.wait_first("a")
-    second = rig.wait("a", blocking_timeout=0.05)
-    rig.go_on(0.07)
-    assert second.refused
-    assert rig.server.take() == []
-    assert rig.waiting == 1
-    assert not first.future.done
 
 
 def test_the_first_just_goes_when_its_time_is_up_and_its_own_process_holds_the_lock(rig: WaitingRig) -> None:
@@ -222,20 +144,6 @@ def test_one_whose_time_is_up_while_it_asks_for_the_first_time_is_told_when_that
     rig.listen()
     rig.go_on(0.05, rig.be_taken())
     assert wait.refused
-    rig.assert_clean()
-
-
-def test_a_last_try_on_a_server_that_is_silent_ends_with_its_time_limit(rig: WaitingRig) -> None:
-    wait = rig.wait_first("a", blocking_timeout=0.05)
-    rig.be_silent(0.2)
-    assert isinstance(wait.error, LockTimeout)
-
-
-def test_everybodys_time_can_be_up_at_once(rig: WaitingRig) -> None:
-    waits = [rig.wait_first("a", blocking_timeout=1.0)]
-    waits += [rig.wait("a", blocking_timeout=1.0) for _ in range(99)]
-    rig.go_on(1.1, rig.be_taken())
-    assert all(wait.refused for wait in waits)
     rig.assert_clean()
 
 
@@ -386,19 +294,6 @@ def test_the_death_of_the_thread_is_everybodys_and_not_for_ever(rig: WaitingRig,
     rig.assert_clean()
 
 
-def test_after_a_failure_nobody_asks_for_those_who_are_gone(rig: WaitingRig) -> None:
-    first = rig.wait_first("a")
-    second = rig.wait("a")
-    rig.wake("a")
-    rig.server.one("SET")
-    rig.timer.post(first.acquisition.give_up, rig.engine)
-    rig.post(lambda: rig.engine.crashed(BUG))
-    assert isinstance(second.error, LockUnavailable)
-    rig.go_on(1.0, rig.agree)
-    assert not rig.held
-    rig.assert_clean()
-
-
 def test_at_the_end_of_the_interpreter_nobody_is_told(rig: WaitingRig) -> None:
     waits = [rig.wait_first("a"), rig.wait("a"), rig.wait("b"), rig.wait("b")]
     rig.ask(lambda future: rig.engine.close(1.0, future, exiting=True))
@@ -421,57 +316,6 @@ def test_a_forked_child_has_no_lines(rig: WaitingRig, stage: Stage) -> None:
 
 
 # On the way
-
-
-def test_a_grant_whose_reply_was_lost_is_recognised_by_the_same_token(rig: WaitingRig) -> None:
-    wait = rig.wait_first("a")
-    rig.wake("a")
-    before = rig.server.one("SET")
-    rig.reconnect(0.1, rig.listen)
-    again = rig.server.one("acquire_many")
-    assert again.pairs == before.pairs
-    rig.say(FINE)
-    assert wait.granted
-
-
-@pytest.mark.parametrize("stage", range(5))
-def test_wherever_the_connections_are_cut_everybody_gets_his_turn(rig: WaitingRig, stage: int) -> None:
-    first, second = rig.wait("a"), rig.wait("a")
-    steps: list[Callable[[], object]] = [
-        rig.refuse,
-        rig.listen,
-        rig.refuse,
-        lambda: rig.wake("a"),
-        lambda: rig.server.take(),
-    ]
-    for step in steps[:stage]:
-        step()
-    for server in rig.servers:
-        server.close()
-    rig.go_on(1.0, rig.be_taken())
-    assert first.goes_on
-    rig.go_on(10.0, rig.agree)
-    assert first.granted
-    rig.release(first.lease)
-    rig.go_on(0.1, rig.agree)
-    assert second.granted
-    rig.release(second.lease)
-    rig.go_on(0.1, rig.agree)
-    rig.assert_clean()
-
-
-def test_a_grant_that_comes_too_late_is_undone_and_the_next_try_is_clean(rig: WaitingRig) -> None:
-    wait = rig.wait_first("a", 0.5)
-    rig.launch.slow = True
-    rig.wake("a")
-    rig.server.one("SET")
-    rig.go_on(0.6)
-    rig.say(OK)
-    assert wait.goes_on
-    assert rig.whats() == ["release_many"]
-    rig.say(FINE)
-    rig.go_on(0.15)
-    rig.grant(wait)
 
 
 def test_who_waits_on_a_context_that_is_being_closed_is_told_when_his_first_answer_comes(rig: WaitingRig) -> None:

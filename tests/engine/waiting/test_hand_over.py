@@ -8,9 +8,8 @@ from types import FrameType
 
 import pytest
 
-from tests.engine.model_server import message
 from tests.engine.rig import BUSY, NIL, NOSCRIPT, OK, Command, agreement, array, integer
-from tests.engine.waiting_rig import Wait, WaitingRig
+from tests.engine.waiting_rig import Wait, WaitingRig, message
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.lease import Lease
@@ -91,14 +90,6 @@ def test_from_a_wake_up_to_the_try_there_are_few_calls(rig: WaitingRig) -> None:
         sys.setprofile(None)
     assert rig.server.one("SET")
     assert len(calls) <= 55, calls
-
-
-def test_a_prepared_try_of_one_who_gives_up_is_never_sent(rig: WaitingRig) -> None:
-    wait = rig.wait_first("a")
-    rig.give_up(wait)
-    rig.wake("a")
-    assert rig.server.take() == []
-    rig.assert_clean()
 
 
 def test_a_prepared_try_is_made_anew_where_names_move(rig: WaitingRig) -> None:
@@ -199,14 +190,6 @@ def test_what_follows_is_not_sent_after_all_and_others_are_woken(rig: WaitingRig
     rig.assert_clean()
 
 
-def test_one_who_goes_in_the_same_turn_leaves_it_to_the_next(rig: WaitingRig) -> None:
-    holder, waits, _ = in_a_row(rig, 3, rivals=1)
-    [let_go] = release(rig, holder, waits[0].acquisition.give_up)
-    assert not wakes(let_go)
-    rig.say(integer(1))
-    rig.grant(waits[1])
-
-
 def test_a_try_that_fails_behind_a_quiet_release_wakes_others(rig: WaitingRig) -> None:
     holder, waits, _ = in_a_row(rig, 3, rivals=1)
     let_go, acquire = release(rig, holder)
@@ -215,13 +198,6 @@ def test_a_try_that_fails_behind_a_quiet_release_wakes_others(rig: WaitingRig) -
     rig.say(integer(1), BUSY)
     assert all(wait.error is not None for wait in waits)
     assert [command.arguments for command in rig.server.take()] == [(CHANNEL, b"0")]
-
-
-def test_the_end_of_the_context_wakes_others_too(rig: WaitingRig) -> None:
-    holder, _, _ = in_a_row(rig, 3, rivals=1)
-    let_go, *more = release(rig, holder, lambda: rig.engine.close(1.0, Future(lambda: None)))
-    assert not wakes(let_go)
-    assert [(command.what, command.arguments) for command in more] == [("PUBLISH", (CHANNEL, b"0"))]
 
 
 def test_a_release_that_is_repeated_wakes_others(rig: WaitingRig) -> None:
@@ -286,13 +262,6 @@ def test_a_wake_up_that_is_owed_to_a_server_that_stays_away_is_forgotten(rig: Wa
     rig.go_on(15.0)
     assert rig.connector.attempts == attempts, "nobody connects for its sake any more"
     assert not rig.engine.router.renewer.node.busy
-
-
-def test_without_room_for_the_acquire_a_release_wakes_others(rig: WaitingRig) -> None:
-    holder, _, _ = in_a_row(rig, 3, rivals=1)
-    rig.engine.router.renewer.node._most = 0
-    [let_go] = release(rig, holder)
-    assert wakes(let_go)
 
 
 def test_before_one_who_waits_for_several_names_a_release_wakes_others(rig: WaitingRig) -> None:

@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from tests.engine.model_server import message
 from tests.engine.rig import NIL, OK, START, array
-from tests.engine.waiting_rig import Wait, WaitingRig
+from tests.engine.waiting_rig import Wait, WaitingRig, message
 from wheel_lock.engine.pacing import Pace
 
 TICK_S = 0.01

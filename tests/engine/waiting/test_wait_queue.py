@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.engine.rig import NIL, OK, REFUSED, START, array, integer, runs
 from tests.engine.waiting_rig import LINGER_S, Wait, WaitingRig
-from wheel_lock.engine.future import Future
-from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
 
 CHANNEL = "wheel_lock:wake:{a}"
 
@@ -42,39 +38,6 @@ def test_one_that_is_refused_subscribes_and_asks_once_more_when_that_holds(rig: 
     assert wait.lease.token == command.pairs[0][1]
 
 
-@pytest.mark.parametrize(("kind", "yes"), [(EXCLUSIVE, OK), (FENCED, integer(7))])
-def test_who_waits_is_woken_by_a_release(rig: WaitingRig, kind: Exclusive, yes: bytes) -> None:
-    wait = rig.wait("a", kind=kind)
-    rig.say(NIL if kind is EXCLUSIVE else array(30_000))
-    rig.listen()
-    rig.reply(None, array(30_000))
-    rig.wake("a")
-    assert len(rig.server.take()) == 1
-    rig.say(yes)
-    assert wait.lease.fence == (7 if kind is FENCED else None)
-
-
-def test_each_try_has_a_token_of_its_own(rig: WaitingRig) -> None:
-    rig.wait("a")
-    tokens = [command.pairs[0][1] for command in rig.refuse()]
-    rig.listen()
-    for _ in range(3):
-        tokens += [command.pairs[0][1] for command in rig.refuse()]
-        rig.wake("a")
-    assert len(set(tokens)) == len(tokens) == 4
-
-
-def test_those_behind_the_first_send_nothing(rig: WaitingRig) -> None:
-    rig.wait_first("a")
-    for _ in range(50):
-        rig.wait("a")
-    assert rig.server.take() == []
-    assert rig.listen() == []
-    assert rig.waiting == 51
-    rig.wake("a")
-    assert runs(rig.server.take()) == [("SET", 1)]
-
-
 def test_those_who_came_while_the_first_asked_and_got_it_line_up_without_asking(rig: WaitingRig) -> None:
     first, second, third = [rig.wait("a") for _ in range(3)]
     rig.reply("SET", OK)
@@ -85,16 +48,6 @@ def test_those_who_came_while_the_first_asked_and_got_it_line_up_without_asking(
     rig.say(OK)
     assert second.granted
     assert not third.future.done
-
-
-def test_those_who_come_while_it_is_held_by_one_who_had_waited_send_nothing(rig: WaitingRig) -> None:
-    first = rig.hold_first("a")
-    second = rig.wait("a")
-    rig.go_on(0.5, rig.agree)
-    assert not {"SET", "acquire"} & {command.what for command in rig.commands}
-    assert rig.let_go(first) == ["release", "SET"]
-    rig.say(OK)
-    assert second.granted
 
 
 def test_one_that_does_not_wait_asks_whoever_else_is_in_line(rig: WaitingRig) -> None:
@@ -117,32 +70,7 @@ def test_one_that_polls_asks_by_itself(rig: WaitingRig) -> None:
     assert rig.listen() == []
 
 
-def test_different_names_are_different_lines_on_one_connection(rig: WaitingRig) -> None:
-    waits = [rig.wait_first(name) for name in ("a", "b", "c")]
-    assert rig.connector.listeners.attempts == 1
-    rig.wake("b")
-    rig.grant(waits[1])
-    assert [wait.future.done for wait in waits] == [False, True, False]
-
-
 # Order
-
-
-def test_they_get_it_in_the_order_in_which_they_came(rig: WaitingRig) -> None:
-    order: list[int] = []
-    waits = [rig.waiter("a", told=partial(order.append, number)) for number in range(20)]
-    for wait in waits[:10]:
-        rig.post(wait.acquisition.begin)  # while the first asks
-    rig.refuse()
-    rig.listen()
-    for wait in waits[10:]:
-        rig.post(wait.acquisition.begin)
-    rig.grant(waits[0])
-    for wait, following in itertools.pairwise(waits):
-        assert rig.let_go(wait) == ["release", "SET"]
-        rig.say(OK)
-        assert following.granted
-    assert order == list(range(20))
 
 
 def test_a_thousand_waiters_cost_two_commands_per_grant(rig: WaitingRig) -> None:
@@ -207,24 +135,6 @@ def test_an_exported_lock_is_not_held_here_any_more(rig: WaitingRig) -> None:
 # What wakes the first
 
 
-def test_a_message_that_comes_while_a_try_is_under_way_is_remembered(rig: WaitingRig) -> None:
-    wait = rig.wait_first("a")
-    rig.wake("a")
-    rig.server.one("SET")
-    rig.wake("a")
-    assert rig.server.take() == []
-    rig.say(NIL)  # the server looked just before that release
-    rig.grant(wait)
-
-
-def test_what_is_released_between_the_refusal_and_the_subscription_is_found(rig: WaitingRig) -> None:
-    wait = rig.wait("a")
-    rig.refuse()
-    rig.go_on(0.05)  # released now: nobody listens yet
-    rig.listen()
-    rig.grant(wait)
-
-
 def test_it_looks_when_the_holders_lease_would_end(rig: WaitingRig) -> None:
     wait = rig.wait("a", fallback=100.0)
     rig.refuse()
@@ -270,14 +180,6 @@ def test_a_lease_that_never_expires_is_looked_at_now_and_then(rig: WaitingRig) -
     assert rig.server.take() == []
     rig.go_on(0.1)
     rig.grant(wait)
-
-
-def test_while_it_is_held_here_nobody_asks_whatever_is_heard(rig: WaitingRig) -> None:
-    rig.hold_first("a", 30.0)
-    rig.wait("a")
-    rig.wake("a")
-    rig.go_on(8.0)
-    assert rig.server.take() == []
 
 
 def test_who_has_said_how_often_he_looks_looks_also_at_what_is_held_here(rig: WaitingRig) -> None:
@@ -470,17 +372,3 @@ def test_what_comes_due_in_the_same_step_does_not_close_a_line_twice(rig: Waitin
     rig.say(OK)
     assert third.granted
     assert rig.told == []
-
-
-def test_a_grant_that_nobody_can_be_told_of_is_released_and_the_next_gets_his_turn(rig: WaitingRig) -> None:
-    first = rig.waiter("a")
-    future: Future[object] = Future(lambda: rig.lines and first.acquisition.give_up())
-    first.acquisition._caller = future  # type: ignore[union-attr]  # as asyncio's, whose event loop is closed
-    rig.post(first.acquisition.begin)
-    second = rig.wait("a")
-    rig.refuse()
-    rig.listen()
-    rig.reply("acquire", integer(0))
-    assert rig.whats() == ["release_many"]
-    rig.say(array())
-    rig.grant(second)

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.model_server import message
 from tests.engine.rig import BUG, NIL, OK, REFUSED, START, array, error, names
-from tests.engine.waiting_rig import LINGER_S, WaitingRig
+from tests.engine.waiting_rig import LINGER_S, WaitingRig, message
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.keys import wake_channel
 
@@ -67,18 +66,6 @@ def test_two_thousand_names_are_one_connection_and_one_subscription_each(rig: Wa
     rig.assert_clean()
 
 
-def test_while_it_cannot_be_made_it_is_tried_at_a_measured_pace_and_waiters_look_by_themselves(rig: WaitingRig) -> None:
-    rig.connector.listeners.refusal = REFUSED
-    wait = rig.wait("a")
-    rig.go_to(START + 8.5, rig.be_taken())  # a longer wait is said, and its holder is asked for
-    assert 8.5 / 0.65 <= rig.connector.listeners.attempts <= 8.5 / 0.3
-    assert sum(command.what == "acquire" for command in rig.commands) in range(4, 10)
-    rig.connector.listeners.refusal = None
-    rig.commands.clear()
-    rig.go_on(1.0, rig.listen)
-    rig.grant(wait)
-
-
 def test_nobody_connects_any_more_once_nobody_waits(rig: WaitingRig) -> None:
     rig.connector.listeners.refusal = REFUSED
     wait = rig.wait("a")
@@ -114,21 +101,6 @@ def test_a_connection_that_has_lasted_is_made_again_at_once(rig: WaitingRig) -> 
         rig.listener.close()
         rig.go_on(0.04, rig.be_taken())
         assert rig.connector.listeners.attempts == 1 + number
-
-
-def test_those_who_come_while_it_is_being_made_are_subscribed_to_when_it_stands(rig: WaitingRig) -> None:
-    rig.hold("other")
-    rig.launch.slow = True
-    for name in ("a", "b"):
-        rig.wait(name)
-        rig.refuse()
-    gone = rig.wait("c")
-    rig.refuse()
-    rig.give_up(gone)
-    rig.go_on(LINGER_S + 0.05, rig.be_taken())
-    rig.connect()
-    assert channels(rig.listen()) == [CHANNEL, "wheel_lock:wake:{b}"]
-    assert rig.connector.listeners.attempts == 1
 
 
 def test_a_context_that_is_gone_hangs_up_when_nobody_waits_any_more(rig: WaitingRig) -> None:
@@ -174,26 +146,6 @@ def test_a_connection_that_has_silently_died_is_replaced_after_two_pings(rig: Wa
     assert rig.connector.listeners.attempts == 2
     rig.listen()
     rig.grant(wait)
-
-
-def test_a_connection_that_says_anything_is_alive(rig: WaitingRig) -> None:
-    rig.wait_first("a")
-    for _ in range(20):
-        rig.go_on(1.0, rig.be_taken())
-        rig.wake("a")
-    assert rig.connector.listeners.attempts == 1
-
-
-def test_a_connection_that_died_while_nobody_listened_is_noticed_by_the_next(rig: WaitingRig) -> None:
-    rig.let_go(rig.hold_first("a"))
-    rig.go_on(60.0, rig.agree)
-    rig.listen()
-    late = rig.wait("a", fallback=100.0)
-    rig.refuse()
-    rig.go_on(2 * PING_S + 0.1)  # not a word
-    assert rig.connector.listeners.attempts == 2
-    rig.listen()
-    rig.grant(late)
 
 
 # Refused
@@ -311,15 +263,6 @@ def test_nonsense_costs_the_connection_and_nothing_else(rig: WaitingRig, words: 
     assert rig.connector.listeners.attempts == 2
     rig.grant(wait)
     assert rig.believes(held)
-
-
-def test_what_is_said_on_other_channels_wakes_nobody(rig: WaitingRig) -> None:
-    rig.wait_first("a", fallback=100.0)
-    for other in ("wheel_lock:wake:{b}", "", "x"):
-        rig.listener.say(message(other.encode()), array("subscribe", other, 1), array("unsubscribe", other, 1))
-    rig.turn()
-    assert rig.server.take() == []
-    assert rig.connector.listeners.attempts == 1
 
 
 def test_a_thousand_messages_at_once_are_one_try(rig: WaitingRig) -> None:

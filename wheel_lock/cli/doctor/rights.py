@@ -55,7 +55,7 @@ def escaped(prefix: str) -> str:
 def grant(user: str, prefix: str, what: Iterable[str]) -> str:
     """Return the ACL SETUSER line that adds what every kind of lock needs on names that begin with ``prefix``.
 
-    It takes no right away. docs/design.md has the least rights of a user who is to have no others.
+    It takes no right away. docs/operations/rights.md has the least rights of a user who is to have no others.
 
     Args:
         user: The user's name.

@@ -10,10 +10,10 @@ from wheel_lock.runtime.clock import SystemClock
 
 _LONGEST_TICK_S = 0.02  # longer ones would make the looks late
 
-# Of exactly one interpreter lock it is known when threads change.
-_SYSTEM_HAS_IT: bool = (
-    hasattr(select, "poll") and sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
-)
+# Of exactly one interpreter lock it is known when threads change. A free-threaded build has none, or one that comes and
+# goes with the import of an extension module (sys._is_gil_enabled): the build decides, whatever the moment.
+_FREE_THREADED = "t" in getattr(sys, "abiflags", "")
+_SYSTEM_HAS_IT: bool = hasattr(select, "poll") and sys.implementation.name == "cpython" and not _FREE_THREADED
 
 
 def fits(engine: LockEngine, one_server: bool) -> bool:

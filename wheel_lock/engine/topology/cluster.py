@@ -21,7 +21,7 @@ from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, State
 from wheel_lock.net.cluster import MOST_NODES, ClusterConnector, SlotRange
 from wheel_lock.net.connection import BareCommand
-from wheel_lock.net.connector import Server, as_server
+from wheel_lock.net.connector import NothingListens, Server, as_server, sanitize
 from wheel_lock.net.node import Node
 from wheel_lock.net.pubsub import PubSub
 from wheel_lock.protocol.keys import SLOTS, hash_slot
@@ -269,8 +269,19 @@ class ClusterRouter(SingleRouter):
     def _ask(self) -> None:
         """On a helper thread."""
         life = self._backoff
-        found = self._connector.ask(self._state.options.connect_timeout_s)
+        found: Sequence[SlotRange] = ()
+        try:
+            found = self._connector.ask(self._state.options.connect_timeout_s)
+        except NothingListens as error:
+            refusal = error
+            sanitize(refusal)
+            self._state.post_if_open(lambda: self._refused(refusal, life))
         self._state.post_if_open(lambda: self._answered(found, life))
+
+    def _refused(self, refusal: NothingListens, life: Backoff) -> None:
+        if life is self._backoff:
+            for node in self.nodes:
+                node.refuse_impatient(refusal)
 
     def _answered(self, found: Sequence[SlotRange], life: Backoff) -> None:
         if life is not self._backoff:
