@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TICK_S, Rig, names
+from tests.engine.rig import FINE, OK, REFUSED, START, TICK_S, Rig, names
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.errors import LockTimeout, LockUnavailable
 from wheel_lock.lease import State
@@ -38,27 +38,6 @@ def test_a_server_that_cannot_be_reached_takes_no_longer_than_the_limit(rig: Wai
     assert isinstance(wait.error, LockUnavailable)
     assert wait.error.__cause__ is REFUSED
     assert "nobody listens" in str(wait.error)
-
-
-def test_a_connection_that_breaks_meanwhile_is_made_again_within_the_limit(rig: WaitingRig) -> None:
-    wait = rig.wait("a", blocking_timeout=0.7)
-    rig.go_on(0.1)
-    rig.be_away()
-    assert 0.7 <= ends_at(rig, wait) + 1e-6 <= 0.73
-    assert isinstance(wait.error, LockUnavailable)
-    rig.connector.refusal = None
-    rig.go_on(1.0, rig.agree)
-    rig.assert_clean()
-
-
-def test_a_server_that_is_back_within_the_limit_grants(rig: WaitingRig) -> None:
-    rig.connector.refusal = REFUSED
-    wait = rig.wait("a", blocking_timeout=2.0)
-    rig.go_on(1.2)
-    assert not wait.future.done
-    rig.connector.refusal = None
-    rig.go_on(0.7, rig.agree)
-    assert wait.granted
 
 
 def test_a_server_that_is_silent_takes_no_longer_than_the_limit_and_its_grant_is_undone(rig: WaitingRig) -> None:
@@ -141,32 +120,6 @@ def test_who_comes_while_another_asks_for_the_first_time_keeps_to_its_own_limit(
     assert patient.granted
 
 
-def test_a_limit_ends_nobody_elses_first_try(rig: WaitingRig) -> None:
-    warm(rig)
-    hasty = rig.wait("a", blocking_timeout=0.3)
-    patient = rig.wait("a")
-    another = rig.wait("a", blocking_timeout=2.0)
-    ends_at(rig, hasty)
-    assert isinstance(hasty.error, LockTimeout)
-    assert patient.goes_on
-    assert another.goes_on
-    assert rig.whats() == ["SET", "release_many", "SET"]
-    rig.say(NIL, FINE, OK)
-    assert patient.granted
-    assert 2.0 <= ends_at(rig, another) + 1e-6 <= 2.15
-    assert another.refused, "it is held here, as is known without the server"
-
-
-def test_one_behind_others_is_not_refused_by_a_server_that_says_nothing(rig: WaitingRig) -> None:
-    patient = rig.wait_first("a", fallback=100.0)
-    waits = [rig.wait("a", blocking_timeout=0.5) for _ in range(5)]
-    assert ends_at(rig, waits[0]) <= 0.5 + LEAST_S + 0.03
-    rig.go_on(0.02)
-    assert all(isinstance(wait.error, LockTimeout) for wait in waits)
-    assert patient.goes_on
-    rig.server.one("acquire")  # one look for all of them
-
-
 def test_one_behind_others_is_not_refused_because_of_a_closed_connection(rig: WaitingRig) -> None:
     patient = rig.wait_first("a", fallback=100.0)
     wait = rig.wait("a", blocking_timeout=0.5)
@@ -194,17 +147,6 @@ def test_a_bulk_acquire_takes_no_longer_than_its_limit_and_leaves_nothing() -> N
         assert all(lease.state > State.EXTENDING for lease in attempt.leases)
         assert rig.acquiring == 0
         assert rig.ready
-
-
-def test_a_bulk_acquire_says_why_a_server_cannot_be_reached(rig: WaitingRig) -> None:
-    warm(rig)
-    rig.be_away()
-    attempt = rig.acquire_many(names(3), limit_s=0.7)
-    rig.go_on(0.68)
-    assert not attempt.future.done
-    rig.go_on(0.05)
-    assert isinstance(attempt.future.error, LockUnavailable)
-    assert attempt.future.error.__cause__ is REFUSED
 
 
 def test_the_limit_of_a_bulk_acquire_that_is_done_means_nothing(rig: WaitingRig) -> None:
