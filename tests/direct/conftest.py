@@ -9,7 +9,9 @@ import pytest
 from tests.direct.opened import opened
 from tests.support.backend import Backend
 from wheel_lock import LockContext
-from wheel_lock.engine.direct import path
+from wheel_lock.engine.direct import conditions, path
+
+collect_ignore_glob = [] if conditions._SYSTEM_HAS_IT else ["test_*.py"]
 
 
 @pytest.fixture(autouse=True)

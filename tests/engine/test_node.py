@@ -220,7 +220,9 @@ def test_a_connection_that_comes_after_the_end_is_closed(rig: Rig) -> None:
     closed: Future[None] = rig.close_engine(1.0)
     assert closed.done
     failure(attempt.future, LockUnavailable)
+    assert not rig.engine.busy
     rig.connect()
+    assert not rig.engine.busy
     assert rig.server.take() == []
     assert rig.server.hung_up
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
 
 import pytest
@@ -47,5 +48,6 @@ def test_bytes_per_lock_that_is_held(context: LockContext) -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (after - before) / number <= 450
+    larger = 20 if "t" in sys.abiflags else 0  # objects of a free-threaded build
+    assert (after - before) / number <= 450 + larger
     context.release_many(locks.values())

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
+from wheel_lock.lease import Lease
 from wheel_lock.locks.dump import dumped, state
 from wheel_lock.protocol.owners import token_id
 
@@ -88,3 +90,23 @@ def test_the_state_is_json_and_bounded(labelled: LockContext, label: str) -> Non
     assert found["health"]["ok"] is True
     assert state(labelled._engine, 0)["locks"] == []
     labelled.release_many(locks.values())
+
+
+class Changing(dict[Lease, None]):
+    """What is held, which changes during the first look at it: without a GIL another thread may do that."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[Lease]:
+        self.looks += 1
+        yield from super().__iter__()
+        if self.looks == 1:
+            raise RuntimeError("dictionary changed size during iteration")
+
+
+def test_a_change_of_what_is_held_during_a_look_does_not_end_it(labelled: LockContext) -> None:
+    engine = labelled._engine
+    with labelled.lock("held"):
+        for look in (lambda: state(engine, 5)["locks"][0]["name"], lambda: engine.held_names(5)[0].name):
+            engine.leases.held = Changing(engine.leases.held)
+            assert look() == "held"

@@ -180,7 +180,7 @@ def interrupt(world: World, dice: Dice) -> None:
     strikes: list[tuple[str, Callable[[], object]]] = []
     for process in world.processes:
         for caller in process.callers:
-            if caller.waits and not caller.name.endswith("helper"):
+            if caller.waits and not caller.background:
                 strikes.append((caller.name, partial(caller.interrupt, Interruption())))
         if process.alive:
             strikes += [(name, task.cancel) for name, task in process.tasks.items() if not task.done()]
@@ -224,7 +224,22 @@ def stray_sentinel(world: World, dice: Dice) -> None:
     world.topology.stray_sentinel(dice)
 
 
-ONE_SERVER = ("tamper",)  # where each of several masters were tampered with, two might hold a lock
+def collect(world: World, dice: Dice) -> None:
+    """The garbage collector comes, in the middle of whatever callers wait for."""
+    if dice.one_in(8):
+        world.scheduler.note("the collector comes")
+        world.collect()
+
+
+def set_clock(world: World, dice: Dice) -> None:
+    """The clock of a server is set to another time. It promises nothing for the keys that are there."""
+    if dice.one_in(3):
+        host, ahead_s = _host(world, dice), dice.pick([1.5, 0.0, -0.7, 0.3])
+        world.scheduler.note("the clock of %s is %.1f s ahead now", host.name, ahead_s)
+        host.set_clock(ahead_s)
+
+
+ONE_SERVER = ("tamper", "set clock")  # where each of several masters were tampered with, two might hold a lock
 
 OF_TOPOLOGIES = ("fail over", "lag", "move a slot", "stray sentinel")
 
@@ -247,4 +262,6 @@ FAULTS: dict[str, Fault] = {
     "lag": lag,
     "move a slot": move_a_slot,
     "stray sentinel": stray_sentinel,
+    "collect": collect,
+    "set clock": set_clock,
 }

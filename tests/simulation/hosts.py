@@ -46,6 +46,7 @@ class Host:
 
     Attributes:
         rate: How fast its clock runs.
+        ahead_s: By how much its clock has been set forward.
         paused: Whether it is stopped: requests wait.
         alive: Whether it takes connections.
         capability: What the library finds out about it.
@@ -61,6 +62,7 @@ class Host:
         self.world = world
         self.name = name
         self.rate = rate
+        self.ahead_s = 0.0
         self.paused = False
         self.alive = True
         self._started_at = -1000.0
@@ -78,7 +80,7 @@ class Host:
         self._clean_up()
 
     def _now_us(self) -> int:
-        return int((_EPOCH_S + self.world.scheduler.now * self.rate) * 1e6)
+        return int((_EPOCH_S + self.ahead_s + self.world.scheduler.now * self.rate) * 1e6)
 
     def place(self, key: bytes) -> str:
         """Return who says what this server says about a key: its store, or nobody but itself."""
@@ -104,7 +106,7 @@ class Host:
 
     def moment_of(self, server_ms: float) -> float:
         """Return when the server's clock shows so many milliseconds."""
-        return (server_ms / 1000 - _EPOCH_S) / self.rate
+        return (server_ms / 1000 - _EPOCH_S - self.ahead_s) / self.rate
 
     def _clean_up(self) -> None:
         if self.server.expires and not (self.paused or self.server.replica) and self.alive:
@@ -225,8 +227,20 @@ class Host:
         for link in self.world.links_to(self):
             link.reset()
         self._started_at = self.world.scheduler.now
+        self.world.rules.fences_lost = True
         with self.world.rules.tampering():
             self.server.start_empty()
+
+    def set_clock(self, ahead_s: float) -> None:
+        """Set the clock to another time, forward or back: all keys last for another time than was promised."""
+        rules = self.world.rules
+        rules.clocks_went_back = rules.clocks_went_back or ahead_s < self.ahead_s
+        self.ahead_s = ahead_s
+        if self.server.replica:
+            return  # it says nothing about its keys, and lets none expire
+        with rules.tampering():
+            rules.keys_changed(self, [key for key in self.server.data if not key.startswith(b"wheel_lock:")], [])
+            self.server.expire_due()
 
     def tamper(self, *words: bytes) -> None:
         """Have a stranger execute a command, such as DEL."""

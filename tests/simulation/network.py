@@ -233,6 +233,7 @@ class Wire:
             dice = link.draw()
             if dice.one_in(2):
                 wait_s = dice.up_to(4.0)
+                link.process.world.rules.trouble(wait_s)  # an acquire among them may be granted to nobody
                 for data, sent_at in left:
                     if any(text in data for text in _EXTENSIONS):
                         continue  # only an extension may shorten, and a late one shortens what was promised since

@@ -24,12 +24,14 @@ from wheel_lock.options import ContextOptions
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.node import History, Masters, NodeEngine
+from wheel_lock.runtime import tokens
 from wheel_lock.runtime.clock import Wakeable
 
 if TYPE_CHECKING:
     from tests.simulation.hosts import Host
     from tests.simulation.world import World
 
+_JOIN_S = 0.01  # between two looks whether a thread has ended
 _TURN_S = 0.0001  # between a reason to turn and the turn
 _MOST_TURNS = 8000  # in a second: more are a hot loop
 _SLOTS = 64  # of a wheel: entries come near from beyond its rotation all the time, and there is less to collect
@@ -132,6 +134,7 @@ class Caller:
         self.ticket = 0  # of the wait that it is in; a late end of an earlier one is passed over
         self.waits = False
         self.done = False
+        self.background = False  # a thread of the library's own, in which no signal's handler runs
         self._body = body
         self._greenlet: greenlet = process.world.scheduler.spawn(self._run)
 
@@ -196,6 +199,46 @@ class Caller:
         """End the caller, wherever it waits."""
         if not self.done and self._greenlet:  # else it has not begun
             self._switch(self._greenlet.throw, Stopped())
+
+
+class Thread:
+    """A thread that the library starts; stands for ``threading.Thread``."""
+
+    def __init__(
+        self, world: World, target: Callable[..., object], args: Sequence[Any] = (), name: str = "", daemon: bool = True
+    ) -> None:
+        self._process = world.process
+        self._target = partial(target, *args)
+        self._name = name
+        self._caller: Caller | None = None
+
+    def start(self) -> None:
+        self._caller = self._process.start(f"{self._process.name}/{self._name}", lambda caller: self._target())
+        self._caller.background = True
+
+    @property
+    def ident(self) -> int | None:
+        return None if self._caller is None else self._caller.number
+
+    def is_alive(self) -> bool:
+        return self._caller is not None and not self._caller.done
+
+    def join(self, timeout: float | None = None) -> None:
+        until = float("inf") if timeout is None else self._process.clock.now() + timeout
+        while self.is_alive() and self._process.clock.now() < until:
+            self._process.sleep(_JOIN_S)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Thread) and self._caller is other._caller
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def current_thread(world: World) -> Thread:
+    """Return the thread that runs; stands for ``threading.current_thread``."""
+    thread = Thread(world, lambda: None)
+    thread._caller = world.caller
+    return thread
 
 
 class Gate:
@@ -290,6 +333,8 @@ class Process:
         paused: Whether it is stopped.
         stops: When it was stopped, and until when.
         turned_at: When its timer turned, by its own clock.
+        lent: Locks that its users leave to one another: those for threads, and those for tasks.
+        left: Locks whose users have ended.
     """
 
     def __init__(self, world: World, name: str, rate: float) -> None:
@@ -307,6 +352,11 @@ class Process:
         self.stops: list[tuple[float, float]] = []
         self.turned_at: list[float] = []
         self.callers: list[Caller] = []
+        self.lent: tuple[list[Any], list[Any]] = ([], [])
+        self.left: list[Any] = []
+        self.users = 0  # so far
+        self._forks = 0
+        self._vanished: list[Caller] = []  # the threads that a forked child does not have
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self._loop: EventLoop | None = None
         self._loop_event: Event | None = None
@@ -367,9 +417,7 @@ class Process:
 
     def launch(self, attempt: Callable[[], None]) -> None:
         """Run an attempt to connect on a thread of its own."""
-        caller = Caller(self, f"{self.name}/helper", lambda caller: attempt())
-        self.callers.append(caller)
-        self.world.scheduler.after(self.delay_s(), partial(caller.resume, 0))
+        self.start(f"{self.name}/helper", lambda caller: attempt()).background = True
 
     def start(self, name: str, body: Callable[[Caller], object]) -> Caller:
         """Start a thread."""
@@ -414,7 +462,13 @@ class Process:
 
     def notify(self, call: Callable[..., object], *arguments: object) -> None:
         """Have something called on a notifier's thread."""
-        self.world.scheduler.after(self.delay_s(), partial(self.run, partial(call, *arguments)))
+        forks = self._forks
+
+        def call_it() -> None:
+            if forks == self._forks:
+                call(*arguments)
+
+        self.world.scheduler.after(self.delay_s(), partial(self.run, call_it))
 
     def poke(self) -> None:
         """Something has arrived: turn soon."""
@@ -493,8 +547,28 @@ class Process:
             for wire in list(link.wires):
                 wire.hang_up(resets=False)
 
+    def fork(self) -> None:
+        """Fork, in the thread that runs. The process goes on as the child, and the parent is killed at this moment.
+
+        The child has nothing of the parent but its memory: other threads are not there, and what was to be told is not.
+        """
+        self.world.rules.forked(self)
+        self._forks += 1
+        wires = [wire for link in self.links.values() for wire in link.wires]
+        for caller in self.callers:
+            if caller is not self.world.caller and not caller.done:
+                caller.done = True
+                self._vanished.append(caller)
+        tokens._drawn.clear()
+        self.timer._forked()
+        for wire in wires:
+            wire.hang_up(resets=False)
+        self.look()
+
     def end(self) -> None:
         """Let go of what the history leaves over."""
+        for caller in self._vanished:
+            caller.done = False
         for caller in self.callers:
             caller.end()
         for task in self.tasks.values():

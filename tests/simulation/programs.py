@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.operations import EVERYDAY, UNUSUAL
 from tests.simulation.rules import Holding
 from tests.simulation.scheduler import Dice, Stopped
 from wheel_lock.errors import WheelLockError
@@ -29,6 +30,7 @@ NAMES = {
     "read-write": ("rw",),
     "fair": ("f",),
     "semaphore": ("s",),
+    "leader": ("l",),
 }
 
 
@@ -45,9 +47,10 @@ class Promised:
     (The generator of a ``contextmanager`` leaves a swallowed error in a cycle, or does not: Python's versions differ.)
     """
 
-    def __init__(self, user: User, what: str) -> None:
+    def __init__(self, user: User, what: str, errors: type[Exception]) -> None:
         self._user = user
         self._what = what
+        self._errors = errors
 
     def __enter__(self) -> None: ...
 
@@ -55,8 +58,8 @@ class Promised:
         if error is None or isinstance(error, (Stopped, Interruption, asyncio.CancelledError, GeneratorExit)):
             return False
         user, what = self._user, self._what
-        if isinstance(error, WheelLockError):
-            user._note("%s ended with %s: %s", what, type(error).__name__, str(error))
+        if isinstance(error, self._errors):
+            user.note("%s ended with %s: %s", what, type(error).__name__, str(error))
         else:
             user.world.rules.broken("callers", f"{user.name}: {what} raised {error!r}", error)
         return True
@@ -69,7 +72,10 @@ class User:
         self.process = process
         self.world: World = process.world
         self.name = name
+        self.is_task = task
+        self.ends = False  # it does nothing more
         self._stream = self.world.tape.stream(f"user/{name}")
+        self._holdings: list[Holding] = []  # of the action under way
         self._caller: Caller | None = None
         if task:
             process.start_task(name, self._live())
@@ -85,133 +91,159 @@ class User:
         else:
             raise AssertionError("the program of a thread has suspended")
 
-    async def _do(self, result: Any) -> Any:
+    async def do(self, result: Any) -> Any:
         """Return the result of a public method, which a task awaits."""
         return await result if inspect.isawaitable(result) else result
 
     async def _live(self) -> None:
         while not self.world.calm:
             dice = self._stream.draw()
-            if dice.nothing:
+            if dice.nothing or self.ends:
                 return
             self.world.steps += 1
             action: Action = dice.pick(self.world.settings.actions)(self)
+            self._holdings.clear()
             try:
-                with Promised(self, "an action"):
+                with self.promised("an action"):
                     await action(dice)
-                await self._sleep(dice.up_to(0.4) if dice.one_in(2) else 0.0)
+                await self.sleep(dice.up_to(0.4) if dice.one_in(2) else 0.0)
             except (Interruption, asyncio.CancelledError):
                 if self.world.over:
                     raise
-                self._note("was interrupted")
+                self.note("was interrupted")
+                for holding in self._holdings:
+                    holding.interrupted = True
 
-    def _note(self, text: str, *arguments: Any) -> None:
+    def new_holding(self) -> Holding:
+        """Return what notes the losses of the locks that are acquired next."""
+        self._holdings.append(Holding(self.process, stops=len(self.process.stops)))
+        return self._holdings[-1]
+
+    def promised(self, what: str, errors: type[Exception] = WheelLockError) -> Promised:
+        """Pass over errors that public methods promise; every other one breaks a rule."""
+        return Promised(self, what, errors)
+
+    def note(self, text: str, *arguments: Any) -> None:
         self.world.scheduler.note(f"{self.name}: {text}", *arguments)
 
-    async def _sleep(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         if not seconds:
             return
         if self._caller is None:
             await asyncio.sleep(seconds)
         else:
-            self._caller.wait(seconds)
+            self.sleep_as_thread(seconds)
+
+    def sleep_as_thread(self, seconds: float) -> None:
+        self.process.sleep(seconds)
 
     @property
-    def _context(self) -> Any:
+    def context(self) -> Any:
         context = self.process.contexts[-1]
         return context if self._caller is not None else context.asyncio
 
-    def _name(self, kind: str, dice: Dice) -> str:
+    def pick_name(self, kind: str, dice: Dice) -> str:
         return dice.pick(NAMES[kind])
 
     # -- one lock ----------------------------------------------------------------------------------------------------
 
-    def _terms(self, dice: Dice) -> dict[str, Any]:
+    def terms(self, dice: Dice) -> dict[str, Any]:
         terms: dict[str, Any] = {"timeout": dice.pick(TIMEOUTS)}
         terms |= dice.pick([{}, {}, {}, {}, {"renew": False}, {"max_renewals": 1}, {"max_hold": 1.2}])
         terms |= dice.pick([{}, {}, {}, {"retry_every": 0.15}, {"max_attempts": 3}])
         return terms
 
-    def _waiting(self, dice: Dice) -> tuple[bool, float | None]:
+    def waiting(self, dice: Dice) -> tuple[bool, float | None]:
         """Return whether to wait, and for how long."""
         return dice.pick([(True, 2.0), (True, None), (False, None), (True, 0.3)])
 
     async def exclusive(self, dice: Dice) -> None:
-        name, fencing = self._name("exclusive", dice), dice.one_in(2)
-        holding, terms = Holding(self.process), self._terms(dice)
+        name, fencing = self.pick_name("exclusive", dice), dice.one_in(2)
+        holding, terms = self.new_holding(), self.terms(dice)
         terms |= {"fencing": fencing} if self.world.settings.masters == 1 else {}
-        lock = self._context.lock(name, on_lost=holding.on_lost, **terms)
-        await self._use(lock, holding, terms, dice)
+        lock = self.context.lock(name, on_lost=holding.on_lost, **terms)
+        await self.use(lock, holding, terms, dice)
 
     async def fair(self, dice: Dice) -> None:
-        holding, terms = Holding(self.process), self._terms(dice)
-        name = self._name("fair", dice)
-        lock = self._context.fair_lock(name, fencing=dice.one_in(3), on_lost=holding.on_lost, **terms)
-        await self._use(lock, holding, terms, dice)
+        holding, terms = self.new_holding(), self.terms(dice)
+        name = self.pick_name("fair", dice)
+        lock = self.context.fair_lock(name, fencing=dice.one_in(3), on_lost=holding.on_lost, **terms)
+        await self.use(lock, holding, terms, dice)
 
     async def semaphore(self, dice: Dice) -> None:
-        holding, terms = Holding(self.process), self._terms(dice)
-        name = self._name("semaphore", dice)
-        lock = self._context.semaphore(name, PERMITS, on_lost=holding.on_lost, **terms)
-        await self._use(lock, holding, terms, dice)
+        holding, terms = self.new_holding(), self.terms(dice)
+        name = self.pick_name("semaphore", dice)
+        lock = self.context.semaphore(name, PERMITS, on_lost=holding.on_lost, **terms)
+        await self.use(lock, holding, terms, dice)
 
     async def reentrant(self, dice: Dice) -> None:
-        holding, terms = Holding(self.process), self._terms(dice)
-        name = self._name("reentrant", dice)
+        holding, terms = self.new_holding(), self.terms(dice)
+        name = self.pick_name("reentrant", dice)
         terms |= {"fencing": dice.one_in(2)} if self.world.settings.masters == 1 else {}
-        lock = self._context.reentrant_lock(name, on_lost=holding.on_lost, **terms)
-        await self._use(lock, holding, terms, dice, inside=partial(self._again, lock))
+        lock = self.context.reentrant_lock(name, on_lost=holding.on_lost, **terms)
+        await self.use(lock, holding, terms, dice, inside=partial(self._again, lock))
 
     async def _again(self, lock: Any, dice: Dice) -> None:
-        await self._do(lock.acquire())
-        await self._sleep(dice.up_to(0.5))
-        await self._do(lock.release())
+        await self.do(lock.acquire())
+        await self.sleep(dice.up_to(0.5))
+        await self.do(lock.release())
 
     async def read_write(self, dice: Dice) -> None:
-        holding, terms = Holding(self.process), self._terms(dice)
-        lock = self._context.rw_lock(self._name("read-write", dice), on_lost=holding.on_lost, **terms)
+        holding, terms = self.new_holding(), self.terms(dice)
+        lock = self.context.rw_lock(self.pick_name("read-write", dice), on_lost=holding.on_lost, **terms)
         if dice.one_in(2):
-            await self._use(lock.read(), holding, terms, dice)
+            await self.use(lock.read(), holding, terms, dice)
             return
         writer = lock.write()
-        await self._use(writer, holding, terms, dice, inside=partial(self._read_on, lock, writer))
+        await self.use(writer, holding, terms, dice, inside=partial(self._read_on, lock, writer))
 
     async def _read_on(self, lock: Any, writer: Any, dice: Dice) -> None:
         if dice.one_in(2):
-            reader = await self._do(writer.downgrade())
-            await self._sleep(dice.up_to(0.5))
+            reader = await self.do(writer.downgrade())
+            await self.sleep(dice.up_to(0.5))
             await self.release(reader)
             return
         reader = lock.read()
-        await self._do(reader.acquire())
-        await self._sleep(dice.up_to(0.3))
-        await self._do(reader.release())
+        await self.do(reader.acquire())
+        await self.sleep(dice.up_to(0.3))
+        await self.do(reader.release())
 
-    async def _use(
-        self, lock: Any, holding: Holding, terms: dict[str, Any], dice: Dice, inside: Action | None = None
-    ) -> None:
-        """Acquire a lock, do something, and end it in one of several ways."""
-        blocking, limit = self._waiting(dice)
-        what, began, process = f"acquire of {lock.name!r}", self.process.clock.now(), self.process
-        stops = len(process.stops)
-        self._note("acquires %s (%s, blocking=%s, limit=%s)", lock.name, type(lock).__name__, blocking, limit)
-        polls = lock._options.retry_every_s is not None or not blocking
+    @contextmanager
+    def limited(self, what: str, limit: float | None) -> Iterator[None]:
+        """A call, in a ``with``, that ends by its limit."""
+        process = self.process
+        began, stops = process.clock.now(), len(process.stops)
         try:
-            with nullcontext() if polls else self.world.rules.waiting(process, lock) as wait:
-                granted = await self._do(lock.acquire(blocking=blocking, blocking_timeout=limit))
-                if granted and wait is not None:
-                    self.world.rules.granted(wait)
+            yield
         finally:
             calm = stops == len(process.stops) and not self.world.settings.slow_processes and not self.world.over
             if limit is not None and calm:
-                ahead = self.world.settings.users - 1
-                self.world.rules.limit_kept(what, limit, process.clock.now() - began, ahead)
-        self._note("%s %s", "got" if granted else "did not get", lock.name)
-        if not granted:
+                self.world.rules.limit_kept(what, limit, process.clock.now() - began)
+
+    async def acquire(self, lock: Any, dice: Dice, **more: Any) -> bool:
+        """Acquire a lock; return whether it was granted."""
+        blocking, limit = self.waiting(dice)
+        self.note("acquires %s (%s, blocking=%s, limit=%s)", lock.name, type(lock).__name__, blocking, limit)
+        polls = lock._options.retry_every_s is not None or not blocking
+        with (
+            self.limited(f"acquire of {lock.name!r}", limit),
+            nullcontext() if polls else self.world.rules.waiting(self.process, lock) as wait,
+        ):
+            granted: bool = await self.do(lock.acquire(blocking=blocking, blocking_timeout=limit, **more))
+            if granted and wait is not None:
+                self.world.rules.granted(wait)
+        self.note("%s %s", "got" if granted else "did not get", lock.name)
+        return granted
+
+    async def use(
+        self, lock: Any, holding: Holding, terms: dict[str, Any], dice: Dice, inside: Action | None = None, **more: Any
+    ) -> None:
+        """Acquire a lock, do something, and end it in one of several ways."""
+        if not await self.acquire(lock, dice, **more):
             return
         self.world.rules.holds(lock, holding, terms)
         for _ in range(dice.below(3)):
-            with Promised(self, "something inside"):
+            with self.promised("something inside"):
                 await self._inside(lock, dice, inside)
         ending = dice.pick([self.release, self.release, self.release, self._abandon, self._export, self._outlive])
         await ending(lock)
@@ -219,47 +251,47 @@ class User:
     async def _inside(self, lock: Any, dice: Dice, more: Action | None) -> None:
         choice = dice.below(8 if self.world.settings.extends else 6)
         if choice == 0:
-            await self._sleep(dice.up_to(0.2))
+            await self.sleep(dice.up_to(0.2))
         elif choice == 1:
-            await self._sleep(dice.up_to(2.0))
+            await self.sleep(dice.up_to(2.0))
         elif choice == 2:
-            self._note("%s is held: %s, lost: %s", lock.name, lock.is_held, lock.lost)
+            self.note("%s is held: %s, lost: %s", lock.name, lock.is_held, lock.lost)
         elif choice == 3 and more is not None:
             await more(dice)
         elif choice in (3, 4):
-            locked, owned = await self._do(lock.locked()), await self._do(lock.owned())
-            self._note("%s is locked: %s, owned: %s", lock.name, locked, owned)
+            locked, owned = await self.do(lock.locked()), await self.do(lock.owned())
+            self.note("%s is locked: %s, owned: %s", lock.name, locked, owned)
         elif choice == 5:
-            self._note("%s is held by %s", lock.name, await self._do(lock.holders()))
+            self.note("%s is held by %s", lock.name, await self.do(lock.holders()))
         elif choice == 6:
-            self._note("extends %s", lock.name)
-            await self._do(lock.extend(dice.pick([0.3, 1.0, 5.0]), replace_ttl=dice.one_in(2)))
+            self.note("extends %s", lock.name)
+            await self.do(lock.extend(dice.pick([0.3, 1.0, 5.0]), replace_ttl=dice.one_in(2)))
         else:
-            self._note("reacquires %s", lock.name)
-            await self._do(lock.reacquire())
+            self.note("reacquires %s", lock.name)
+            await self.do(lock.reacquire())
 
     async def release(self, lock: Any) -> None:
         """Release a lock."""
         lease: Lease | None = lock._own_or_latest()
-        self._note("releases %s", lock.name)
-        if await self._do(lock.release()) and lease is not None:
+        self.note("releases %s", lock.name)
+        if await self.do(lock.release()) and lease is not None:
             self.world.rules.released(lease)
-        self._note("released %s", lock.name)
+        self.note("released %s", lock.name)
 
     async def _abandon(self, lock: Any) -> None:
         """Forget a lock that is held."""
-        self._note("forgets %s", lock.name)
+        self.note("forgets %s", lock.name)
 
     async def _export(self, lock: Any) -> None:
-        self._note("exports %s", lock.name)
-        with Promised(self, "an export"):
-            self.world.mailbox.append(await self._do(lock.export()))
+        self.note("exports %s", lock.name)
+        with self.promised("an export"):
+            self.world.mailbox.append(await self.do(lock.export()))
             return
         await self.release(lock)
 
     async def _outlive(self, lock: Any) -> None:
         """Hold a lock for longer than it may last without renewals, and release it."""
-        await self._sleep(3.2)
+        await self.sleep(3.2)
         await self.release(lock)
 
     async def adopt(self, dice: Dice) -> None:
@@ -267,51 +299,56 @@ class User:
         if self.world.mailbox:
             texts = self.world.mailbox
             text = texts[0] if dice.one_in(8) else texts.pop(0)  # one that is used twice
-            holding = Holding(self.process)
-            self._note("adopts")
-            lock = await self._do(self._context.adopt(text, on_lost=holding.on_lost))
+            holding = self.new_holding()
+            self.note("adopts")
+            lock = await self.do(self.context.adopt(text, on_lost=holding.on_lost))
             self.world.rules.holds(lock, holding, {})
-            await self._sleep(dice.up_to(1.0))
+            await self.sleep(dice.up_to(1.0))
             await self.release(lock)
 
     # -- several locks -------------------------------------------------------------------------------------------------
 
     async def multi(self, dice: Dice) -> None:
         names = list(NAMES["exclusive"])[: 1 + dice.below(3)]
-        holding, terms = Holding(self.process), self._terms(dice)
-        lock = self._context.multi_lock(names, on_lost=holding.on_lost, **terms)
-        blocking, limit = self._waiting(dice)
-        self._note("acquires %s together", names)
-        if await self._do(lock.acquire(blocking=blocking, blocking_timeout=limit)):
-            self._note("got %s together", names)
-            await self._sleep(dice.up_to(1.0))
-            await self._do(lock.release())
+        holding, terms = self.new_holding(), self.terms(dice)
+        lock = self.context.multi_lock(names, on_lost=holding.on_lost, **terms)
+        blocking, limit = self.waiting(dice)
+        self.note("acquires %s together", names)
+        with self.limited(f"acquire of {names}", limit):
+            granted = await self.do(lock.acquire(blocking=blocking, blocking_timeout=limit))
+        if granted:
+            holding.got.update(names)
+            self.note("got %s together", names)
+            await self.sleep(dice.up_to(1.0))
+            await self.do(lock.release())
 
     async def bulk(self, dice: Dice) -> None:
         names = [*NAMES["exclusive"], *(f"bulk{number}" for number in range(dice.below(6)))]
-        holding = Holding(self.process)
+        holding = self.new_holding()
         together, blocking = dice.one_in(2), dice.one_in(2)
         timeout, limit = dice.pick(TIMEOUTS), dice.pick([1.0, 0.2, 3.0]) if blocking else None
-        self._note("acquires %s in bulk (all or nothing: %s, blocking: %s)", names, together, blocking)
+        self.note("acquires %s in bulk (all or nothing: %s, blocking: %s)", names, together, blocking)
         terms: dict[str, Any] = {"all_or_nothing": together, "blocking": blocking, "blocking_timeout": limit}
-        context = self._context
-        found = await self._do(context.acquire_many(names, timeout, on_lost=holding.on_lost, **terms))
-        self._note("got %s", [name for name, lock in found.items() if lock])
-        await self._sleep(dice.up_to(1.5))
-        await self._do(context.release_many(found.values()))
+        context = self.context
+        with self.limited(f"acquire of {names}", limit):
+            found = await self.do(context.acquire_many(names, timeout, on_lost=holding.on_lost, **terms))
+        holding.got.update(name for name, lock in found.items() if lock)
+        self.note("got %s", [name for name, lock in found.items() if lock])
+        await self.sleep(dice.up_to(1.5))
+        await self.do(context.release_many(found.values()))
 
     # -- others ------------------------------------------------------------------------------------------------------
 
     async def force_release(self, dice: Dice) -> None:
         name = dice.pick([name for names in NAMES.values() for name in names])
-        self._note("releases %s by force", name)
-        await self._do(self._context.force_release(name))
+        self.note("releases %s by force", name)
+        await self.do(self.context.force_release(name))
 
     async def close(self, dice: Dice) -> None:
         """Close the context, and go on with a new one."""
         if dice.one_in(4):
-            self._note("closes the context")
-            await self._do(self._context.close())
+            self.note("closes the context")
+            await self.do(self.context.close())
             self.world.new_context(self.process)
 
 
@@ -326,6 +363,7 @@ ACTIONS: tuple[Callable[[User], Action], ...] = (
     lambda user: user.multi,
     lambda user: user.bulk,
     lambda user: user.adopt,
+    *(partial(partial, action) for action in EVERYDAY),
 )
 OF_A_MAJORITY: tuple[Callable[[User], Action], ...] = (
     lambda user: user.exclusive,
@@ -335,4 +373,5 @@ OF_A_MAJORITY: tuple[Callable[[User], Action], ...] = (
 RARE: tuple[Callable[[User], Action], ...] = (
     lambda user: user.force_release,
     lambda user: user.close,
+    *(partial(partial, action) for action in UNUSUAL),
 )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, MutableSet
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,15 +28,18 @@ import wheel_lock.net.pubsub
 import wheel_lock.net.sentinel
 import wheel_lock.protocol.keys
 import wheel_lock.quorum.engine
+import wheel_lock.redis_lock.base
+import wheel_lock.redis_lock.grants
 import wheel_lock.runtime.loop
 import wheel_lock.runtime.slow_calls
 import wheel_lock.runtime.timer
 import wheel_lock.runtime.tokens
 import wheel_lock.sync.call
+import wheel_lock.sync.leader
 import wheel_lock.sync.primitives
-from tests.simulation import dialogues, topologies
+from tests.simulation import dialogues, direct, topologies
 from tests.simulation.network import Poller
-from tests.simulation.processes import Answers, Gate, Master, Waker
+from tests.simulation.processes import Answers, Gate, Master, Thread, Waker, current_thread
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.runtime import backoff, tokens
 from wheel_lock.runtime.notifier import Notifier
@@ -97,6 +102,8 @@ class _Failures(logging.Handler):
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self._world.over:
+            return
         error = record.exc_info[1] if record.exc_info else None
         self._world.rules.broken("internal failure", f"{record.getMessage()} {error!r}", error)
 
@@ -129,6 +136,9 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         for task in tasks:
             post(notifier, task.task, task)
 
+    threads = SimpleNamespace(
+        Thread=partial(Thread, world), Event=threading.Event, current_thread=partial(current_thread, world)
+    )
     modules: list[ModuleType] = [
         _package.runtime.loop,
         _package.runtime.timer,
@@ -169,6 +179,11 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (_package.sync.primitives, "threading", SimpleNamespace(get_ident=lambda: world.caller.number)),  # type: ignore[union-attr]
         (_package.aio.primitives, "id", world.number_of),
         (_package.engine.renewal.overdue, "id", world.number_of),
+        (_package.redis_lock.grants, "id", world.number_of),
+        (_package.redis_lock.base, "LockContext", SimpleNamespace(shared=lambda client: client.context)),
+        (_package.sync.leader, "threading", threads),
+        (_package.sync.leader, "time", SimpleNamespace(sleep=lambda seconds: world.process.sleep(seconds))),
+        *direct.replacements(world),
         *world.settings.constants,
     ]
 

@@ -23,7 +23,7 @@ import wheel_lock.locks.bulk
 import wheel_lock.net.connection
 import wheel_lock.net.node
 import wheel_lock.sync.call
-from tests.simulation import seams
+from tests.simulation import direct, seams
 from tests.simulation.faults import FAULTS, OF_TOPOLOGIES, ONE_SERVER
 from tests.simulation.hosts import Host
 from tests.simulation.network import Link, SimulatedConnector
@@ -83,6 +83,7 @@ class Settings:
     extends: bool = False
     forgets: bool = False
     tasks: bool = False
+    direct: bool = False
     piece: int = 0
     room: int = 0
     faults: tuple[str, ...] = ()
@@ -151,6 +152,9 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         "min_replicas": dice.pick([0, 1]) if settings.topology else 0,
     }
     dice = draw()
+    if dice.one_in(3):
+        settings.direct = True
+        settings.constants += direct.SMALL
     if dice.one_in(2):
         for module, name, values in _SMALL:
             if dice.one_in(4):
@@ -174,6 +178,7 @@ class World:
         calm: Whether nothing goes wrong any more, and users begin nothing new.
         over: Whether the history is over.
         mailbox: The texts of exported locks.
+        many: The texts of locks that were exported together.
         steps: The actions of users and the faults so far.
     """
 
@@ -191,6 +196,7 @@ class World:
         self.caller: Caller | None = None
         self.calm = self.over = False
         self.mailbox: list[str] = []
+        self.many: list[dict[str | bytes, str | None]] = []
         self.steps = 0
         self.faults: Counter[str] = Counter()
         self._heals: list[Callable[[], object]] = []
@@ -223,7 +229,12 @@ class World:
         self.processes.append(process)
         self.new_context(process)
         for user in range(self.settings.users):
-            User(process, f"p{number}u{user}", task=self.settings.tasks and user % 2 == 0)
+            self.new_user(process, task=self.settings.tasks and user % 2 == 0)
+
+    def new_user(self, process: Process, *, task: bool) -> None:
+        """Give a process one more user."""
+        User(process, f"{process.name}u{process.users}", task=task)
+        process.users += 1
 
     def new_context(self, process: Process) -> None:
         """Give a process a new context, which its users use from now on."""
@@ -300,7 +311,7 @@ class World:
             waiting = [caller.name for process in self.processes for caller in process.callers if not caller.done]
             waiting += [name for process in self.processes for name, task in process.tasks.items() if not task.done()]
             self.rules.broken("L1", f"of {waiting} some still wait {_PATIENCE_S} s after the last fault")
-        self._collect()
+        self._drop()
         scheduler.run(scheduler.now + _REST_S, broken)
         if not broken():
             self._check_what_is_left()
@@ -316,14 +327,21 @@ class World:
             heal()
         for process in self.processes:
             process.pause_when_sent(0.0)
-        self.scheduler.after(_COLLECTIONS_S[0], self._collect_while_waiting)
+        self.scheduler.after(_COLLECTIONS_S[0], self._drop_while_waiting)
 
-    def _collect_while_waiting(self) -> None:
+    def _drop_while_waiting(self) -> None:
         if not self._all_done():
-            self._collect()
-            self.scheduler.after(_COLLECTIONS_S[1], self._collect_while_waiting)
+            self._drop()
+            self.scheduler.after(_COLLECTIONS_S[1], self._drop_while_waiting)
 
-    def _collect(self) -> None:
+    def _drop(self) -> None:
+        """Forget the locks that users have left to others, and collect."""
+        for process in self.processes:
+            for locks in (*process.lent, process.left):
+                locks.clear()
+        self.collect()
+
+    def collect(self) -> None:
         """Collect what callers have forgotten: some locks are in cycles."""
         gc.collect()
         for process in self.processes:
@@ -354,6 +372,7 @@ class World:
                     "swaps": len(engine.leases.swaps),
                     "waiting": engine.wait_queues.count,
                     "queues": len(engine.wait_queues),
+                    "on the direct path": engine.direct is not None and len(engine.direct.claim),
                     "busy": engine.busy and not engine.closed,
                     "overdue": len(list(engine.overdue_leases())),
                 }

@@ -10,7 +10,7 @@ import logging
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -48,6 +48,39 @@ def log_given_up(leases: int, error: Exception) -> None:
 
 class LoopCallback(partial[object]):
     """A callback that only posts the event to an event loop, which runs the user's callback. So it is always quick."""
+
+
+class HeldBack:
+    """The callback of locks that are acquired together, which is called for none of them before the caller has them.
+
+    Timer's thread only, but for the call.
+    """
+
+    def __init__(self, on_lost: Callable[[LostEvent], object]) -> None:
+        self.on_lost = on_lost
+        self._passes = False
+        self._calls: list[Callable[[], object]] = []
+
+    def __call__(self, event: LostEvent) -> None:
+        self.on_lost(event)
+
+    def keep(self, call: Callable[[], object]) -> bool:
+        """Keep a call of the callback for later if the caller has no lock yet; return whether it is kept."""
+        if not self._passes:
+            self._calls.append(call)
+        return not self._passes
+
+    def open(self) -> None:
+        """Have the callback called for the losses until now, and at once for those from now on."""
+        self._passes = True
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call()
+
+    def close(self) -> None:
+        """Drop the losses until now, and keep those from now on."""
+        self._passes = False
+        self._calls.clear()
 
 
 class LossSource(FailureDomain, Protocol):
@@ -90,10 +123,19 @@ class LossReporter:
             self._gather(abandoned)
         if len(abandoned) < len(lost):
             NOTIFIER.post(_log, [lease for lease in lost if lease.loss is not LossReason.ABANDONED], self._engine.label)
+        self._call_each(lost, at)
+
+    def _call_each(self, lost: Sequence[Lease], at: float) -> None:
+        """Have the callbacks of leases that were lost at that moment called."""
         called: dict[Notifier, list[Lease]] = {self._in_loops: [], self._in_threads: []}
         for lease in lost:
-            if lease.on_lost is not None:
-                called[self._in_loops if isinstance(lease.on_lost, LoopCallback) else self._in_threads].append(lease)
+            on_lost = lease.on_lost
+            if isinstance(on_lost, HeldBack):
+                if on_lost.keep(partial(self._call_each, [lease], at)):
+                    continue
+                on_lost = on_lost.on_lost
+            if on_lost is not None:
+                called[self._in_loops if isinstance(on_lost, LoopCallback) else self._in_threads].append(lease)
         for notifier, leases in called.items():
             if leases:
                 notifier.post(

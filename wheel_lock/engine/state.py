@@ -275,10 +275,18 @@ class EngineState:
         now, overdue = self.timer.clock.now(), self.overdue_leases()
         return [held_lock(lease, now, lease in overdue) for lease in list(self.held) if lease.is_valid(now)]
 
+    def longest_held(self, most: int) -> list[Lease]:
+        """Return the ``most`` leases that have been held for the longest time. From any thread. O(most)."""
+        while True:
+            try:
+                return list(itertools.islice(self.held, most))
+            except RuntimeError:
+                pass  # a lease has come or gone meanwhile, which a GIL rules out
+
     def held_names(self, most: int) -> list[HeldName]:
         """Return those of the ``most`` leases that have been held for the longest time which are valid. From any thread."""
-        now, first = self.timer.clock.now(), list(itertools.islice(self.held, most))
-        valid = [lease for lease in first if lease.is_valid(now)]
+        now = self.timer.clock.now()
+        valid = [lease for lease in self.longest_held(most) if lease.is_valid(now)]
         return [HeldName(text_of(lease.name), now - lease.acquired_at, lease.deadline - now) for lease in valid]
 
     # -- what is seen of it ------------------------------------------------------------------------------------------

@@ -10,12 +10,14 @@ from typing import Any, Generic, TypeVar
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, end_quietly
 from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.engine.waiting.many import AcquireEach, AcquireTogether
 from wheel_lock.errors import LockLost, LocksLost, LossReason
 from wheel_lock.lease import NOBODY, Extras, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, call_site
+from wheel_lock.observe import LostEvent
 from wheel_lock.options import LockOptions, lock_name, plain_name, seconds
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.runtime.tokens import new_tokens
@@ -96,7 +98,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
                 self._locks[name] = lock = self._new_lock(name)
                 if owner is None or extras is None:
                     owner = lock._caller() if options.thread_local else NOBODY
-                    extras = Extras(lock._loss_callback(), self._call_site)
+                    extras = Extras(self._held_back(lock._loss_callback()), self._call_site)
                 if not engine.router.stable:
                     group = engine.group(key, EXCLUSIVE, options)
                 lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, owner)
@@ -105,6 +107,13 @@ class BulkAcquire(Generic[Name, AnyLock]):
             engine.submit(partial(self._bulk.add, leases))
             yield
         engine.submit(self._bulk.seal)
+
+    def _held_back(self, on_lost: Callable[[LostEvent], object] | None) -> Callable[[LostEvent], object] | None:
+        """Return what is to be called for losses; the waiter for all of them together sees to that itself."""
+        if on_lost is None or isinstance(self._bulk, AcquireTogether):
+            return on_lost
+        self._bulk.told = HeldBack(on_lost)
+        return self._bulk.told
 
     def give_up(self) -> None:
         """Undo all of it, for a caller that waits no more. From any thread."""
@@ -120,7 +129,8 @@ class BulkAcquire(Generic[Name, AnyLock]):
                 lock._lease = lease = later.get(lease, lease)
             if lease is None or lease.state is State.REFUSED:
                 outcome[name] = None
-        if self._all_or_nothing and None in outcome.values():
+        refused = isinstance(self._bulk, AcquireMany) and self._bulk.refused
+        if refused or (self._all_or_nothing and None in outcome.values()):
             return dict.fromkeys(outcome)
         return outcome
 

@@ -74,7 +74,7 @@ def _lines(engine: LockEngine) -> Iterator[str]:
         yield f"  {wait['name']!r}: {wait['callers']}, {wait['longest_s']:.3f} s"
     yield "Held (name: token id, state, held for, time left, timeout, renewals):"
     now, overdue = timer.clock.now(), engine.overdue_leases()
-    for lease in tuple(engine.held):
+    for lease in list(engine.held):  # atomic, unlike tuple(), also without a GIL
         row = _row(timer, lease, now, lease in overdue)
         late = f", late by {row['late_s']:.3f} s" if row["late_s"] else ""
         yield (
@@ -114,8 +114,8 @@ def state(engine: LockEngine, names: int) -> dict[str, Any]:
 def _slowest(engine: LockEngine, now: float, most: int) -> list[dict[str, Any]]:
     overdue = sorted(engine.overdue_leases(), key=lambda lease: lease.tick)[:most]
     late, seen = [_row(engine.timer, lease, now, True) for lease in overdue], set(overdue)
-    # The first of them only: a copy of a million would take long. (It is made in one step, so no other thread interferes.)
-    others = [lease for lease in list(islice(engine.held, most)) if lease not in seen]
+    # The first of them only: a copy of a million would take long.
+    others = [lease for lease in engine.longest_held(most) if lease not in seen]
     return (late + [_row(engine.timer, lease, now, False) for lease in others])[:most]
 
 

@@ -160,7 +160,7 @@ class Node:
         self._connecting = False
         self._closed = False
         self._retry: Alarm | None = None
-        self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
+        self._backoff = self._new_backoff()
         self.server: Server | None = None
         self.capability: int = PLAIN
         self.missing_rights: frozenset[str] = frozenset()
@@ -168,6 +168,9 @@ class Node:
         self.refusal: ServerError | None = None
         self.unreachable: bool = False
         self._failures = 0  # attempts to connect that have failed in a row
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
 
     def _set_mode(self, single_key: bool) -> None:
         self.single_key_mode = single_key
@@ -309,7 +312,7 @@ class Node:
             return
         self._connecting = True
         try:
-            self._launch(self._attempt)
+            self._launch(partial(self._attempt, self._backoff))
         except RuntimeError as error:  # no thread can be started
             self._failed(error, self._backoff)
 
@@ -324,9 +327,11 @@ class Node:
             else:
                 self._retry_if_needed()  # a server that accepts connections and never answers is probed with pauses
 
-    def _attempt(self) -> None:
-        """Connect, and post the result to the timer's thread. On a helper thread."""
-        backoff = self._backoff  # replaced by a reset, so a late result from before the reset is recognised
+    def _attempt(self, backoff: Backoff) -> None:
+        """Connect, and post the result to the timer's thread. On a helper thread.
+
+        A reset and a close replace ``backoff``, so that a late result from before them is recognised.
+        """
         try:
             connection = self.connector.connect(self._options.connect_timeout_s)
         except BaseException as error:
@@ -345,7 +350,7 @@ class Node:
     def _arrived(self, arrived: list[Connection], backoff: Backoff) -> None:
         if (connection := taken(arrived)) is None:
             return
-        if backoff is not self._backoff or self._closed or self.ready:
+        if backoff is not self._backoff or self.ready:
             connection.close()  # too late: the suspected connection has answered first, or the node was closed or reset
             if backoff is self._backoff:
                 self._connecting = False
@@ -462,6 +467,8 @@ class Node:
         self._closed = True
         self._timer.cancel(self._retry)
         self._retry = None
+        self._connecting = False
+        self._backoff = self._new_backoff()  # so an attempt under way is over
         self._hang_up(error)
         self._refuse_all(error)
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.loss_events import log_illegal
 from wheel_lock.engine.requests.acquire import Acquire
+from wheel_lock.engine.requests.base import end_of_try
 from wheel_lock.engine.state import HeldLeases
 from wheel_lock.errors import LockUnavailable, LossReason, quoted
 from wheel_lock.lease import EXTENDING, Event, Lease, Owner, State
@@ -176,7 +177,8 @@ class Vote(Owner):
         self._callback = callback
         self.failure = None
         self.in_flight = request = Acquire(engine.leases, [lease], options, future, waiter_ttl_ms=int(by_script))
-        request.caller_until = caller_until
+        if caller_until is not None:
+            request.caller_until = end_of_try(caller_until, engine.timer.now, engine.node)
         if not engine.node.connected and engine.node.last_error is None:
             limit_s = max(limit_s, engine.options.connect_timeout_s)  # whatever the lock's timeout is
         elif not engine.node.connected:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.engine.rig import FINE, NOSCRIPT, Command, Rig, agreement, error, integer, names, runs
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.requests.acquire_all import AcquireAllSequential
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
@@ -156,11 +155,12 @@ def test_several_locks_together_that_are_given_up_are_not_asked_for_one_by_one(r
     assert rig.held == {}
 
 
+@pytest.mark.rig(declare_keys=True)
 def test_several_locks_in_parts_are_granted_only_while_all_of_them_are_valid(rig: Rig) -> None:
     leases = [rig.lease(name, renew=False) for name in "ab"]
-    future: Future[bool] = Future(lambda: None)
+    future: Future[Any] = Future(lambda: None)
     options = lock_options(3.0, renew=False)
-    rig.post(AcquireAllSequential(rig.engine.leases, leases, options, future, alone=True).begin)
+    rig.post(MultiLockWaiter(rig.engine.wait_queues, options, leases, False, False, None, future).begin)
     rig.be_silent(1.0)
     rig.reply("acquire_all", integer(0))
     rig.clock.jump(2.0)  # the process stands still: the first one ends
@@ -169,6 +169,7 @@ def test_several_locks_in_parts_are_granted_only_while_all_of_them_are_valid(rig
     released = rig.server.take()
     assert {name for command in released for name in command.names} == {"a", "b"}
     rig.say(*map(agreement, released))
-    assert future.result() is False
+    assert future.done
+    assert future.result() is None
     assert rig.told == []
     assert rig.held == {}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import FINE, OK, REFUSED, START, TICK_S, Rig, names
+from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TICK_S, Rig, names
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.errors import LockTimeout, LockUnavailable
 from wheel_lock.lease import State
 
 LEAST_S = 0.1  # what a try is given in any case
+CONNECTING_S = 0.5  # and if it waits for a connection
 
 
 def ends_at(rig: WaitingRig, wait: Wait) -> float:
@@ -118,6 +119,65 @@ def test_who_comes_while_another_asks_for_the_first_time_keeps_to_its_own_limit(
     assert patient.goes_on
     rig.say(OK)
     assert patient.granted
+
+
+def end_together(rig: WaitingRig, waits: list[Wait], by: float) -> None:
+    """Have all of the waits end by a moment, without a connection."""
+    rig.go_to(START + by + 3 * TICK_S)
+    for wait in waits:
+        assert isinstance(wait.error, LockUnavailable)
+    rig.launch.slow = False
+    rig.connect()
+    rig.go_on(1.0, rig.agree)
+    rig.assert_clean()
+
+
+def test_callers_that_share_a_first_try_without_a_connection_share_its_least_time(rig: WaitingRig) -> None:
+    rig.launch.slow = True
+    waits = [rig.wait("a", blocking_timeout=0.3) for _ in range(5)]
+    end_together(rig, waits, CONNECTING_S)
+
+
+def test_one_that_takes_over_the_first_try_from_a_caller_that_gives_up_keeps_to_its_limit(rig: WaitingRig) -> None:
+    rig.launch.slow = True
+    first, *others = [rig.wait("a", blocking_timeout=0.3) for _ in range(5)]
+    rig.go_on(0.4)
+    rig.give_up(first)
+    end_together(rig, others, 0.3 + CONNECTING_S)
+
+
+def test_heads_of_a_queue_without_a_connection_share_the_least_time_of_a_last_try(rig: WaitingRig) -> None:
+    waits = [rig.wait_first("a", fallback=100.0, blocking_timeout=0.3)]
+    waits += [rig.wait("a", fallback=100.0, blocking_timeout=0.3) for _ in range(4)]
+    rig.launch.slow = True
+    rig.hang_up()
+    end_together(rig, waits, 0.3 + CONNECTING_S)
+
+
+def test_a_limit_ends_nobody_elses_first_try(rig: WaitingRig) -> None:
+    warm(rig)
+    hasty = rig.wait("a", blocking_timeout=0.3)
+    patient = rig.wait("a")
+    another = rig.wait("a", blocking_timeout=2.0)
+    ends_at(rig, hasty)
+    assert isinstance(hasty.error, LockTimeout)
+    assert patient.goes_on
+    assert another.goes_on
+    assert rig.whats() == ["SET", "release_many", "SET"]
+    rig.say(NIL, FINE, OK)
+    assert patient.granted
+    assert 2.0 <= ends_at(rig, another) + 1e-6 <= 2.15
+    assert another.refused, "it is held here, as is known without the server"
+
+
+def test_one_behind_others_is_not_refused_by_a_server_that_says_nothing(rig: WaitingRig) -> None:
+    patient = rig.wait_first("a", fallback=100.0)
+    waits = [rig.wait("a", blocking_timeout=0.5) for _ in range(5)]
+    assert ends_at(rig, waits[0]) <= 0.5 + LEAST_S + 0.03
+    rig.go_on(0.02)
+    assert all(isinstance(wait.error, LockTimeout) for wait in waits)
+    assert patient.goes_on
+    rig.server.one("acquire")  # one look for all of them
 
 
 def test_one_behind_others_is_not_refused_because_of_a_closed_connection(rig: WaitingRig) -> None:

@@ -36,7 +36,7 @@ class Overdue:
         )
 
     def __len__(self) -> int:
-        return sum(map(len, tuple(self._by_script.values())))  # a copy, because other threads call this
+        return sum(map(len, list(self._by_script.values())))  # a copy, in one step, because other threads call this
 
     def __iter__(self) -> Iterator[Lease]:
         return heapq.merge(*self._by_script.values(), key=_urgency)

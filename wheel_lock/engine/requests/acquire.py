@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Shard, group_of, shard_at
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import CallerRequest, acquiring_node_of, hold_limit_error, least_s, needs_of
-from wheel_lock.engine.requests.bulk_operations import release_many
+from wheel_lock.engine.requests.base import CallerRequest, acquiring_node_of, hold_limit_error, needs_of
+from wheel_lock.engine.requests.bulk_operations import release_unwanted
 from wheel_lock.errors import LockServerError, LockTimeout, WheelLockError
 from wheel_lock.lease import Event, Lease, State, local_deadline
 from wheel_lock.lock_types.base import Contention, LockType
@@ -28,7 +28,7 @@ class Acquire(CallerRequest):
         leases: PENDING leases of one group.
         future: The future that the try completes.
         retry_ms: The number of milliseconds after which a refused try is to be repeated at the latest, if known.
-        caller_until: The caller's time limit, in seconds of the timer's clock; None if it has none.
+        caller_until: When the try ends for its caller's sake, in seconds of the timer's clock; None if that has no limit.
         cut_short: True if the try ended because of its caller's time limit, which does not concern other callers.
         patient: False if its caller does not wait: a server that refuses connections is an answer then.
         on_found: Called with the type of the key if that is not this lock type's and expires; None to ignore it.
@@ -223,7 +223,7 @@ class Acquire(CallerRequest):
     def _hurry(self, caller_until: float) -> None:
         """Lower the time limit to that of the caller."""
         begun_at = self.until - self.limit_s
-        left_s = max(caller_until - begun_at, least_s(self.node))
+        left_s = max(caller_until - begun_at, 0.0)
         if left_s < self.limit_s:
             self._hurried = True
             self.limit_s = left_s
@@ -275,7 +275,7 @@ class Acquire(CallerRequest):
         else:
             kept = [lease for lease in self.leases if lease.state <= State.EXTENDING]
             if kept:
-                release_many(self.table, kept, Future(noop))
+                release_unwanted(self.table, kept)
 
 
 class PlainAcquire(Acquire):

@@ -103,7 +103,7 @@ class AcquireAllSequential(AcquireAll):
         maybe_granted: True if a call about all leases was sent before, and its reply was lost.
     """
 
-    __slots__ = ("_callbacks", "_granted", "_part", "_parts", "maybe_granted")
+    __slots__ = ("_granted", "_part", "_parts", "maybe_granted")
 
     blocker: Lease | None
     retry_ms: int | None
@@ -131,9 +131,6 @@ class AcquireAllSequential(AcquireAll):
         self._part: AcquireAll | None = None
         self.maybe_granted: bool = False
         self._granted: list[Lease] = []
-        self._callbacks = [lease.on_lost for lease in leases]
-        for lease in leases:
-            lease.on_lost = None  # a lease that is lost before all are granted was never the caller's
 
     def begin(self) -> None:
         """Send the next part, or complete the future when all parts are granted."""
@@ -153,8 +150,6 @@ class AcquireAllSequential(AcquireAll):
             return
         self._part = None
         self.finished = True
-        for lease, on_lost in zip(self.leases, self._callbacks, strict=True):
-            lease.on_lost = on_lost
         self.future.set_result(True)
 
     def _answered(self) -> None:

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.base import acquiring_node_of
 from wheel_lock.engine.requests.bulk import BulkCall
-from wheel_lock.engine.requests.bulk_operations import release_many
+from wheel_lock.engine.requests.bulk_operations import release_unwanted
 from wheel_lock.errors import (
     InvalidHandoff,
     LockLost,
@@ -188,7 +188,7 @@ class AdoptMany(BulkCall):
             request.give_up()
         held = [lease for lease in self._granted if lease.state <= EXTENDING]
         self._granted.clear()
-        release_many(self.table, held, Future(noop))
+        release_unwanted(self.table, held)
 
 
 def adopted_too_late(name: str | bytes) -> LockNotAcquired:

@@ -55,6 +55,11 @@ def least_s(node: Node) -> float:
     return _LEAST_S if node.connected else _LEAST_CONNECTING_S
 
 
+def end_of_try(caller_until: float, begun_at: float, node: Node) -> float:
+    """Return until when a try at ``node`` may last whose caller has a time limit, all in seconds of the timer's clock."""
+    return max(caller_until, begun_at + least_s(node))
+
+
 def no_answer(node: Node, name: str | bytes | None, limit_s: float) -> LockTimeout | LockUnavailable:
     """Return the error for a caller whose request ``node`` has not answered within ``limit_s`` seconds."""
     if not node.connected:

@@ -8,6 +8,7 @@ from functools import partial
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import Shard, group_of, shard_at
 from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.base import (
     batch_call,
     hold_limit_error,
@@ -40,6 +41,8 @@ class AcquireMany(BulkOperation):
 
     Attributes:
         error: The error that ends the operation, or None.
+        refused: True if none is granted, because one of those that are wanted together is not.
+        told: The callback of the leases, which is opened when the caller has them; None if there is none.
     """
 
     may_wait = True
@@ -54,7 +57,10 @@ class AcquireMany(BulkOperation):
         self._options = options
         self._granted: list[Lease] = []
         self._undoing = False
+        self._losses_before = sum(table.state.counters.lost.values())
         self.error: WheelLockError | None = None
+        self.refused: bool = False
+        self.told: HeldBack | None = None
 
     def take_granted(self) -> list[Lease]:
         """Take out the leases that were granted, which :meth:`give_up` releases no more."""
@@ -128,12 +134,21 @@ class AcquireMany(BulkOperation):
             self._undoing = True
             # What was granted is not held any more when the caller receives the error.
             self._undo(begun=partial(self._future.set_exception, self.error))
-        elif not self._stopped:
+        elif not (self._stopped or self._incomplete):
+            if self.told is not None:
+                self.told.open()
             self._future.set_result(None)
         else:
-            self._undoing = True
+            self._undoing = self.refused = True
             # The future follows the releases: a caller that retries must not find its own grants on the server.
             self._undo(lambda: self._future.set_result(None))
+
+    @property
+    def _incomplete(self) -> bool:
+        """True if a lease was lost before all were granted that are wanted together."""
+        if not self._all_or_nothing or sum(self.table.state.counters.lost.values()) == self._losses_before:
+            return False
+        return any(lease.state is State.LOST for lease in self._granted)
 
     def begin(self, expected: int, limit_s: float | None = None) -> None:
         """Reserve room for ``expected`` leases, or stop with an error if the context is closed or full.
@@ -192,6 +207,8 @@ class AcquireMany(BulkOperation):
     def give_up(self) -> None:
         """Release what was granted, or may have been: the caller has stopped waiting."""
         self._stopped = True
+        if self.told is not None:
+            self.told.close()
         for batch in list(self._in_flight):
             batch.finish()
             self.miss(batch, WheelLockError("given up"))
@@ -369,6 +386,13 @@ def release_many(
 ) -> None:
     """Release many leases, see :class:`ReleaseMany`; those that are not held any more are passed over."""
     ReleaseMany(table, leases, future, begun).begin()
+
+
+def release_unwanted(table: LeaseTable, leases: Sequence[Lease]) -> None:
+    """Release leases that their caller will not have; it hears of no loss of them."""
+    for lease in leases:
+        lease.forget_callback()
+    release_many(table, leases, Future(noop))
 
 
 class Sweep(BulkOperation):

@@ -77,7 +77,7 @@ class FairWaitQueue(BaseWaitQueue):
 
     def on_waiter_timeout(self, waiter: Waiter) -> None:
         """Give the waiter a last try, because the message that it is first may have been lost."""
-        waiter.last = True
+        waiter.begin_last()
         self.look(self._slots[self._name(waiter)])
 
     def on_subscribed(self, holds: bool) -> None:

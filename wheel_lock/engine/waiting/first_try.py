@@ -8,7 +8,7 @@ from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import PlainAcquire
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, end_of_try
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease
@@ -131,6 +131,9 @@ class FirstTry(PlainAcquire):
                 self.node.send(self)
         except Exception as error:
             contain(self.as_waiter(), self.go_on, error)
+
+    def _hurry(self, caller_until: float) -> None:
+        super()._hurry(end_of_try(caller_until, self.until - self.limit_s, self.node))
 
     def as_waiter(self) -> Waiter:
         """Return the waiter that takes over; from now on this is the first of its tries."""

@@ -13,9 +13,10 @@ from functools import partial
 
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, least_s
 from wheel_lock.engine.requests.bulk import BulkCall
-from wheel_lock.engine.requests.bulk_operations import AcquireMany, release_many
+from wheel_lock.engine.requests.bulk_operations import AcquireMany, release_many, release_unwanted
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.errors import internal_error
@@ -64,6 +65,7 @@ class AcquireEach(BulkCall, WheelEntry):
 
     Attributes:
         granted: The granted lease of each name that was waited for, by the lease of its first try.
+        told: As for :class:`AcquireMany`.
     """
 
     __slots__ = (
@@ -81,6 +83,7 @@ class AcquireEach(BulkCall, WheelEntry):
         "granted",
         "group",
         "table",
+        "told",
     )
 
     def __init__(self, queues: Registry, options: LockOptions, future: Future[None]) -> None:
@@ -100,6 +103,7 @@ class AcquireEach(BulkCall, WheelEntry):
         self._until: float | None = None
         self._over = False
         self.granted: dict[Lease, Lease] = {}
+        self.told: HeldBack | None = None
 
     def begin(self, expected: int, limit_s: float | None = None) -> None:
         """Reserve room for ``expected`` leases; ``limit_s`` is the time limit of the whole call in seconds."""
@@ -175,7 +179,7 @@ class AcquireEach(BulkCall, WheelEntry):
             return
         granted = waiter.future.result()
         if granted is not None and self._over:
-            release_many(self.table, granted, Future(noop))  # given up, and granted before its turn to be undone came
+            release_unwanted(self.table, granted)  # given up, and granted before its turn to be undone came
         elif granted is not None:
             self.granted[lease] = granted[0]
         self._complete_if_done()
@@ -183,6 +187,8 @@ class AcquireEach(BulkCall, WheelEntry):
     def _complete_if_done(self) -> None:
         if not (self._over or self._waiters or self._refused):
             self._end()
+            if self.told is not None:
+                self.told.open()
             self._future.set_result(None)
 
     def on_timeout(self, now: float) -> None:
@@ -227,6 +233,8 @@ class AcquireEach(BulkCall, WheelEntry):
 
     def _undo(self) -> None:
         first, self._first = self._first, None
+        if self.told is not None:
+            self.told.close()
         if first is not None:
             first.give_up()
         held = [*self._held, *self.granted.values()]
@@ -315,4 +323,4 @@ class AcquireTogether(BulkCall):
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             waiter.give_up()
-        release_many(self.table, [*self.granted.values()], Future(noop))
+        release_unwanted(self.table, [*self.granted.values()])

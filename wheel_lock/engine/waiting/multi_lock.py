@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.acquire_all import MOST_TOGETHER, AcquireAll, AcquireAllSequential
 from wheel_lock.engine.requests.base import node_of
@@ -21,18 +22,27 @@ from wheel_lock.options import LockOptions
 class MultiLockWaiter(Waiter):
     """One caller's wait for several exclusive locks together."""
 
-    __slots__ = ("_callbacks",)
+    __slots__ = ("_told",)
 
     concerns_others = False  # an error may be about another name than its queue's
 
     def __init__(self, queues: Registry, options: LockOptions, leases: Sequence[Lease], *rest: Any) -> None:
         super().__init__(queues, options, leases, *rest)
-        self._callbacks = {lease: lease.on_lost for lease in leases}  # a sequential try removes them
+        # A lease that is lost before all are granted was never the caller's. A try in parts that is refused removes them.
+        self._told = {lease: HeldBack(lease.on_lost) for lease in leases if lease.on_lost is not None}
+        for lease, told in self._told.items():
+            lease.on_lost = told
 
     def _another(self, first: Lease) -> Lease:
         lease = super()._another(first)
-        lease.on_lost = self._callbacks[first]
+        lease.on_lost = self._told.get(first)
         return lease
+
+    def succeed(self, leases: Sequence[Lease]) -> None:
+        for told in self._told.values():
+            told.close()  # the losses of earlier tries
+            told.open()
+        super().succeed(leases)
 
     def begin(self) -> None:
         """Try for all of them: the answer to another waiter's try for one of them says nothing about the others."""

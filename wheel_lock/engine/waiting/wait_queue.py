@@ -16,7 +16,7 @@ from functools import partial
 
 from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, least_s, node_of
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, node_of
 from wheel_lock.engine.requests.release import announce
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.waiter import IS_OVER, Registry, Waiter
@@ -250,7 +250,7 @@ class WaitQueue(BaseWaitQueue):
         """Give the head a last try, because a release may have gone unheard; dismiss any other as soon as the lock is
         certain to be held: by a recent answer, or by one last try."""
         if waiter is self._head:
-            waiter.last = True
+            waiter.begin_last()
             if self._trying is None:
                 if self.held_here:
                     self.remove(waiter).refuse()
@@ -263,8 +263,9 @@ class WaitQueue(BaseWaitQueue):
         elif waiter.last:
             self.remove(waiter).fail_unanswered()
         else:
-            waiter.last = True
-            waiter.wait_until(now + least_s(self._head.node))
+            waiter.begin_last()
+            assert waiter.until is not None
+            waiter.wait_until(waiter.until)
             self._leaving.append(waiter)
             if not self._yielding:
                 self._try()

@@ -12,8 +12,15 @@ from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire, PlainAcquire
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, acquiring_node_of, least_s, no_answer
-from wheel_lock.engine.requests.bulk_operations import release_many
+from wheel_lock.engine.requests.base import (
+    REQUEST_TIMEOUTS,
+    RequestTimeouts,
+    acquiring_node_of,
+    end_of_try,
+    least_s,
+    no_answer,
+)
+from wheel_lock.engine.requests.bulk_operations import release_unwanted
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.errors import LockAlreadyHeld, WheelLockError, copied, internal_error, quoted
@@ -88,7 +95,7 @@ class Waiter(WheelEntry):
             cannot release the grant of the next.
         token_given: True if the caller has chosen the token.
         blocking: True if it waits after a refusal.
-        until: When to stop waiting, in seconds of the timer's clock; None for never.
+        until: When to stop waiting, in seconds of the timer's clock; None for never. A last try may take a little longer.
         future: Set to the granted leases, or to None.
 
     Attributes:
@@ -151,7 +158,7 @@ class Waiter(WheelEntry):
         self.leases: Sequence[Lease] | None = None
         self.queue: QueueOfWaiters | None = None
         self.over: bool = False
-        self.last: bool = False  # its time is up; the try in flight is the last
+        self.last: bool = False  # its time is up
         self.began_at: float = 0.0
         self._wait_for(leases[0].key)
 
@@ -186,14 +193,21 @@ class Waiter(WheelEntry):
 
     def begin(self) -> None:
         """Begin to wait; a failure of the library's own code ends waits and nothing else."""
+        self.began_at = self.table.timer.now
         guarded(self, self._begin)
+
+    def _begin_again(self) -> None:
+        """Begin without the answer to the try that it has shared. Its time goes on."""
+        self.table.timer.wheel.cancel(self)
+        if (end := self._end_of_try) is not None and self.table.timer.now >= end:
+            self.fail_unanswered()
+        else:
+            guarded(self, self._begin)
 
     def _begin(self) -> None:
         """Join the queue if there is one, or follow the waiter whose first try is in flight, else try."""
         if self.over:
             return
-        self.began_at = self.table.timer.now
-        self.table.timer.wheel.cancel(self)
         contention = self.lock_type.contention
         if not self._blocking or self._polls or contention is Contention.SERVER_QUEUE:
             self.try_once(self._tried, waiting=self._blocking and self.lock_type.registers_waiters)
@@ -210,8 +224,21 @@ class Waiter(WheelEntry):
         if ahead._followers is None:
             ahead._followers = Parking(IS_OVER)
         ahead._followers.append(self)
-        if self.until is not None:
-            self.wait_until(max(self.until, self.began_at + least_s(self.node)))
+        if (end := self._end_of_try) is not None:
+            self.wait_until(end)
+
+    @property
+    def _end_of_try(self) -> float | None:
+        """When a try that begins now has to end; None for its usual limit. The first counts from the begin of the wait."""
+        if self.until is None or self.last:
+            return self.until
+        return end_of_try(self.until, self.table.timer.now if self._attempts else self.began_at, self.node)
+
+    def begin_last(self) -> None:
+        """Note that its time is up. It has the least time of a try more, however many tries there are in that."""
+        if not self.last:
+            self.last = True
+            self.until = self.table.timer.now + least_s(self.node)
 
     def as_waiter(self) -> Waiter:
         return self
@@ -238,7 +265,7 @@ class Waiter(WheelEntry):
             leases = self._template if self._attempts == 0 else self._other_leases()
             request = self._new_try(leases, tried, waiting)
         self._request = request
-        request.caller_until = self.until
+        request.caller_until = self._end_of_try
         request.patient = self._blocking
         if self._blocking:
             request.on_found = self._warn_of_other_type
@@ -296,7 +323,7 @@ class Waiter(WheelEntry):
             hasty = request.caller_until is None and self.node.server is None and is_refused(error)
             for waiter in followers:
                 if error is None or (hasty and waiter.until is not None):
-                    waiter.begin()
+                    waiter._begin_again()
                 else:
                     waiter.fail(copied(error))
 
@@ -464,7 +491,7 @@ class Waiter(WheelEntry):
         """End the wait of a caller that does not wait any more: undo what was granted, or may have been."""
         if self.over:
             held = [lease for lease in self.leases or () if lease.state <= EXTENDING]
-            release_many(self.table, held, Future(noop))
+            release_unwanted(self.table, held)
             return
         queue = self.queue
         self._end()
@@ -473,7 +500,7 @@ class Waiter(WheelEntry):
         self.abort()
         if self._queues.in_flight.get(self.queue_key) is self:
             for waiter in self.take_followers():
-                waiter.begin()
+                waiter._begin_again()
 
     def abort(self) -> None:
         """End the try in flight, if there is one, and undo what it may have been granted."""
