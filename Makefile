@@ -51,7 +51,7 @@ simulate-contract: setup-dev setup-redis ## SEQUENCES (10000) of random commands
 	$(BIN)/python -m tests.simulation.contract $(or $(SEQUENCES),10000) $(SEED)
 	$(BIN)/python -m tests.simulation.cluster_contract $(or $(SEQUENCES),1000) $(SEED)
 
-mutants: setup-dev ## plant mistakes, of which the simulation must find each within SECONDS (60); ARGS="permit fence" plants some
+mutants: setup-dev ## plant mistakes, of which the simulation must find each within SECONDS (60); ARGS="--operators 400" plants many
 	$(BIN)/python -m tests.simulation.mutants --seconds $(or $(SECONDS),60) --jobs $(or $(JOBS),1) $(ARGS)
 
 lint: setup-dev ## ruff check, ruff format --check, mypy --strict, and what a user's type checker sees

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.background import PATIENCE_S
+from tests.support.interruptions import Interruption
 from wheel_lock.runtime import native
 from wheel_lock.runtime.sole_thread import SoleThread
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -135,3 +136,19 @@ def test_a_stop_waits_for_a_thread_that_is_on_its_way(monkeypatch: pytest.Monkey
         goes_on.set()
     assert not running
     assert ran == ["it"]
+
+
+def test_an_exception_that_strikes_the_new_thread_in_place_of_its_starter_keeps_it_from_nothing(
+    launches: list[Callable[[], object]],
+) -> None:
+    """As CPython 3.11 may have it, with what `PyThreadState_SetAsyncExc` sets while the new thread does not run yet."""
+    sole, thread, interruption = SoleThread(), ThreadToStart(), Interruption(0)
+    sole.start(thread, unexpected)
+    [launch] = launches
+    try:
+        interruption.begin()
+        launch()
+    finally:
+        interruption.end()
+    assert interruption.where
+    assert (sole.thread, sole.launched, thread.starts) == (thread, False, 1)

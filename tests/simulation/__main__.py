@@ -18,7 +18,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing import Value
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tests.simulation.shrink import Streams, shrink
 from tests.simulation.world import World, history
 
 SEEDS = Path(__file__).with_name("seeds.txt")
+_BUILD = Path("build")
 _SHRINK_S = 60.0
 _PROGRESS_S = 10.0  # between two lines on a terminal
 _YEAR_S = 365.25 * 24 * 3600
@@ -178,8 +179,8 @@ def tell_failure(seed: int, recorded: Streams | None, shrink_s: float) -> None:
         return again.tape.recorded if same else None
 
     small = shrink(world.tape.recorded, fails, shrink_s)
-    path = Path("build") / f"simulation-{seed}.json"
-    path.parent.mkdir(exist_ok=True)
+    path = _BUILD / f"simulation-{seed}.json"
+    _BUILD.mkdir(exist_ok=True)
     path.write_text(json.dumps({"seed": seed, "streams": small}))
     print(f"\nseed {seed} breaks {rule}; its smallest tape, {sum(map(len, small.values()))} choices, is in {path}:")
     tell(history(seed, small))
@@ -209,6 +210,8 @@ def main() -> int:
     report = simulate_in_processes(arguments.jobs, first, arguments.seconds, clock)
     print(f"seeds from {first} to {first + report.histories - 1}")
     print("\n".join(report.lines(time.monotonic() - began)), flush=True)
+    _BUILD.mkdir(exist_ok=True)
+    (_BUILD / "simulation.json").write_text(json.dumps({"first": first, **asdict(report)}))
     if report.failed is not None:
         tell_failure(report.failed, None, arguments.shrink)
         return 1

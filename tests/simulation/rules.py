@@ -21,6 +21,7 @@ from wheel_lock.engine.loss_events import HeldBack, LoopCallback
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import EXTENDING, Lease, State
 from wheel_lock.observe import LostEvent
+from wheel_lock.options import lock_name
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import queue_keys
 from wheel_lock.protocol.scripts import Script
@@ -42,6 +43,7 @@ _HEARD_S = 0.15  # in which a caller hears of its result
 # The types whose waiters of one process are a queue. (So are those of reentrant locks; but who holds one does not wait.)
 _IN_LINE = ("exclusive", "fenced")
 _RECOVERY_S = 2.0
+_LONGEST_S = 4.0  # for which the effects of a trouble may last: a timeout and more
 _RECENT = 8  # leases that have ended, of which each look sees whether one has come back
 
 
@@ -78,6 +80,8 @@ RULES = {
     "orphan": "a grant that nobody waits for is released at once, when nothing is wrong",
     "leader": "there is one leader at a time",
     "fork": "a forked child holds nothing, and sends nothing for what its parent holds",
+    "kept": "no lease is lost without a cause",
+    "released": "a release that returns has released",
     "left": "nothing is left in keys, requests and registries",
     "hot loop": "no thread turns for nothing",
     "internal failure": "no code of the library fails",
@@ -98,6 +102,7 @@ class Span:
         place: Who says so: the store, or a server that speaks for it no more.
         tampered: Whether a stranger has changed it, or a failover.
         copies: The servers that have got it as replicas.
+        released: Whether it ended by a command about the token.
     """
 
     start: float
@@ -106,6 +111,7 @@ class Span:
     place: str = ""
     tampered: bool = False
     copies: set[str] = field(default_factory=set)
+    released: bool = False
 
 
 @dataclass(eq=False)
@@ -165,7 +171,7 @@ class Rules:
         self.failure: BaseException | None = None
         self._spans: dict[tuple[str, bytes, bytes], list[Span]] = defaultdict(list)
         self._known: dict[tuple[str, bytes], dict[bytes, Span]] = defaultdict(dict)
-        self._queues: dict[tuple[str, bytes], list[tuple[bytes, float]]] = {}
+        self._queues: dict[tuple[str, bytes], dict[bytes, float]] = {}
         self._active: dict[Process, dict[Lease, Belief]] = defaultdict(dict)
         self._ended: dict[Process, list[Belief]] = defaultdict(list)
         self._beliefs: list[Belief] = []
@@ -219,7 +225,10 @@ class Rules:
                 self._lock_changed(host, key, words, tampering)
         for name in self.fair:
             if name in keys or any(key in keys for key in queue_keys(name)):
-                self._queues[host.place(name), name] = _queue(host, name)
+                # In the order in which they came, whatever places the server gives them.
+                place, queue = host.place(name), dict(_queue(host, name))
+                came = self._queues.get((place, name), {})
+                self._queues[place, name] = {waiter: queue[waiter] for waiter in (*came, *queue) if waiter in queue}
 
     def copied(self, replica: Host, keys: list[bytes]) -> None:
         """A replica has got keys of its master."""
@@ -248,7 +257,7 @@ class Rules:
                     self._lock_changed(new, key, [], True)
         for name in self.fair:
             if new.is_of_store(name):
-                self._queues[new.store, name] = _queue(new, name)
+                self._queues[new.store, name] = dict(_queue(new, name))
 
     def stepped_down(self, old: Host) -> None:
         """A former master says nothing any more."""
@@ -276,8 +285,8 @@ class Rules:
             end = there.get(token)
             if span.end <= now or end is None:
                 if span.end > now + _SAME_S:
-                    self._touched(words, key, token, tampering)
-                    span.end, span.tampered = now, tampering
+                    self._touched(words, key, token)
+                    span.end, span.tampered, span.released = now, tampering, token in words
                     if not tampering:
                         self._shortened(host, key, token, now)
                     released = released or token in words
@@ -287,7 +296,7 @@ class Rules:
                 if end < span.end or not isinstance(
                     host.server.data[key], ZSet
                 ):  # whose members share the key's expiry
-                    self._touched(words, key, token, tampering)
+                    self._touched(words, key, token)
                 self._scheduler.note("%s: %s of %s now lasts until %.3f", host.name, key, token, end)
                 span.end, span.tampered = end, span.tampered or tampering
                 shorter, span.promised = end < span.promised, max(span.promised, end) if tampering else end
@@ -372,9 +381,9 @@ class Rules:
             }
         return dict.fromkeys(value, end)
 
-    def _touched(self, words: list[bytes], key: bytes, token: bytes, tampering: bool) -> None:
+    def _touched(self, words: list[bytes], key: bytes, token: bytes) -> None:
         self.exercised["S4"] += 1
-        if not tampering and token not in words:
+        if not self._tampering and token not in words:
             self.broken("S4", f"{_shown(words)} changed {key!r}, which belongs to {token!r}")
 
     def _check_orphan(self, host: Host, key: bytes, token: bytes, span: Span) -> None:
@@ -402,7 +411,7 @@ class Rules:
         now_ms = host.server.now_ms
         if not queue or self._tampering:
             return
-        alive = [waiter for waiter, expiry in queue if expiry > now_ms]
+        alive = [waiter for waiter, expiry in queue.items() if expiry > now_ms]
         if alive:
             self.exercised["fair"] += 1
             me = token[:-TOKEN_CHARACTERS]
@@ -552,11 +561,26 @@ class Rules:
             belief.open = False
             belief.until = min(belief.until, self.now)
 
+    @property
+    def _is_well(self) -> bool:
+        """Whether nothing has been wrong for a while."""
+        return self.trouble_until < self.now - _LONGEST_S
+
+    def _check_cause(self, process: Process, event: LostEvent) -> None:
+        """A lease was lost: for a reason that is true."""
+        name = lock_name(event.name, b"")
+        if not self._is_well or process.world.settings.slow_processes or name in self.tampered:
+            return
+        self.exercised["kept"] += 1
+        if event.reason in (LossReason.NOT_CONFIRMED, LossReason.KEY_GONE, LossReason.TAKEN):
+            self.broken("kept", f"{event.name!r} was lost ({event.reason}), and nothing was wrong")
+
     def told(self, holding: Holding, event: LostEvent) -> None:
         """A holder was told of a loss."""
         process = holding.process
         self.exercised["S5"] += 1
         self._all_told[holding] = None
+        self._check_cause(process, event)
         self._scheduler.note("%s: told of the loss of %s: %s", process.name, event.name, event.reason)
         holding.told[event.name] += 1
         holding.told_at[event.name] = self.now
@@ -596,6 +620,12 @@ class Rules:
         self._released[lease.token] = self.now
         if isinstance(lease, QuorumLease):
             self._of_majority.add(lease.token)
+            return
+        self.exercised["released"] += 1
+        for (_, key, token), spans in self._spans.items():
+            # Without its reply a release is repeated, and believes that it was the first try which found the lock.
+            if token == lease.token and not spans[-1].released and (spans[-1].end > self.now or self._is_well):
+                self.broken("released", f"{key!r} was released, and its key was still there, or had gone before")
 
     def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
         """A caller has got a lock, on these terms."""

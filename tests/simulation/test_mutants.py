@@ -2,24 +2,68 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import ast
 
 import pytest
 
-from tests.simulation.mutants import BY_HAND, Mutant
-from tests.simulation.mutants.__main__ import found_by
+from tests.simulation.mutants.__main__ import Stage, known_survivors
+from tests.simulation.mutants.by_hand import BY_HAND, OLD_BUGS
+from tests.simulation.mutants.mutant import PACKAGE, by_hand
+from tests.simulation.mutants.operators import chosen, keys, of_text
 
-_PACKAGE = Path(__file__).parents[2] / "wheel_lock"
+
+def test_there_are_sixty_mistakes_by_hand_and_ten_that_were_made() -> None:
+    names = {mutant.name for mutant in (*BY_HAND, *OLD_BUGS)}
+    assert (len(BY_HAND), len(OLD_BUGS), len(names)) == (60, 10, 70)
 
 
-@pytest.mark.parametrize("mutant", BY_HAND, ids=lambda mutant: mutant.name)
-def test_a_mutant_changes_a_text_that_is_there_once(mutant: Mutant) -> None:
-    assert (_PACKAGE / mutant.path).read_text().count(mutant.old) == 1
+@pytest.mark.parametrize("mutant", [*BY_HAND, *OLD_BUGS], ids=lambda mutant: mutant.name)
+def test_a_mistake_by_hand_leaves_a_program(mutant: object) -> None:
+    assert mutant.text != (PACKAGE / mutant.path).read_text()  # type: ignore[attr-defined]
+    if mutant.path.endswith(".py"):  # type: ignore[attr-defined]
+        ast.parse(mutant.text)  # type: ignore[attr-defined]
+
+
+def test_a_mistake_whose_place_is_gone_is_an_error() -> None:
+    with pytest.raises(ValueError, match="0 times"):
+        by_hand("a mistake", "lease.py", "a text that is not there", "")
+
+
+def test_the_same_seed_chooses_the_same_mutants() -> None:
+    assert chosen(PACKAGE, 1, 5) == chosen(PACKAGE, 1, 5) != chosen(PACKAGE, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("a = b < c", {"<->>=", "<-><="}),
+        ("a = b is not c", {"is not->is"}),
+        ("a = b and not c", {"and->or", "not ->"}),
+        ("a = b + 1", {"+->-"}),
+        ("a = max(b, c)", {"max->min"}),
+        ("def f(a):\n    a.b = c(d, e)", {"a.b = c(d, e)->pass", "d, e->e, d"}),
+        ("def f(a):\n    logger.info(a, 1 + 2)", set()),
+        ("def f(a):\n    raise ValueError(a + 1)", {"raise ValueError(a + 1)->pass"}),
+    ],
+)
+def test_what_operators_change_in_python(text: str, changes: set[str]) -> None:
+    places = of_text("a.py", text)
+    assert {f"{text[start:end]}->{new}" for _, start, end, new in places} == changes
+
+
+def test_what_operators_change_in_scripts() -> None:
+    text = "-- a == b\nif a ~= 'x == y' then\n  redis.call('del', a)\nend\n"
+    changes = {f"{text[start:end]}->{new}" for _, start, end, new in of_text("a.lua", text)}
+    assert changes == {"~=->==", "redis.call('del', a)->"}
+
+
+def test_known_survivors_are_places_that_are_there() -> None:
+    assert set(known_survivors()) <= set(keys(PACKAGE))
 
 
 @pytest.mark.slow
 def test_a_mistake_is_found() -> None:
     [mutant] = [mutant for mutant in BY_HAND if mutant.name == "one permit too many"]
-    said, _ = found_by(mutant, 60.0)
-    assert said is not None
-    assert "permits" in said
+    stage = Stage()
+    stage.plant(mutant)
+    assert stage.histories(list(range(1, 60)), 60.0)["rule"] == "permits"

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from wheel_lock.lease import Owner
-from wheel_lock.runtime.native import allocate_lock, get_ident, sleep, start_new_thread, threads_are_patched
+from wheel_lock.runtime.native import allocate_lock, begin, get_ident, sleep, start_new_thread, threads_are_patched
 from wheel_lock.runtime.timer_threads import TIMER_THREADS, MustNotWait
 
 _HUB_CHECK_S = 1.0
@@ -174,7 +174,7 @@ class _UnpatchedThread:
     def start(self) -> None:
         self._alive = True
         try:
-            start_new_thread(self.run, ())
+            start_new_thread(begin, (self.run,))
         except BaseException:
             self._alive = False
             raise
@@ -223,7 +223,7 @@ def start_helper_thread(target: Callable[[], object]) -> None:
     Raises:
         RuntimeError: The system cannot start a thread.
     """
-    start_new_thread(_start, (target, "wheel-lock-connect"))  # because threading.Thread.start() waits
+    start_new_thread(begin, (_start, target, "wheel-lock-connect"))  # because threading.Thread.start() waits
 
 
 _with_hubs: set[_UnpatchedThread] = set()  # short-lived threads that may wait through gevent

@@ -28,11 +28,11 @@ from wheel_lock.runtime.clock import Clock
 from wheel_lock.runtime.dispatch import dispatch
 from wheel_lock.runtime.failures import FailureDomain, contain, log_failure
 from wheel_lock.runtime.greenlets import SystemThread, new_thread
-from wheel_lock.runtime.interruptions import finaliser
+from wheel_lock.runtime.interruptions import finaliser, uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.poller import BOTH, EventWaker, Poller, SocketWaker, new_poller, new_waker
 from wheel_lock.runtime.sole_thread import SoleThread
-from wheel_lock.runtime.timer_threads import run_as_timer_thread
+from wheel_lock.runtime.timer_threads import TIMER_THREADS
 from wheel_lock.runtime.weak_registry import WeakRegistry
 from wheel_lock.wheel import TickScale, Wheel
 
@@ -441,7 +441,7 @@ class Loop:
 
     def _start(self) -> None:
         if not self.stopped:
-            self._sole.start(new_thread(partial(run_as_timer_thread, partial(_run, [self])), self.name), self._refuse)
+            self._sole.start(new_thread(partial(_run, [self]), self.name), self._refuse)
 
     def _refuse(self, error: BaseException) -> None:
         """End what waits for the thread, which the system could not start."""
@@ -515,6 +515,7 @@ class Loop:
             member.after_fork_in_child()
 
 
+@uninterrupted_start
 def _run(handed_over: list[Loop]) -> None:
     """Turn a loop until it stops or has been collected. While the loop sleeps idle, this thread holds no reference to it.
 
@@ -524,10 +525,14 @@ def _run(handed_over: list[Loop]) -> None:
     Args:
         handed_over: The loop alone; it is taken out of the list, because a thread object keeps its target.
     """
-    loop: Loop | None = handed_over.pop()
-    reference = weakref.ref(loop)
+    loop: Loop | None = handed_over[0]
     asleep: _Asleep | None = None
-    try:
+    ident = 0
+    try:  # from the first call on: an exception that ended the thread without a word would leave its place taken for ever
+        ident = native.get_ident()
+        TIMER_THREADS.add(ident)
+        reference = weakref.ref(loop)
+        handed_over.clear()
         while loop is not None:
             asleep = loop._main()
             loop = None
@@ -536,10 +541,12 @@ def _run(handed_over: list[Loop]) -> None:
             asleep.poller.poll(None)  # ended by the waker alone: no socket is watched
             loop = reference()
     except BaseException as error:
-        loop = reference()
+        loop = loop or reference()
         if loop is not None:
             loop._died(error)
             return
+    finally:
+        TIMER_THREADS.discard(ident)
     if asleep is not None:
         asleep.poller.close()
 

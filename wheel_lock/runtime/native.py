@@ -11,8 +11,11 @@ import _thread
 import ssl
 import sys
 from _socket import socket as SystemSocket
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from wheel_lock.runtime.interruptions import uninterrupted_start
 
 if TYPE_CHECKING:
     from _thread import RLock, allocate_lock, get_ident, start_new_thread
@@ -45,9 +48,24 @@ else:
     sleep = _original("time", "sleep")
 
 __all__ = [
-    "DefaultSelector", "RLock", "SimpleQueue", "SystemSocket", "allocate_lock", "epoll", "get_ident", "local", "sleep",
-    "socket", "start_new_thread", "threads_are_patched", "without_hub",
+    "DefaultSelector", "RLock", "SimpleQueue", "SystemSocket", "allocate_lock", "begin", "epoll", "get_ident", "local",
+    "sleep", "socket", "start_new_thread", "threads_are_patched", "without_hub",
 ]  # fmt: skip
+
+
+@uninterrupted_start
+def begin(body: Callable[..., object], *arguments: object) -> None:
+    """Call ``body(*arguments)``: the first function of each thread that ``start_new_thread`` starts.
+
+    An exception that was aimed at the thread which started this one does not end it. Until a new thread runs, CPython 3.11
+    knows it by the number of that thread, and ``PyThreadState_SetAsyncExc`` may choose the wrong one. What it has set is
+    raised behind the first call of a C function: here.
+    """
+    try:
+        get_ident()
+    except BaseException:
+        pass  # it has missed its thread; others wait for what this one is to do
+    body(*arguments)
 
 
 def threads_are_patched() -> bool:

@@ -42,12 +42,12 @@ class SoleThread(dict[None, SystemThread]):
         """
         if self or self.launched:
             return
-        launch, arguments = self._launch, (thread, refused)
+        begin, arguments = native.begin, (self._launch, thread, refused)
         self.launched = True  # no handler runs from here to the call, and behind that the thread is on its way
         try:
             # Not thread.start(), which waits until the new thread runs. That would delay the timer's thread, and a
             # KeyboardInterrupt meanwhile can keep the new thread from ever running its target.
-            native.start_new_thread(launch, arguments)
+            native.start_new_thread(begin, arguments)
         except BaseException:
             self.launched = False
             raise

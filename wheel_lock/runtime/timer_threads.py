@@ -8,7 +8,6 @@ whatever a caller waits with is not made on them. What gives something back is p
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from wheel_lock.runtime.native import get_ident
 
@@ -35,16 +34,6 @@ def check_may_wait() -> None:
     """Raise MustNotWait on the thread of a timer."""
     if get_ident() in TIMER_THREADS:
         raise MustNotWait
-
-
-def run_as_timer_thread(body: Callable[[], object]) -> None:
-    """Call ``body()``, which is all that the calling thread does, as the thread of a timer."""
-    ident = get_ident()
-    TIMER_THREADS.add(ident)
-    try:
-        body()
-    finally:
-        TIMER_THREADS.discard(ident)
 
 
 if hasattr(os, "register_at_fork"):

@@ -10,6 +10,7 @@ from wheel_lock.errors import LockTimeout, LockUnavailable
 from wheel_lock.lease import State
 
 LEAST_S = 0.1  # what a try is given in any case
+CONNECTING_S = 0.5  # and if it waits for a connection
 
 
 def ends_at(rig: WaitingRig, wait: Wait) -> float:

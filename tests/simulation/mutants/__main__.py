@@ -1,85 +1,292 @@
-"""Runs the simulation against each mutant: `make mutants SECONDS=60 JOBS=1 ARGS="permits fence"`.
+"""Plants mistakes, and sees what finds each: `make mutants SECONDS=60 JOBS=1 ARGS="permit fence"`.
 
-Each gets a copy of the package; this checkout is not touched.
+First the original is watched: which lines each history of the simulation, and each test without a server, comes to. A
+mutant is given the histories that come to its line, the cheapest first, until one breaks a rule or the seconds of the
+processor are used up; then, if it is one by operators, the tests that come there. Each has a process of its own, in a
+copy of the package: this checkout is not touched. What is known is kept in build/mutants.json, so a run that was stopped
+goes on where it was, as long as the package is the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
+import random
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
-from tests.simulation.mutants import BY_HAND, Mutant
+from tests.simulation.mutants.by_hand import BY_HAND, OLD_BUGS
+from tests.simulation.mutants.mutant import PACKAGE, Mutant
+from tests.simulation.mutants.operators import chosen, places
+from tests.simulation.mutants.reach import instrument, place_of
 
-_ROOT = Path(__file__).parents[3]
+_ROOT = PACKAGE.parent
+_BUILD = _ROOT / "build"
+_SURVIVORS = Path(__file__).with_name("survivors.txt")
+_TESTS = ("engine", "lease", "protocol", "lock_types", "quorum", "net", "wheel")  # those of them that need no server
+_FIRST_SEED, _SEEDS, _FURTHER = 1, 200, 1000
+_TESTS_S = 5.0  # the tests of one mutant: the quickest first
+_START_S = 12.0  # which a process takes at most, beside what it is given
 
-
-def planted(mutant: Mutant, folder: Path) -> None:
-    """Copy the package and the simulation to ``folder``, with the mistake."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(_ROOT / "wheel_lock", folder / "wheel_lock", ignore=ignored)
-    shutil.copytree(_ROOT / "tests" / "simulation", folder / "tests" / "simulation", ignore=ignored)
-    (folder / "tests" / "__init__.py").touch()
-    path = folder / "wheel_lock" / mutant.path
-    text = path.read_text()
-    if text.count(mutant.old) != 1:
-        raise ValueError(f"{mutant.name}: its text is in {mutant.path} {text.count(mutant.old)} times")
-    path.write_text(text.replace(mutant.old, mutant.new))
+Verdict = dict[str, Any]
 
 
-def found_by(mutant: Mutant, seconds: float) -> tuple[str | None, float]:
-    """Return what the simulation says of a mutant, None if it found nothing, and the seconds that it took."""
-    with tempfile.TemporaryDirectory() as name:
-        planted(mutant, Path(name))
-        began = time.monotonic()
-        command = [
-            sys.executable,
-            "-m",
-            "tests.simulation",
-            "--seconds",
-            str(seconds),
-            "--cpu",
-            "--shrink",
-            "0",
-            "--from",
-            "1",
+class Stage:
+    """A copy of the package and its tests, in which one mutant after the other is planted."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="mutants-")
+        self.root = Path(self._folder.name)
+        ignored = shutil.ignore_patterns("__pycache__", "build")
+        for name in ("wheel_lock", "tests"):
+            shutil.copytree(_ROOT / name, self.root / name, ignore=ignored)
+        for name in ("pyproject.toml", "wheel_lock_command.py"):
+            shutil.copy(_ROOT / name, self.root / name)
+
+    def run(self, *arguments: str, cpu_s: float, **environment: str) -> subprocess.CompletedProcess[str]:
+        def limit() -> None:
+            os.nice(10)
+            seconds = int(cpu_s + _START_S)
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+
+        return subprocess.run(
+            [sys.executable, "-m", *arguments],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": str(self.root), "PATH": _without_servers(), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=limit,
+        )
+
+    def histories(self, seeds: list[int], cpu_s: float) -> Verdict:
+        """Return what the simulation says of what is planted."""
+        arguments = [f"--cpu={cpu_s}", *map(str, seeds)]
+        done = self.run("tests.simulation.mutants.trial", *arguments, cpu_s=cpu_s)
+        last = done.stdout.splitlines()[-1:] or [""]
+        if last[0].startswith("{"):
+            verdict: Verdict = json.loads(last[0])
+            return verdict
+        ended = "it does not end" if done.returncode < 0 else (done.stderr.splitlines() or ["nothing"])[-1]
+        return {"seed": 0, "rule": "start", "text": ended[:300]}
+
+    def tests(self, names: list[str]) -> str | None:
+        """Return the first test that fails with what is planted."""
+        listed = self.root / "chosen-tests"
+        listed.write_text("\n".join(names))
+        arguments = ["-x", "-q", "--tb=no", "--benchmark-disable", "-p", "no:cacheprovider", f"@{listed}"]
+        done = self.run("pytest", *arguments, cpu_s=6 * _TESTS_S)
+        if done.returncode == 0:
+            return None
+        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        return (failed or ["a test that does not end" if done.returncode < 0 else "all: " + done.stdout[-200:]])[0][
+            :200
         ]
-        environment = {**os.environ, "PYTHONPATH": name, "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(command, cwd=name, env=environment, capture_output=True, text=True, check=False)
-        took_s = time.monotonic() - began
-    broken = [line for line in done.stdout.splitlines() if "BROKEN" in line]
-    if broken:
-        return broken[0].strip(), took_s
-    if "histories" not in done.stdout:
-        raise RuntimeError(f"{mutant.name}: the simulation does not run: {done.stderr or done.stdout}")
-    return None, took_s
+
+    def plant(self, mutant: Mutant) -> None:
+        self._write(mutant.path, mutant.text)
+
+    def heal(self, mutant: Mutant) -> None:
+        self._write(mutant.path, (PACKAGE / mutant.path).read_text())
+
+    def _write(self, name: str, text: str) -> None:
+        path = self.root / "wheel_lock" / name
+        path.write_text(text)
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+            compiled.unlink()
+
+
+def _without_servers() -> str:
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    return os.pathsep.join(each for each in folders if not (Path(each) / "redis-server").exists())
+
+
+class Reach:
+    """What comes to which line of the original."""
+
+    def __init__(self, known: dict[str, Any]) -> None:
+        self._histories: dict[str, list[int]] = known["histories"]
+        self._tests: dict[str, list[str]] = known["tests"]
+        self.broken: dict[str, str] = known["broken"]
+
+    def histories(self, places: list[str | None]) -> list[int]:
+        """Return the seeds of the histories that come to a place, the cheapest first."""
+        return self._of(self._histories, places)
+
+    def tests(self, places: list[str | None]) -> list[str]:
+        return self._of(self._tests, places)
+
+    def _of(self, reached: dict[str, list[Any]], places: list[str | None]) -> list[Any]:
+        everywhere = None in places
+        found = {each for place in places if place is not None for each in reached.get(place, ())}
+        return [each for each in reached["everything"] if everywhere or each in found]
+
+
+def watch(seeds: int) -> Reach:
+    """Run histories and tests on the original; return what they come to."""
+    kept = _BUILD / "mutants-reach.json"
+    code = _digest(seeds)
+    if kept.exists() and (known := json.loads(kept.read_text()))["code"] == code:
+        return Reach(known)
+    print(f"{seeds} histories, and the tests without a server, are watched", flush=True)
+    stage = Stage()
+    instrument(stage.root / "wheel_lock", sorted({path for path, _ in places(PACKAGE) if path.endswith(".py")}))
+    cpu_s = 20.0 * seeds
+    numbers = map(str, range(_FIRST_SEED, _FIRST_SEED + seeds))
+    done = stage.run("tests.simulation.mutants.trial", "--reach", f"--cpu={cpu_s}", *numbers, cpu_s=cpu_s)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    if len(lines) < seeds:
+        raise RuntimeError(f"the original does not run: {done.stderr}")
+    histories = defaultdict(list)
+    for seed, _, rule, reached in sorted(lines, key=lambda line: float(line[1])):
+        if rule is None:
+            for place in ("everything", *reached):
+                histories[place].append(seed)
+    path = stage.root / "reached.json"
+    folders = [f"tests/{name}" for name in _TESTS]
+    arguments = ["-q", "--tb=no", "--benchmark-disable", "-p", "tests.simulation.mutants.reach", *folders]
+    done = stage.run("pytest", *arguments, cpu_s=2000.0, REACHED=str(path))
+    if not path.exists():
+        raise RuntimeError(f"the tests do not run: {done.stdout[-2000:]}")
+    tests, spent_s = defaultdict(list), Counter[str]()
+    for name, (took_s, *reached) in sorted(json.loads(path.read_text()).items(), key=lambda each: float(each[1][0])):
+        for place in ("everything", *reached):
+            spent_s[place] += float(took_s)  # type: ignore[assignment]
+            if spent_s[place] < _TESTS_S or place == "everything":
+                tests[place].append(name)
+    broken = {str(seed): rule[0] for seed, _, rule, _ in lines if rule is not None}
+    known = {"code": code, "histories": histories, "tests": tests, "broken": broken}
+    _BUILD.mkdir(exist_ok=True)
+    kept.write_text(json.dumps(known))
+    return Reach(known)
+
+
+def _digest(*more: object) -> str:
+    """Return a text that changes with the package."""
+    digest = hashlib.sha256(repr(more).encode())
+    for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".lua")):
+        digest.update(str(path.relative_to(PACKAGE)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def known_survivors() -> dict[str, tuple[str, str]]:
+    """Return why mutants are not found, by their keys: the kind of reason, and the reason."""
+    lines = [line for line in _SURVIVORS.read_text().splitlines() if line and not line.startswith("#")]
+    return {key: (kind, reason) for key, kind, reason in (line.split(" | ") for line in lines)}
+
+
+def trial(mutant: Mutant, stage: Stage, reach: Reach, original: Stage, cpu_s: float) -> Verdict:
+    """Return what finds a mutant."""
+    began = time.monotonic()
+    where = [place_of(PACKAGE, mutant.path, line) for line in mutant.lines]
+    seeds, tests = reach.histories(where), reach.tests(where)
+    by_operator = mutant.operator not in ("by hand", "old bug")
+    if seeds and not by_operator:
+        seeds += range(_FURTHER, _FURTHER + 100)
+    verdict: Verdict = {"path": mutant.path, "operator": mutant.operator}
+    verdict["reached"] = bool(seeds or tests)
+    stage.plant(mutant)
+    try:
+        said = stage.histories(seeds, cpu_s) if seeds else {"seed": None, "histories": 0}
+        if said["seed"] is not None and said["seed"] >= _FURTHER:
+            same = original.histories([said["seed"]], cpu_s)
+            said = {"seed": None, "text": "the original fails, too"} if same["seed"] is not None else said
+        verdict |= said
+        if said["seed"] is None and by_operator:
+            verdict["test"] = stage.tests(tests) if tests else None
+    finally:
+        stage.heal(mutant)
+    verdict["found"] = "simulation" if said["seed"] is not None else "tests" if verdict.get("test") else None
+    verdict["took_s"] = round(time.monotonic() - began, 1)
+    return verdict
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants")
     parser.add_argument("words", nargs="*", help="only mutants whose names have one of these words")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the processor, for the histories of a mutant")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--operators", type=int, default=0, metavar="COUNT", help="that many by operators, too")
+    parser.add_argument("--seed", type=int, default=24, help="chooses which")
+    parser.add_argument("--histories", type=int, default=_SEEDS, help="how many are watched")
+    parser.add_argument("--results", type=Path, default=_BUILD / "mutants.json", help="where what is known is kept")
+    parser.add_argument("--again", action="store_true", help="try survivors once more")
     arguments = parser.parse_args()
+    mutants = [*BY_HAND, *OLD_BUGS, *chosen(PACKAGE, arguments.seed, arguments.operators)]
     words = arguments.words
-    chosen = [mutant for mutant in BY_HAND if not words or any(word in mutant.name for word in words)]
-    survivors = []
+    wanted = [mutant for mutant in mutants if not words or any(word in mutant.name for word in words)]
+    reach, reasons = watch(arguments.histories), known_survivors()
+    kept = arguments.results
+    known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    if known.get("code") != _digest():
+        known = {"code": _digest(), "verdicts": {}}
+    verdicts: dict[str, Verdict] = known["verdicts"]
+
+    def is_open(mutant: Mutant) -> bool:
+        verdict = verdicts.get(mutant.name)
+        if verdict is None:
+            return reasons.get(mutant.key, ("",))[0] != "equivalent"
+        return verdict["found"] is None and (arguments.again or bool(words))
+
+    todo = [mutant for mutant in wanted if is_open(mutant)]
+    random.Random(arguments.seed).shuffle(todo)  # so what is known of a run that was stopped is a fair sample
+    stages: SimpleQueue[Stage] = SimpleQueue()
+    for _ in range(arguments.jobs if todo else 0):
+        stages.put(Stage())
+    original = Stage()
+
+    def attempt(mutant: Mutant) -> Verdict:
+        stage = stages.get()
+        try:
+            return trial(mutant, stage, reach, original, arguments.seconds)
+        finally:
+            stages.put(stage)
+
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        results = pool.map(partial(found_by, seconds=arguments.seconds), chosen)
-        for mutant, (said, took_s) in zip(chosen, results, strict=True):
-            print(f"{'found   ' if said else 'SURVIVED'} {took_s:5.1f} s  {mutant.name}", flush=True)
-            print(f"                    {(said or '')[:160]}" if said else "", flush=True)
-            if said is None:
-                survivors.append(mutant.name)
-    print(f"{len(chosen) - len(survivors)} of {len(chosen)} found")
-    return bool(survivors)
+        attempts = {pool.submit(attempt, mutant): mutant for mutant in todo}
+        for number, done in enumerate(as_completed(attempts), start=1):
+            mutant, verdict = attempts[done], done.result()
+            verdicts[mutant.name] = verdict
+            kept.write_text(json.dumps(known, indent=1))
+            by = verdict.get("rule") or verdict.get("test") or ""
+            shown = {"simulation": "found   ", "tests": "by tests"}.get(verdict["found"], "SURVIVED")
+            print(f"{number:4}/{len(todo)} {shown} {verdict['took_s']:5.1f} s  {mutant.name}", flush=True)
+            if by:
+                print(f"          {by}: {verdict.get('text', '')}"[:160], flush=True)
+    left = summary(wanted, verdicts, reasons)
+    kept.write_text(json.dumps(known, indent=1))
+    return left
+
+
+def summary(wanted: list[Mutant], verdicts: dict[str, Verdict], reasons: dict[str, tuple[str, str]]) -> int:
+    """Print how many are found, by how they were made, and by folder; return how many by hand are not."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for mutant in wanted:
+        verdict = verdicts.get(mutant.name, {"found": None, "reached": True})
+        kind, reason = reasons.get(mutant.key, ("survived" if verdict["reached"] else "unreached", ""))
+        found = verdict["found"] or ("equivalent" if kind == "equivalent" else "survived")
+        verdict |= {"key": mutant.key, "outcome": found, "kind": kind, "reason": reason}
+        folder = str(Path(mutant.path).parent) if "/" in mutant.path else mutant.path
+        counts[mutant.operator][found] += 1
+        if mutant.operator not in ("by hand", "old bug"):
+            counts[folder][found] += 1
+            counts["all by operators"][found] += 1
+    print(f"{'':24} {'number':>10} {'simulation':>10} {'tests':>10} {'survived':>10} {'equivalent':>10}")
+    for name, count in counts.items():
+        numbers = [count.total(), *(count[found] for found in ("simulation", "tests", "survived", "equivalent"))]
+        print(f"{name:24} {' '.join(f'{number:10}' for number in numbers)}")
+    return counts["by hand"]["survived"] + counts["old bug"]["survived"]
 
 
 if __name__ == "__main__":

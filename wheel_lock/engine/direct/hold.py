@@ -49,6 +49,7 @@ class HoldOwner(Protocol):
     claim: dict[Lease, DirectHold]
     clock: Callable[[], float]
     granted_at: float
+    next_number: Callable[[], int]
     queues: WaitQueueRegistry
     state: EngineState
     uses: int
@@ -121,7 +122,7 @@ class DirectHold:
             claim.pop(lease, None)
             state.submit(wait.begin)
             return False
-        path.uses = self.number = path.uses + 1
+        path.uses = self.number = path.next_number()  # atomic: overdue here, it may come back to a path in use
         if not path.watched:
             path.watch()
         group: LeaseGroup = lease.group  # type: ignore[assignment]
@@ -143,6 +144,7 @@ class DirectHold:
             lease.state = HELD
             wait.finished = True
             if self.ends.setdefault(ACQUIRING, HOLDING) is not HOLDING:
+                self.forget_grant()
                 raise self.gone()
             path.granted_at = sent_at
             if state.over:
@@ -151,6 +153,7 @@ class DirectHold:
                 path.watch()
             return True
         if self.ends.setdefault(ACQUIRING, LEFT) is not LEFT:
+            self.forget_grant()
             raise self.gone()
         if reply == b"OK" and state.over:  # too late, and the engine does not go on with it
             self._send_release(clock())
@@ -231,6 +234,13 @@ class DirectHold:
         """End the connection, because its reply is none; return what is to be taken for the reply."""
         self.path.drop(self.connection)
         return NoReply(why)
+
+    def forget_grant(self) -> None:
+        """Discard what the caller has noted of a grant, because the timer's thread has ended ACQUIRING. On either thread.
+
+        Giving up the wait then undoes whatever was sent, also behind the end of the phase.
+        """
+        self.lease.state, self.wait.finished = State.PENDING, False
 
     def gone(self) -> LockTimeout | LockUnavailable:
         """Return the error for a caller whose hold the timer's thread has ended, or which goes on in a forked child."""

@@ -19,6 +19,7 @@ connection that broke. It continues as if it had sent the request itself.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -93,6 +94,7 @@ class DirectPath:
         done: The time to acquire, and the time held, of each lock that was released on the path and is not counted yet, by
             the number of the hold.
         uses: The number of holds so far.
+        next_number: Returns the number of the next hold.
         watched: True if a look is scheduled. Written by the timer's thread.
         granted_at: When the latest granted acquire was about to be sent, in seconds of the timer's clock.
     """
@@ -114,6 +116,7 @@ class DirectPath:
         self.hold_of: Callable[[Lease], DirectHold | None] = self.claim.get
         self.done: dict[int, tuple[float, float]] = {}
         self.uses: int = 0
+        self.next_number: Callable[[], int] = itertools.count(1).__next__
         self.watched: bool = False
         self.granted_at: float = -math.inf
         self._uses_seen = 0
@@ -319,6 +322,7 @@ class DirectPath:
             self._moves += 1
         self.leave(hold)
         if phase is ACQUIRING:
+            hold.forget_grant()
             hold.wait.give_up()
         elif phase is HOLDING:
             self._held(hold)

@@ -1,0 +1,50 @@
+"""What a holder reads of its lock while a confirmation, or a loss, comes together with the local deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.threads_.runs import explore
+from tests.threads_.scheduler import Stage
+from tests.threads_.world import NAME, Context
+from wheel_lock import LostEvent
+from wheel_lock import lease as lease_module
+from wheel_lock.engine import leases
+from wheel_lock.engine.renewal import renewer
+from wheel_lock.locks import base
+
+TIMEOUT_S = 3.0
+
+
+def test_a_lock_that_is_seen_lost_is_never_held_again_and_the_loss_is_told_once() -> None:
+    def scene(stage: Stage) -> Callable[[], object]:
+        context = Context(stage, direct=False)
+        told: list[LostEvent] = []
+        seen: list[bool] = []
+        lock = context.lock(NAME, TIMEOUT_S, on_lost=told.append, thread_local=False)
+        stage.quiet = True
+
+        def hold() -> None:
+            assert lock.acquire()
+            context.server.silent = True
+            stage.sleep(TIMEOUT_S / 3 + 0.05)  # a renewal is sent, and its reply is on the way
+            lease = lock._lease
+            assert lease is not None
+            stage.now = lease.deadline - 0.001
+            context.server.silent = stage.quiet = False
+            seen.append(lock.is_held)
+            stage.now += 0.002  # behind the deadline, unless the reply was read before
+            seen.extend([lock.is_held, lock.lost is None, lock.is_held])
+            stage.quiet = True
+            stage.sleep(0.5)
+            seen.append(lock.is_held)
+
+        context.begin(hold)
+
+        def check() -> None:
+            assert seen == sorted(seen, reverse=True), seen
+            assert len(told) == (not seen[-1])
+
+        return check
+
+    assert explore(scene, base, lease_module, leases, renewer) > 50
