@@ -18,8 +18,10 @@ ROOT = Path(__file__).parents[1]
 PAGES = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md", "CONTRIBUTING.md": "contributing.md"}
 """Files of the root that are pages of the site, and their names there."""
 
-BOOST = {"start": 2.0, "guide": 3.0, "reference": 0.5, "benchmarks": 0.5}
-"""How much a hit in a page of a folder counts in the search: who searches for an option wants the page that explains it."""
+BOOST = {"start": 2.0, "guide": 3.0} | dict.fromkeys(
+    ("reference", "benchmarks", "design.md", "contributing.md", "changelog.md"), 0.3
+)
+"""How much a hit in a folder or page counts in the search: who searches for an option wants the page that explains it."""
 
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _CODE = re.compile(

@@ -101,6 +101,9 @@ _BY_FILE = (
     "quorum/",
     "site/",
     "topology/",
+    "bench/test_go",
+    "bench/test_jvm",
+    "bench/test_node",
 )
 _RUN_BY_FILE = tuple(f"tests/{part}" for part in _BY_FILE)
 

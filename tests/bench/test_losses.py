@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 
 from bench.rivals import Rival, in_python
 from bench.scenarios import Run, failed, load, losses
-from bench.scenarios.losses import CASES, Case, Subject
+from bench.scenarios.losses import CASES, Case
 from tests.support.redis_server import require_redis_server
 
 LOCKS = 3
@@ -42,16 +40,6 @@ for line in sys.stdin:
 
 def stub(kind: str = "string") -> Rival:
     return Rival("stub", lambda: [sys.executable, "-c", STUB, kind])
-
-
-def case_of(name: str) -> Case:
-    return next(case for case in CASES if case.name == name)
-
-
-@pytest.fixture
-def ending() -> threading.Event:
-    require_redis_server()
-    return threading.Event()
 
 
 @pytest.mark.slow
@@ -84,43 +72,6 @@ def test_every_case_happens(case: Case) -> None:
     assert values["stderr_traceback"]
     assert values["kept"] == (LOCKS if case.harmless else None)
     assert all(50 < left_s <= 60 for left_s in values["left_s"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "type_of_key"), [("string", b"string"), ("hash", b"hash"), ("majority", b"string")])
-def test_another_owner_takes_whatever_keys_there_are(kind: str, type_of_key: bytes, ending: threading.Event) -> None:
-    with Subject(stub(kind), LOCKS, 0.1, proxied=False) as subject:
-        subject.worker.answer()
-        losses.lose(subject, case_of("taken"), ending)
-        keys = list(subject.client.scan_iter())
-        assert len(keys) == LOCKS * (3 if kind == "majority" else 1)
-        for key in keys:
-            assert subject.client.type(key) == type_of_key
-            assert subject.client.ttl(key) > 1000
-            assert subject.client.hlen(key) == 1 if kind == "hash" else subject.client.get(key) == b"another owner"
-
-
-def test_a_lock_of_several_keys_ends_with_their_majority(ending: threading.Event) -> None:
-    with Subject(stub("majority"), LOCKS, 0.1, proxied=False) as subject:
-        subject.worker.answer()
-        values = losses.lose(subject, case_of("deleted"), ending)
-        assert subject.client.dbsize() == 0
-        assert all(50 < left_s <= 60 for left_s in values["left_s"])
-
-
-def test_what_does_not_hold_its_locks_is_a_row_that_says_so() -> None:
-    require_redis_server()
-    nothing = "print('up', flush=True); input()"
-    ended = "import sys; sys.exit('no such option')"
-    rivals = [Rival(name, partial(list, [sys.executable, "-c", text])) for name, text in (("a", nothing), ("b", ended))]
-    records = list(losses.together(rivals, case_of("deleted"), 0.1, LOCKS))
-    assert {record["rival"]: record["failed"].rpartition(": ")[2] for record in records} == {
-        "a": "0 of 3 locks were held before anything happened",
-        "b": "no such option",
-    }
-    text = losses.tables(records)
-    assert "| a | 0.1 | failed: 0 of 3 locks were held before anything happened |" in text
-    assert losses.draw(records, Path("nowhere")) == {}
 
 
 def test_what_is_told_is_counted_from_the_end_of_the_lease() -> None:

@@ -8,19 +8,16 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bench.rivals import Rival, in_python
-from bench.scenarios import Record, Run, load, why_not
-from bench.scenarios.round_trips import kept
+from bench.scenarios import Run, load
 from bench.served import commands, left, of_stopped
 from bench.workers import Worker, python
 from tests.support.redis_server import RedisServer, require_redis_server
 
 FAILING = Rival("failing", lambda: [sys.executable, "-c", "print('failed no such mode')"], cluster=True)
-FEW = Rival("few", lambda: ["nothing"], most_held=0)
 
 
 @pytest.mark.slow
@@ -45,48 +42,6 @@ def test_a_scenario_is_measured(name: str, tmp_path: Path) -> None:
     assert drawn
     for file in drawn:
         assert (tmp_path / file).stat().st_size
-
-
-def test_what_is_not_tried_is_said() -> None:
-    run = Run([FEW], tiny=True)
-    for name in ("round_trips", "cluster"):
-        scenario = load(name)
-        records = list(scenario.measure(run))
-        assert records
-        assert all("skipped" in record for record in records)
-        assert "| few |" in scenario.tables(records)
-
-
-def tried(locks: int, **values: float) -> Record:
-    usual = {"keys": locks, "first_behind_s": 0.0, "behind_s": 0.0, "lost": 0, "up_s": 1.0}
-    case = {"round trip ms": 10, "locks": locks, "timeout_s": 30.0}
-    return {"rival": "it", "case": case, "round": 1, "values": {**usual, **values}}
-
-
-@pytest.mark.parametrize(
-    ("values", "whole"),
-    [
-        ({}, True),
-        ({"keys": 99}, False),
-        ({"lost": 1}, False),
-        ({"behind_s": 2.5}, True),
-        ({"behind_s": 3.5}, False),
-        ({"first_behind_s": 5.0, "behind_s": 6.0}, True),
-    ],
-)
-def test_what_is_kept(values: dict[str, Any], whole: bool) -> None:
-    assert kept(tried(100, **values)) is whole
-
-
-def test_the_largest_number_kept_is_shown_and_what_became_of_more() -> None:
-    text = load("round_trips").tables([tried(100), tried(1_000), tried(10_000, keys=9_000), tried(100_000, keys=7)])
-    assert "| it | 1,000 |" in text
-    assert "| it | 10,000: 1,000 lost |" in text
-
-
-def test_a_reason_fits_into_a_table() -> None:
-    assert why_not([tried(1), {"rival": "it", "case": {}, "failed": "a|b\nc"}]) == "failed: a/b c"
-    assert why_not([tried(1)]) == ""
 
 
 def test_a_worker_that_is_ended_as_it_writes_has_not_answered() -> None:

@@ -51,15 +51,8 @@ class Started:
         """Return the next line on stdout."""
         return self._out.readline().rstrip("\n")
 
-    def error_line(self) -> str:
-        """Return the next line on stderr."""
-        return self._err.readline().rstrip("\n")
-
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
-
-    def close_err(self) -> None:
-        self._err.close()
 
     def end(self) -> tuple[int, str]:
         """Wait for the end; return the status and what has been written on stderr."""

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from tests.crowds.checker import Claim, History, check
 from tests.direct.opened import on_path, only_hold, opened, path_of
-from tests.faults.checker import Belief
-from tests.faults.support import now, recorded_warnings
+from tests.faults.support import recorded_warnings
 from tests.support.backend import LONG_S, Backend, Losses, token_of, without_collection
 from tests.support.background import Background, in_a_fork
 from tests.support.interruptions import Interruption, at_every_place
@@ -231,47 +226,6 @@ def test_a_signal_handler_that_forks_in_the_middle_of_a_request(real: Backend, p
     nothing_is_left(context, real, phase)
 
 
-def test_a_process_that_is_forked_in_an_acquire_goes_on_with_an_error(real: Backend, proxy: TcpProxy) -> None:
-    context = real.context_through(proxy, timer=real.timer(), response_timeout=60.0)
-    direct = opened(context)
-    main = threading.get_ident()
-    reader, writer = os.pipe()
-    children: list[int] = []
-
-    def fork(number: int, frame: object) -> None:
-        children.append(os.fork())
-        if children[-1]:
-            proxy.heal()
-
-    def strike() -> None:
-        eventually(lambda: direct.claim, LONG_S)
-        signal.pthread_kill(main, signal.SIGUSR1)
-
-    lock = context.lock(NAME, TIMEOUT_S)
-    before = signal.signal(signal.SIGUSR1, fork)
-    proxy.to_client.delay_s = float("inf")
-    striking = Background(strike)
-    try:
-        lock.acquire()
-    except WheelLockError as error:
-        if children == [0]:
-            os.write(writer, type(error).__name__.encode())
-        else:
-            raise
-    finally:
-        if children == [0]:
-            os._exit(0)
-    signal.signal(signal.SIGUSR1, before)
-    striking.result()
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        assert pipe.read() == b"LockUnavailable"
-    assert os.waitpid(children[0], 0)[1] == 0
-    assert real.view.get(NAME) == token_of(lock)
-    lock.release()
-    nothing_is_left(context, real, "in the parent")
-
-
 # Ends
 
 
@@ -298,19 +252,6 @@ def test_a_lock_object_that_is_collected_while_it_is_held(context: LockContext) 
     assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
     assert len(warned) == 1
     assert not path_of(context).claim
-
-
-@pytest.mark.usefixtures("unwatched")
-def test_close_releases_a_lock_on_the_path(context: LockContext, real: Backend) -> None:
-    losses = Losses()
-    lock = context.lock(NAME, TIMEOUT_S, on_lost=losses)
-    lock.acquire()
-    context.close()
-    assert not real.view.exists(NAME)
-    assert not lock.is_held
-    assert path_of(context)._connection is None
-    with pytest.raises(ContextClosed):
-        context.lock(NAME).acquire()
 
 
 End = Callable[[LockContext], object]
@@ -359,63 +300,3 @@ def test_the_end_of_the_engine_in_each_phase(real: Backend, proxy: TcpProxy, pha
     if phase != "HELD" or how == "close":  # else the lock is lost, and expires
         eventually(lambda: not real.view.exists(NAME), LONG_S)
     assert not direct.claim
-
-
-# Two never hold
-
-
-def test_threads_that_share_few_names_exclude_one_another(real: Backend) -> None:
-    contexts = [real.context(timer=real.timer()) for _ in range(2)]
-    for context in contexts:
-        opened(context)
-    claims: list[Claim] = []
-    until = time.monotonic() + 1.0
-    counters = dict.fromkeys(("a", "b", "c"), 0)
-    grants = dict(counters)
-
-    def work(number: int) -> None:
-        context, turn = contexts[number % 2], 0
-        while time.monotonic() < until:
-            turn += 1
-            name = "abc"[(number + turn) % 3]
-            lock: Any = context.lock(name, TIMEOUT_S)
-            with lock:
-                since, seen = now(), counters[name]
-                holder = f"{number}:{turn}"
-                grants[name] = grants.get(name, 0) + 1
-                counters[name] = seen + 1
-                last = now() if lock.is_held else since
-            claims.append(Claim(str(number), "alone", Belief(name, holder, os.getpid(), since, last, None, "released")))
-
-    workers = [Background(lambda number=number: work(number)) for number in range(8)]  # type: ignore[misc]
-    for worker in workers:
-        worker.result(60.0)
-    assert check(History(claims=claims)) == []
-    assert sum(counters.values()) == len(claims)
-    for context in contexts:
-        settle(context.timer)
-        stats = context.stats()
-        assert (stats.held, stats.acquired) == (0, stats.released)
-    assert real.view.keys() == []
-
-
-def test_one_thread_uses_the_path_while_others_come_and_go(context: LockContext, real: Backend) -> None:
-    uses, stop = path_of(context).uses, threading.Event()
-    wrong: list[str] = []
-
-    def disturb() -> None:
-        while not stop.wait(0.003):
-            with context.lock(NAME, TIMEOUT_S) as lock:
-                if real.view.get(NAME) != token_of(lock):
-                    wrong.append("another's token")
-
-    disturbing = Background(disturb)
-    until = time.monotonic() + 0.7
-    while time.monotonic() < until or path_of(context).uses == uses:
-        with context.lock(NAME, TIMEOUT_S) as lock:
-            if not lock.is_held:
-                wrong.append("not held")
-    stop.set()
-    disturbing.result()
-    assert wrong == []
-    nothing_is_left(context, real, "at the end")

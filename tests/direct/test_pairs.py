@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.direct.opened import leaping, on_path, opened, path_of, taken_over
-from tests.redis_lock.party import ours
+from tests.direct.opened import on_path, opened, path_of, taken_over
 from tests.support.backend import LONG_S, Backend, token_of
 from tests.support.background import Background, in_thread
 from tests.support.counting import Counting
@@ -170,17 +169,6 @@ def test_nested_locks_leave_the_path_to_the_first(context: LockContext, real: Ba
             assert [held.name for held in context.held()] == ["outer", "inner"]
     assert real.view.keys() == []
     assert context.stats().held == 0
-
-
-def test_redis_pys_own_lock_class_on_the_same_client(real: Backend) -> None:
-    with real.client() as client, LockContext.shared(client) as context:
-        opened(context)
-        for _ in range(3):
-            with ours(client, name=NAME, timeout=30.0) as lock:
-                assert real.view.get(NAME) == lock.local.token
-                assert lock.owned()
-            assert not real.view.exists(NAME)
-            pair(context)
 
 
 @pytest.mark.parametrize("server", ["tls_redis", "unix_redis"])
@@ -426,39 +414,3 @@ def test_everything_that_can_be_done_with_a_held_lock(context: LockContext, real
     lock.release()
     assert real.view.keys() == []
     assert context.stats().held == 0
-
-
-# Renewals
-
-
-def test_a_lock_that_is_held_for_long_is_renewed_as_any_other(real: Backend) -> None:
-    context, clock = leaping(real)
-    plain = real.context(timer=context.timer)
-    plain._engine.direct = None
-    pair(plain)
-    direct, other = (on.lock(name, timeout=10.0, renew_every=3.0) for on, name in ((context, NAME), (plain, "another")))
-
-    def acquired_at_one_time() -> float:
-        began, uses = clock.now(), path_of(context).uses
-        assert direct.acquire()
-        assert other.acquire()
-        assert path_of(context).uses == uses + 1
-        if clock.now() - began < 0.1:
-            return began
-        direct.release()
-        other.release()
-        return 0.0
-
-    began = eventually(acquired_at_one_time, LONG_S)
-    assert began is not None
-    for _ in range(40):
-        clock.leap(0.5)
-        context.timer.wake()
-        ask(context.timer)  # what is due is sent
-        settle(context.timer)
-        assert direct.is_held
-        assert direct.renewals == other.renewals
-    assert 6 <= direct.renewals <= (clock.now() - began + 0.01) / 3.0
-    assert real.view.pttl(NAME) > 1_000
-    direct.release()
-    other.release()

@@ -13,7 +13,7 @@ from tests.support.timers import ask, kill
 from tests.support.waiting import eventually
 from wheel_lock import Lock, LockContext, LossReason
 from wheel_lock.engine.direct import path
-from wheel_lock.engine.direct.hold import CLOSING, HOLDING, RELEASING, DirectHold
+from wheel_lock.engine.direct.hold import HOLDING, RELEASING, DirectHold
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.lease import State
 from wheel_lock.testing import settle
@@ -126,17 +126,6 @@ def test_the_timers_thread_dies_anywhere_in_its_work(
             assert stats.acquired == acquired[-1] - (work is give_up), where
             context._engine.counters.released = stats.acquired - stats.lost
         works(context, where)
-
-
-@pytest.mark.usefixtures("unwatched")
-def test_the_timers_thread_dies_while_it_closes_a_connection(context: LockContext) -> None:
-    direct = path_of(context)
-    connection, direct._connection = direct._connection, None
-    assert connection is not None
-    direct.claim[CLOSING.lease] = CLOSING
-    connection.close()
-    kill(context.timer)
-    works(context, "after the death")
 
 
 @pytest.mark.usefixtures("unwatched")

@@ -69,16 +69,6 @@ def test_a_refusal_comes_as_on_the_ordinary_way(context: LockContext, real: Back
         assert direct.uses == uses + 2
 
 
-def test_a_refused_wait_gets_the_lock_when_it_is_released(context: LockContext, real: Backend) -> None:
-    other = real.context()
-    held = other.lock(NAME)
-    assert held.acquire()
-    waiting = Background(lambda: context.lock(NAME, blocking_timeout=60.0).acquire())
-    eventually(lambda: context.stats().waiting == 1, LONG_S)
-    held.release()
-    assert waiting.result()
-
-
 @pytest.mark.parametrize("blocking", [False, True])
 def test_a_key_that_is_no_lock(context: LockContext, real: Backend, blocking: bool) -> None:
     real.view.rpush(NAME, "data")
@@ -250,23 +240,6 @@ def test_a_connection_that_breaks_in_a_request(real: Backend, proxy: TcpProxy, p
         assert on_path(lock)
 
 
-@pytest.mark.parametrize("held", [False, True])
-def test_the_paths_connection_is_killed(context: LockContext, real: Backend, held: bool) -> None:
-    lock = context.lock(NAME)
-    if held:
-        lock.acquire()
-    real.view.client_kill(address(context))
-    if not held:
-        assert lock.acquire()
-        assert real.view.get(NAME) == token_of(lock)
-    lock.release()
-    assert not real.view.exists(NAME)
-    assert context.stats().connects == 1
-    opened(context)
-    with lock:
-        assert on_path(lock)
-
-
 def test_the_engines_connection_is_killed(context: LockContext, real: Backend) -> None:
     direct = path_of(context)
     lock = context.lock(NAME)
@@ -291,19 +264,6 @@ def test_the_engines_connection_is_killed(context: LockContext, real: Backend) -
         assert address(context) != mine
 
 
-def test_a_server_that_ends_idle_connections(context: LockContext, real: Backend) -> None:
-    before = str(real.view.config_get("timeout")["timeout"])
-    mine = address(context)
-    real.view.config_set("timeout", 1)
-    try:
-        eventually(lambda: mine not in [client["addr"] for client in real.view.client_list()], LONG_S)
-    finally:
-        real.view.config_set("timeout", before)
-    with context.lock(NAME) as lock:
-        assert real.view.get(NAME) == token_of(lock)
-    assert not real.view.exists(NAME)
-
-
 def test_a_reply_that_does_not_come(real: Backend, proxy: TcpProxy) -> None:
     context = real.context_through(proxy, timer=real.timer(), response_timeout=60.0)
     direct = opened(context)
@@ -315,18 +275,6 @@ def test_a_reply_that_does_not_come(real: Backend, proxy: TcpProxy) -> None:
     proxy.heal()
     assert acquiring.result()
     eventually(lambda: not real.view.exists(NAME), 2 * LONG_S)  # its thread has ended, so it is not renewed
-
-
-def test_a_caller_that_gives_up_waiting_for_a_reply(real: Backend, proxy: TcpProxy) -> None:
-    context = real.context_through(proxy, timer=real.timer(), response_timeout=60.0)
-    opened(context)
-    lock = context.lock(NAME, timeout=60.0, blocking_timeout=0.3)
-    proxy.to_client.delay_s = float("inf")
-    with pytest.raises(LockTimeout):
-        lock.acquire()
-    proxy.heal()
-    eventually(lambda: not real.view.exists(NAME), LONG_S)
-    assert context.stats().held == 0
 
 
 def test_a_reply_to_a_release_that_does_not_come(real: Backend, proxy: TcpProxy) -> None:
@@ -536,12 +484,3 @@ def test_a_grant_whose_reply_comes_twice(real: Backend) -> None:
         assert lock.lost is None
         taken_over(context)
         assert context.stats().held == 0
-
-
-def test_errors_are_those_of_the_library(context: LockContext) -> None:
-    lock = context.lock(NAME)
-    with pytest.raises(WheelLockError):
-        lock.release()
-    with lock, pytest.raises(WheelLockError):
-        lock.acquire()
-    assert not path_of(context).claim

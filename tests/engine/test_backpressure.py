@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, NIL, OK, START, Attempt, Rig, array, integer, names, runs
+from tests.engine.rig import FINE, NIL, OK, START, Attempt, Rig, integer, names, runs
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire import Acquire
@@ -147,18 +147,6 @@ def test_a_socket_that_takes_no_more_has_callers_wait_and_unsent_ones_taken_back
     assert cleaned == tried
 
 
-def test_chunks_of_a_bulk_acquire_wait_as_well(crowded: Rig) -> None:
-    ask(crowded, FEW)
-    crowded.server.take()
-    bulk = crowded.acquire_many(names(4000), 30.0)
-    assert crowded.server.take() == []
-    assert bulk.bulk.table.acquiring == 4000 + FEW
-    crowded.post(bulk.bulk.give_up)
-    crowded.be_silent(3.0)
-    assert "acquire_many" not in {command.what for command in crowded.server.take()}
-    assert bulk.bulk.table.acquiring == FEW
-
-
 def test_a_suspected_connection_that_nobody_waits_for_is_dropped_with_one_clean_up(crowded: Rig) -> None:
     rig = crowded
     (warm,) = rig.held
@@ -210,20 +198,6 @@ def test_what_a_queue_has_never_heard_of_is_not_taken_back(few: None) -> None:
         assert b"fair:" not in rig.everything_sent()
 
 
-def test_what_an_earlier_try_has_left_there_is_taken_back_though_the_latest_is_never_sent(few: None) -> None:
-    with WaitingRig() as rig:
-        rig.hold("warm-up", 30.0)
-        wait = rig.wait("order", kind=FAIR)
-        rig.say(array(-1))  # it has a place now
-        rig.go_on(0.9)
-        ask(rig, FEW)
-        rig.server.take()
-        rig.go_on(0.2)  # it is to be heard of again, and there is no room
-        assert not wait.request.attempts
-        rig.give_up(wait)
-        assert rig.server.one("release_fair").names == ["order"]
-
-
 def test_a_vanished_server_with_nothing_but_clean_ups_before_it_is_suspected_again(crowded: Rig) -> None:
     rig = crowded
     ask(rig, FEW)
@@ -263,16 +237,6 @@ def test_a_suspected_connection_with_the_fate_of_a_lease_on_it_is_kept(rig: Rig,
     rig.turn()
     assert not silent.hung_up
     assert lease.state is not State.OVERDUE
-
-
-def test_those_who_have_left_crowd_nobody(crowded: Rig) -> None:
-    ask(crowded, FEW)
-    crowded.launch.slow = True
-    for number in range(10):
-        attempt = crowded.acquire(f"passer-by:{number}")
-        assert crowded.engine.router.renewer.node.crowded
-        crowded.post(attempt.request.give_up)
-    assert not crowded.engine.router.renewer.node.crowded
 
 
 def test_where_a_write_has_failed_anything_may_have_been_sent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

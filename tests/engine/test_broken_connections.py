@@ -190,17 +190,6 @@ def test_one_reply_too_many_does_not_answer_what_is_asked_next(rig: Rig) -> None
     assert again.lease.state is State.PENDING
 
 
-def test_what_came_before_the_nonsense_counts_and_what_comes_after_it_does_not(rig: Rig) -> None:
-    first, second, third = (rig.acquire(name) for name in ("a", "b", "c"))
-    rig.say(OK, integer(99), OK)
-    assert first.future.result() is True
-    assert not second.future.done
-    assert not third.future.done
-    rig.go_on(0.1, rig.agree)
-    assert second.future.result() is True
-    assert third.future.result() is True
-
-
 @pytest.mark.parametrize("after_reply", [False, True])
 def test_an_end_of_file_is_noticed_with_and_without_a_last_reply(rig: Rig, after_reply: bool) -> None:
     lease = rig.hold("a")

@@ -52,11 +52,6 @@ class MeddlingProxy(TcpProxy):
 
         self._call(arm)
 
-    @property
-    def has_spoken(self) -> bool:
-        """Whether the words of the last say_instead() have been said."""
-        return self._words is None
-
     def heal(self) -> None:
         super().heal()
 

@@ -187,5 +187,3 @@ def test_a_connection_lost_while_the_server_is_full_is_replaced_when_it_is_not(
 
 
 # -- 44. Malformed or hostile server replies: the channel is dropped, every entry unknown, the thread lives. -----------
-
-"""What a renewal of two leases cannot be answered with."""

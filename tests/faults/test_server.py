@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 import redis
 
+from tests.faults.meddling_proxy import MeddlingProxy
+from tests.faults.sent_commands import commands, of_kind
 from tests.faults.shared_wheel import (
     LONG_S,
     Onlooker,
@@ -19,9 +21,10 @@ from tests.faults.shared_wheel import (
 )
 from tests.faults.support import FencedRegister
 from tests.support.background import Background
-from tests.support.redis_server import RedisServer, require_redis_7
+from tests.support.redis_server import RedisServer, redis_server_version, require_redis_7
 from tests.support.waiting import eventually
 from wheel_lock import LockLost, LockServerError, LossReason
+from wheel_lock.protocol import scripts
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +56,12 @@ def calls_of(view: redis.Redis, *commands: str) -> int:
         for command in commands
         if f"cmdstat_{command}" in stats
     )
+
+
+def form_of_last_renewal(network: MeddlingProxy) -> scripts.ScriptForm:
+    words = of_kind("renew", commands(network))[-1].words
+    forms = (scripts.RENEW.plain, scripts.RENEW.flagged)
+    return next(form for form in forms if words[1] in (form.sha1.encode(), form.source))
 
 
 # -- 28. DEBUG SLEEP, SIGSTOP, CLIENT PAUSE for 0.5 L: nothing lost. For 1.5 L: as the server says. --------------------
@@ -262,6 +271,27 @@ def test_an_acquire_that_the_server_refuses_raises_what_it_says_and_leaves_nothi
             context.acquire_many(["job"], timeout=60.0)
     assert not view.exists("job")
     wheel.assert_alive(context)
+
+
+@REFUSALS
+def test_a_connection_that_is_made_while_the_server_refuses_is_as_good_as_any(
+    wheel: SharedWheel, server: RedisServer, view: redis.Redis, refusing: Refusing
+) -> None:
+    """31. BUSY, LOADING, MISCONF, NOREPLICAS while connecting: a server does not unlearn what its scripts can do.
+
+    The form without flags would take a demoted master's missing key for a lost lock, and fail across slots.
+    """
+    network = wheel.proxy(server)
+    context = wheel.context(network)
+    held = wheel.hold(context, ["a", "b"], timeout=4.0, renew_every=0.2)
+    held.await_renewal()
+    with refusing(server):
+        network.cut()
+        time.sleep(0.3)
+    held.await_renewal()
+    held.assert_all_held()
+    assert of_kind("renew", commands(network))[-1].connection > 1
+    assert form_of_last_renewal(network) is scripts.RENEW.form(redis_server_version() >= (7,))
 
 
 # -- 32. Out of memory (noeviction): held locks stay renewed, a new acquire raises the server's error. -----------------

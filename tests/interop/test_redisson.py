@@ -17,7 +17,6 @@ from tests.support.waiting import eventually
 from wheel_lock import LockContext
 
 ALL_NAMES = pytest.mark.parametrize("name", ["order", "{order}", "größe:ж"], indirect=True)
-"""For so long nothing happens where nothing is to happen."""
 SHORT_S = 1.6
 """A time-to-live that a test can sit out, and that a renewal prolongs in time although the machine stands still a while."""
 ASKED_S = 0.05

@@ -124,11 +124,6 @@ class Situation:
         assert reader.lost is None
         assert zmembers(self.real) == [reader.token], where
 
-    def assert_nothing(self, where: str) -> None:
-        self.proxy.to_client.delay_s = 0.0
-        eventually(lambda: traces(self.real) == [], LONG_S, f"no key is left, interrupted at {where}")
-        assert self.context.stats().held == 0, where
-
 
 @pytest.fixture
 def situation(real: Backend, proxy: TcpProxy, through_proxy: LockContext) -> Situation:

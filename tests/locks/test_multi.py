@@ -13,7 +13,6 @@ from wheel_lock import (
     LockContext,
     LockLost,
     LockNotHeld,
-    LockServerError,
     LocksLost,
     LossReason,
     TooManyLocks,
@@ -43,23 +42,6 @@ def test_all_are_held_inside_with_and_free_after_it(backend: Backend, me: Caller
     for change in (lock.release, lock.raise_if_lost):
         with pytest.raises(LockNotHeld):
             change()
-
-
-def test_data_under_one_of_the_names_is_an_error(backend: Backend, context: LockContext) -> None:
-    backend.view.rpush("b", "something else")
-    with pytest.raises(LockServerError, match=r"list.*\(lock 'b'\)"):
-        context.multi_lock(NAMES).acquire(blocking=False)
-    assert backend.view.keys() == [b"b"]
-
-
-def test_each_of_them_excludes_the_plain_lock_of_its_name(context: LockContext, other: LockContext) -> None:
-    with context.multi_lock(NAMES):
-        for name in NAMES:
-            assert not other.lock(name).acquire(blocking=False)
-            assert not context.fair_lock(name).acquire(blocking=False)
-        assert other.acquire_many(["b", "d"], all_or_nothing=True) == {"b": None, "d": None}
-    with other.lock("b"):
-        assert not context.multi_lock(NAMES).acquire(blocking=False)
 
 
 # Waiting

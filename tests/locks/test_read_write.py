@@ -23,8 +23,6 @@ from wheel_lock import (
 
 pytestmark = pytest.mark.servers("real")
 
-"""For how long the turn is the readers' who have waited while somebody wrote."""
-
 
 def members(backend: Backend) -> list[bytes]:
     """What kinds of members the sorted set has."""
@@ -32,29 +30,6 @@ def members(backend: Backend) -> list[bytes]:
 
 
 # Who may hold it together
-
-
-def test_readers_hold_it_together_and_keep_writers_out(
-    backend: Backend, me: Caller, another: Caller, stranger: Caller
-) -> None:
-    with me.locks.rw_lock(NAME).read() as first, stranger.locks.rw_lock(NAME).read() as second:
-        third = another.locks.rw_lock(NAME).read()
-        assert third.acquire(blocking=False)
-        assert len({first.token, second.token, third.token}) == 3
-        assert members(backend) == [b"r"] * 3
-        assert not backend.context().rw_lock(NAME).write().acquire(blocking=False)
-        assert third.release() is True
-    assert stranger.locks.rw_lock(NAME).write().acquire(blocking=False)
-
-
-def test_a_writer_keeps_everybody_out(backend: Backend, me: Caller, another: Caller, stranger: Caller) -> None:
-    with me.locks.rw_lock(NAME).write() as lock:
-        assert members(backend) == [b"w"]
-        assert not stranger.locks.rw_lock(NAME).write().acquire(blocking=False)
-        assert not stranger.locks.rw_lock(NAME).read().acquire(blocking=False)
-        assert not another.locks.rw_lock(NAME).read().acquire(blocking=False)
-        assert lock.is_held
-    assert not backend.view.exists(NAME)
 
 
 @pytest.mark.parametrize("half", ["read", "write"])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.support.backend import LONG_S, Backend, Losses
-from tests.support.callers import Caller, NewCaller
-from tests.support.lock_types import NAME, deaf
+from tests.support.callers import Caller
+from tests.support.lock_types import NAME
 from tests.support.waiting import eventually
 from wheel_lock import (
     LockAlreadyHeld,
@@ -19,7 +18,6 @@ from wheel_lock import (
     LockNotHeld,
     LockServerError,
     LossReason,
-    WrongThread,
 )
 
 pytestmark = pytest.mark.servers("real")
@@ -79,43 +77,6 @@ def test_one_without_a_fence_is_not_acquired_again_with_one(me: Caller) -> None:
         with pytest.raises(LockAlreadyHeld, match="without a fence"):
             new(me, fencing=True).acquire()
         assert lock.count == 1
-
-
-# Who else
-
-
-def test_each_thread_or_task_counts_for_itself_and_others_are_kept_out(
-    api: str, context: LockContext, me: Caller, another: Caller, stranger: Caller
-) -> None:
-    with new(me) as lock, lock:
-        theirs = another.sees(lock)
-        assert (theirs.is_held, theirs.count, theirs.lost) == (True, 0, None)
-        changes: list[Callable[[], object]] = [theirs.release, theirs.reacquire, lambda: theirs.extend(1.0)]
-        for change in changes:
-            with pytest.raises(WrongThread, match=f"another {api[:-1]}"):
-                change()
-        assert not theirs.acquire(blocking=False)
-        assert not new(another, blocking=False).acquire()
-        assert not new(stranger).acquire(blocking=False)
-        assert (lock.count, lock.is_held) == (2, True)
-    assert theirs.acquire(blocking=False)
-    assert (lock.count, theirs.count) == (0, 1)
-    assert not lock.acquire(blocking=False)
-    assert theirs.release() is True
-
-
-def test_a_waiter_gets_it_at_the_last_release_and_not_before(backend: Backend, new_caller: NewCaller) -> None:
-    context, _ = deaf(backend)
-    mine, theirs = new(new_caller(context)), new(new_caller(context), blocking_timeout=LONG_S)
-    mine.acquire()
-    mine.acquire()
-    waiting = theirs.acquire.begin()
-    mine.release()
-    assert context.stats().waiting == 1
-    assert not waiting.done()
-    mine.release()
-    assert waiting.result(LONG_S) is True
-    assert theirs.release()
 
 
 # A loss

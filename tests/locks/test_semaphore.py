@@ -98,20 +98,6 @@ def test_one_who_goes_by_more_permits_does_not_wait_for_one_who_goes_by_fewer(
     few.release()
 
 
-def test_a_release_lets_one_in_and_a_grant_lets_the_next_one_ask(
-    backend: Backend, context: LockContext, new_caller: NewCaller
-) -> None:
-    held = permits_of(context, 3, permits=3)
-    theirs = waiters(new_caller, deaf(backend)[0], 3)
-    waits = [semaphore.acquire.begin() for semaphore in theirs]
-    for semaphore in held:
-        semaphore.release()
-    for waiting in waits:
-        assert waiting.result(LONG_S)
-    for semaphore in theirs:
-        assert semaphore.release()
-
-
 # Another number for all
 
 

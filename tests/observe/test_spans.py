@@ -86,16 +86,6 @@ def test_every_kind_of_lock_has_spans(traced: Traced) -> None:
         assert traced.names() == ["acquire", "release"], lock
 
 
-async def test_every_kind_of_lock_has_spans_in_tasks(traced: Traced) -> None:
-    for lock in locks_of_all_kinds(traced.context.asyncio):
-        async with lock:
-            pass
-        assert traced.names() == ["acquire", "release"], lock
-        await lock.acquire()
-        await lock.release()
-        assert traced.names() == ["acquire", "release"], lock
-
-
 async def test_the_parent_is_the_current_span_of_the_task(traced: Traced) -> None:
     async def work(number: int) -> tuple[int, str]:
         with traced.tracer.start_as_current_span(f"job {number}") as span:

@@ -158,18 +158,3 @@ def test_a_snapshot_can_be_copied_pickled_and_compared() -> None:
     stats = snapshot(counted(), held=7, overdue=1)
     assert copy.copy(stats) == copy.deepcopy(stats) == pickle.loads(pickle.dumps(stats)) == stats
     assert stats != snapshot(counted(), held=8, overdue=1)
-
-
-def test_counters_start_again_at_nought_in_place() -> None:
-    counters = counted()
-    counters.reset()
-    assert snapshot(counters, held=0, overdue=0) == snapshot(Counters(), held=0, overdue=0)
-    assert snapshot(counters, held=0, overdue=0).renewal_slack_min_s == math.inf
-
-
-def test_two_counters_share_nothing() -> None:
-    one, other = Counters(), Counters()
-    one.lost[LossReason.TAKEN] += 1
-    one.lag.add(1.0)
-    assert other.lost == {}
-    assert other.lag.total == 0

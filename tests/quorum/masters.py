@@ -110,9 +110,3 @@ def held_by(lock: QuorumLock) -> QuorumLease:
 def is_voted_for(lock: QuorumLock) -> bool:
     """Whether a master may still answer in time to what it was asked for."""
     return any(vote.in_flight is not None for vote in held_by(lock).votes)
-
-
-def all_grant(lock: QuorumLock) -> bool:
-    """Whether each master grants what is held, and its grant counts."""
-    lease = held_by(lock)
-    return len(lease.support(lease.params.engine.timer.clock.now())) == len(lease.votes)

@@ -52,15 +52,6 @@ def test_one_that_this_process_holds_is_taken_like_any_other(backend: Backend, c
     assert none_left(backend, context)
 
 
-def test_an_early_refusal_spares_the_server_the_rest(real: Backend) -> None:
-    context, names = real.context(), [f"shard:{number}" for number in range(40_000)]
-    real.view.set(names[0], "somebody")
-    before = real.view.info("stats")["total_net_input_bytes"]
-    context.acquire_many(names, all_or_nothing=True)
-    sent = real.view.info("stats")["total_net_input_bytes"] - before
-    assert sent < 40_000 * 30, "not even half of them have been asked for"
-
-
 def test_the_terms_hold_for_all(backend: Backend) -> None:
     context, clock = backend.stepped_context()
     losses = Losses()

@@ -45,18 +45,6 @@ def test_a_url(request: pytest.FixtureRequest, transport: str) -> None:
     works(LockContext.from_url(server.url), server.client())
 
 
-def test_a_great_deal_of_data_over_tls(tls_redis: RedisServer) -> None:
-    with LockContext.from_url(tls_redis.url) as context:
-        locks = context.acquire_many(
-            ["x" * 400 + str(number) for number in range(10_000)], timeout=15.0, renew_every=1.5
-        )
-        assert all(locks.values())
-        eventually(lambda: context.stats().renewed >= 10_000, LONG_S)
-        context.release_many(locks.values())
-        assert context.stats().lost == 0
-        assert context.stats().connects == 1
-
-
 def test_a_server_whose_authority_is_not_trusted_is_refused(tls_redis: RedisServer, tmp_path: Path) -> None:
     stranger = make_tls_files(tmp_path)
     url = f"rediss://127.0.0.1:{tls_redis.tls_port}/0?ssl_ca_certs={quote(str(stranger.ca))}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -173,23 +172,6 @@ def test_one_that_resigns_lets_another_lead_and_stands_again(candidate: NewCandi
     first.leads()
 
 
-@pytest.mark.usefixtures("_stands_again_soon")
-def test_one_that_resigns_alone_leads_again_later(candidate: NewCandidate) -> None:
-    leading = candidate().start()
-    leading.leads()
-    leading.leader.resign()
-    eventually(lambda: leading.words == ["elected", "demoted", "elected"])
-
-
-def test_the_lock_is_held_until_the_callbacks_have_returned(backend: Backend, candidate: NewCandidate) -> None:
-    held: list[bool] = []
-    leading = candidate(on_demoted=lambda leadership: held.append(bool(backend.view.exists(NAME)))).start()
-    leading.leads()
-    leading.close()
-    assert held == [True]
-    assert not backend.view.exists(NAME)
-
-
 # Callbacks that fail, or call the leader
 
 
@@ -340,17 +322,6 @@ def test_the_next_term_begins_when_on_elected_has_returned(backend: Backend, con
         assert not backend.view.exists(NAME)
         go_on.set()
         eventually(lambda: len(terms) == 2)
-
-
-def test_a_leader_keeps_its_context(backend: Backend) -> None:
-    leader = LockContext(backend.client()).leader(NAME, renew_every=0.05)
-    gc.collect()
-    with leader:
-        eventually(lambda: leader.is_leader)
-        assert leader.leadership is not None
-        leadership = leader.leadership
-        eventually(lambda: leadership._lock.renewals >= 2)
-    leader._context.close()  # type: ignore[attr-defined]
 
 
 def test_a_forked_child_is_not_the_leader(context: LockContext) -> None:

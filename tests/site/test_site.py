@@ -167,3 +167,9 @@ def test_no_page_installs_from_a_package_index_where_the_package_is_not() -> Non
     from_an_index = re.compile(r"pip install (?:\S+ )*'?wheel[-_]lock\b")
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")]
     assert [page.name for page in pages if from_an_index.search(page.read_text())] == []
+
+
+def test_each_runnable_example_is_included_in_their_page() -> None:
+    page = (ROOT / "docs" / "guide" / "examples.md").read_text()
+    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "examples").glob("*.py")}
+    assert set(re.findall(r'^--8<-- "(.+)"$', page, re.MULTILINE)) == files

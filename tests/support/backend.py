@@ -195,26 +195,6 @@ def interrupted(when: Callable[[], object]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def interrupt_after(delay_s: float, call: Callable[[], object]) -> bool:
-    """Have KeyboardInterrupt raised in `call`, on the main thread, after about `delay_s`; whether it was."""
-
-    def strike(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, strike)
-    try:
-        with without_collection():
-            signal.setitimer(signal.ITIMER_REAL, delay_s)
-            call()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-    except KeyboardInterrupt:
-        return True
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    return False
-
-
 def connected(context: LockContext) -> LockContext:
     """Return the context when it has a connection: its time limit may be shorter than what that takes."""
 

@@ -23,6 +23,8 @@ from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 pytestmark = pytest.mark.slow
 
+NODES = "cluster_without_replicas"
+
 
 def test_a_lock_lives_where_its_slot_is(nodes: Nodes, context: LockContext) -> None:
     client = nodes.client()

@@ -33,10 +33,9 @@ from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 pytestmark = pytest.mark.slow
 
+NODES = "cluster_without_replicas"
+
 AnyLock = Any  # the kinds have no common type that says acquire() and fence
-
-
-"""A name that lives on each of the masters."""
 
 
 # -- 36, 37: a master is replaced ------------------------------------------------------------------------------------

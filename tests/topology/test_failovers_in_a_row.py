@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -18,8 +17,8 @@ from tests.support.backend import Losses, believes_no_longer_than_the_server
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from tests.topology.watched_master import FAILOVER_S, SERVICE, Watched
-from wheel_lock import Lock, LockContext, LockLost, LockTimeout, LockUnavailable, LossReason
+from tests.topology.watched_master import SERVICE, Watched
+from wheel_lock import Lock, LockContext, LockLost, LossReason
 from wheel_lock import asyncio as tasks
 
 pytestmark = pytest.mark.slow
@@ -28,8 +27,6 @@ LONG_S = 40.0
 """A bound that only a bug or a hopelessly busy machine exceeds: a failover is in it, and what follows."""
 TIMEOUT_S = 30.0
 TURN_S = 2.0  # what a master that is killed had not passed on is waited for so long
-RACE_S = 1.0
-REFUSALS = (LockLost, LockTimeout, LockUnavailable)
 
 
 @pytest.fixture(scope="module")
@@ -233,84 +230,3 @@ def test_an_extended_lock_is_believed_in_no_longer_than_the_new_master_keeps_it(
                 assert lock.owned()
                 assert believes_no_longer_than_the_server(lock, new)
                 lock.release()
-
-
-class Racer:
-    """Acquires, extends and releases without a pause. It may be told an error, but not too late, and keeps nothing."""
-
-    def __init__(self, context: LockContext, number: int, extra_s: float) -> None:
-        self._context = context
-        self._number = number
-        self._extra_s = extra_s
-        self._fate = random.Random(number)
-        self.done = 0
-        self.over = False
-
-    def _terms(self) -> dict[str, Any]:
-        own = f"own:{self._number}:{self._fate.randrange(100)}"
-        return {"name": self._fate.choice([own, "shared"]), "timeout": RACE_S, "blocking_timeout": 1.0}
-
-    def run(self) -> None:
-        while not self.over:
-            lock = self._context.lock(**self._terms())
-            with contextlib.suppress(*REFUSALS):
-                if lock.acquire():
-                    time.sleep(self._fate.uniform(0.0, 0.01))
-                    if self._fate.random() < 0.5:
-                        with contextlib.suppress(*REFUSALS):
-                            lock.extend(self._extra_s, replace_ttl=self._fate.random() < 0.5)
-                    lock.release()
-                    self.done += 1
-            assert not lock.is_held
-
-    async def run_in_task(self) -> None:
-        while not self.over:
-            lock = self._context.asyncio.lock(**self._terms())
-            acquiring = asyncio.ensure_future(lock.acquire())
-            if self._fate.random() < 0.3:
-                await asyncio.sleep(self._fate.uniform(0.0, 0.02))
-                acquiring.cancel()  # it may have been granted by now, or be granted just now
-            with contextlib.suppress(asyncio.CancelledError, *REFUSALS):
-                if await acquiring:
-                    await asyncio.sleep(self._fate.uniform(0.0, 0.01))
-                    await lock.release()
-                    self.done += 1
-            assert not lock.is_held
-
-
-def test_what_races_a_failover_leaves_nothing_that_nobody_holds(watched: Watched) -> None:
-    with (
-        LockContext(watched.client(), response_timeout=FAILOVER_S) as patient,
-        LockContext(watched.client(), response_timeout=0.5) as hasty,
-    ):
-        # What is left of an extension of a minute would be seen.
-        racers = [Racer(patient, number, 60.0) for number in range(5)] + [Racer(hasty, n, 1.0) for n in range(5, 10)]
-
-        async def run_in_tasks(some: list[Racer]) -> None:
-            await asyncio.gather(*[racer.run_in_task() for racer in some])
-
-        workers = [Background(racer.run) for racer in (*racers[:3], *racers[5:8])]
-        workers += [Background(partial(asyncio.run, run_in_tasks(some))) for some in (racers[3:5], racers[8:10])]
-        try:
-            eventually(lambda: all(racer.done > 5 for racer in racers), LONG_S)
-            old = watched.master
-            given_up = hasty.lock("given up", timeout=3 * RACE_S)
-            assert given_up.acquire()
-            assert given_up.extend(60.0, replace_ttl=True)
-            eventually(lambda: watched.replica.admin.pttl("given up") > 50_000, LONG_S)
-            old.pause()
-            with pytest.raises(LockTimeout):
-                given_up.release()
-            old.kill()
-            new = take_over(watched, old).client()
-            done = [racer.done for racer in racers]
-            eventually(lambda: all(racer.done > before + 5 for racer, before in zip(racers, done, strict=True)), LONG_S)
-        finally:
-            for racer in racers:
-                racer.over = True
-            for worker in workers:
-                worker.result(LONG_S)
-        assert patient.held() == hasty.held() == []
-        eventually(lambda: set(new.keys()) <= {b"given up"}, LONG_S)
-        # It expires within its timeout: so its release has said.
-        eventually(lambda: new.dbsize() == 0, LONG_S, message="a lock whose release was not confirmed is gone")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +11,7 @@ import redis
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockTimeout, LockUnavailable, NotReplicated
+from wheel_lock import LockContext, LockUnavailable, NotReplicated
 from wheel_lock.engine.requests.replication import ReplicationBarrier
 
 pytestmark = pytest.mark.slow
@@ -104,16 +103,6 @@ def test_a_grant_under_a_chosen_token_that_no_replica_has_is_taken_back(pair: Pa
         eventually(lambda: not pair.client().exists("a"))
 
 
-def test_a_grant_under_a_chosen_token_that_its_caller_did_not_wait_for_is_taken_back(pair: Pair) -> None:
-    with LockContext(pair.client(), min_replicas=1, replica_timeout=2.0) as context:
-        with context.lock("before"):
-            pass
-        pair.replica.pause()
-        with pytest.raises(LockTimeout):
-            context.lock("a", timeout=60.0).acquire(token="host-1", blocking_timeout=0.2)
-        eventually(lambda: not pair.client().exists("a"))
-
-
 def test_what_is_held_is_renewed_while_acquires_wait_for_a_replica(pair: Pair) -> None:
     with (
         LockContext(pair.client(), min_replicas=1, replica_timeout=LONG_S) as context,
@@ -126,33 +115,6 @@ def test_what_is_held_is_renewed_while_acquires_wait_for_a_replica(pair: Pair) -
         assert not waiting.done
         pair.replica.resume()
         assert waiting.result()
-
-
-def test_a_replica_may_take_its_time_as_long_as_was_said(pair: Pair) -> None:
-    with LockContext(pair.client(), min_replicas=1, replica_timeout=3.0) as context:
-        with context.lock("before"):
-            pass
-        pair.replica.pause()
-        waiting = Background(context.lock("order:42", timeout=4.0, thread_local=False).acquire)
-        time.sleep(1.0)  # and the connection is not suspected meanwhile
-        pair.replica.resume()
-        assert waiting.result()
-        assert context.stats().connects == 2  # one of them for acquires
-
-
-def test_each_caller_is_told_of_his_own_lock(pair: Pair) -> None:
-    async def main() -> None:
-        with LockContext(pair.client(), min_replicas=1, replica_timeout=0.3) as context:
-            await asyncio.to_thread(eventually, lambda: acquired(context))
-            pair.replica.pause()
-            locks = [context.asyncio.lock(f"order:{n}") for n in range(5)]
-            errors = await asyncio.gather(*[lock.acquire() for lock in locks], return_exceptions=True)
-            assert [error.lock_name for error in errors if isinstance(error, NotReplicated)] == [
-                lock.name for lock in locks
-            ]
-            pair.replica.resume()
-
-    asyncio.run(main())
 
 
 def test_replicas_are_not_asked_on_another_connection_than_the_grant_came_on(

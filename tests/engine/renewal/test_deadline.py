@@ -46,13 +46,6 @@ def test_a_renewal_counts_from_before_it_was_sent(rig: Rig, reply_after: float) 
     assert lease.renewals == 1
 
 
-def test_a_renewal_that_a_late_thread_sends_counts_from_when_it_is_sent(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.jump(1.9)
-    rig.say(FINE)
-    assert lease.deadline == pytest.approx(START + 1.9 + BELIEF_S)
-
-
 def test_a_confirmation_never_moves_the_deadline_back(rig: Rig) -> None:
     # Extended, the lease is renewed when that prolongs the server's expiry, which is 1 % later than what we believe.
     lease = rig.hold("a", 10.0, renew_every=0.05)
@@ -83,37 +76,6 @@ def test_a_grant_that_is_read_after_its_deadline_is_none_and_is_released(rig: Ri
     assert rig.stats().acquired == 0
 
 
-@pytest.mark.parametrize("late_by", [0.0, 0.001, 0.5, 60.0])
-def test_a_confirmation_at_or_after_the_deadline_does_not_resurrect(rig: Rig, late_by: float) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.0)
-    rig.server.one("renew")
-    rig.launch.slow = True
-    rig.server.say(FINE)  # it arrives while the thread is stopped
-    rig.jump(lease.deadline - rig.now + late_by)
-    assert lease.state is State.LOST
-    assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
-    clean_up = rig.server.one("release_many")
-    assert clean_up.pairs == [(b"a", lease.token)]
-    rig.say(FINE)
-    rig.go_on(5.0)
-    assert not rig.believes(lease)
-    assert len(rig.told) == 1
-
-
-def test_what_another_thread_has_seen_lapse_is_not_confirmed_any_more(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.0)
-    rig.server.one("renew")
-    lease.record_lapse()
-    assert not rig.believes(lease)
-    rig.say(FINE)
-    assert not rig.believes(lease)
-    rig.post(lambda: rig.engine.lapse_seen(lease))
-    assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
-    assert rig.server.one("release_many").pairs == [(b"a", lease.token)]
-
-
 # When it is told
 
 
@@ -142,30 +104,6 @@ def test_a_server_that_answers_no_call_is_not_asked_in_a_tight_loop(rig: Rig) ->
     # A sixth of the timeout, or half of what is left of it: six or seven tries fit in before less than two ticks are.
     assert rig.connector.attempts <= 10
     assert sum(command.what == "renew" for server in rig.connector.servers for command in server.take()) <= 10
-
-
-@pytest.mark.parametrize("limit", [0, 1, 3])
-def test_a_lease_with_a_renewal_limit_is_renewed_so_often_and_lost_for_that_reason(rig: Rig, limit: int) -> None:
-    lease = rig.hold("a", max_renewals=limit)
-    renewals: list[float] = []
-    rig.go_on(10.0, lambda: renewals.extend(rig.now for _ in rig.server.agree()))
-    assert renewals == pytest.approx([START + 1.0 * step for step in range(1, limit + 1)])
-    assert lease.renewals == limit
-    assert_told_in_time(rig, lease, START + limit * 1.0 + BELIEF_S, LossReason.RENEWAL_LIMIT)
-
-
-@pytest.mark.parametrize("limit_s", [0.5, 2.9, 3.0, 7.777, 10.0])
-def test_a_lease_with_a_hold_limit_is_never_believed_beyond_it(rig: Rig, limit_s: float) -> None:
-    lease = rig.hold("a", max_hold=limit_s)
-    seen: list[float] = []
-
-    def look() -> None:
-        rig.agree()
-        seen.append(lease.deadline)
-
-    rig.go_on(limit_s + 1.0, look)
-    assert max(seen) <= START + limit_s
-    assert_told_in_time(rig, lease, START + limit_s, LossReason.HOLD_LIMIT)
 
 
 @pytest.mark.parametrize("extended", [False, True])
@@ -208,17 +146,6 @@ def test_an_owner_that_has_ended_is_renewed_no_more_and_its_lease_is_abandoned(r
     assert event.at <= event.deadline
     assert lease.renewals == 1
     assert rig.believes(other)
-
-
-def test_an_abandoned_lease_in_an_unanswered_renewal_is_released_when_that_is_confirmed(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.0)
-    with pytest.warns(ResourceWarning, match="abandoned"):
-        rig.post(lambda: rig.engine.abandon(lease))
-        assert rig.reasons == [("a", LossReason.ABANDONED)]
-    rig.reply("renew", FINE)
-    assert rig.server.one("release_many").pairs == [(b"a", lease.token)]
-    assert len(rig.told) == 1
 
 
 def test_many_abandoned_leases_are_one_record(rig: Rig) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.rig import BUSY, error, integer, names
+from tests.engine.rig import error, names
 from tests.engine.watched_rig import FLUSHED, WatchedRig, message
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import State
@@ -28,14 +28,6 @@ def test_a_deleted_key_is_a_loss_at_once(rig: WatchedRig) -> None:
     assert rig.now == before
 
 
-def test_a_key_with_another_token_is_taken(rig: WatchedRig) -> None:
-    rig.hold("a")
-    rig.settle()
-    rig.keys[b"a"] = b"another's"
-    rig.invalidate("a")
-    assert rig.reasons == [("a", LossReason.TAKEN)]
-
-
 @pytest.mark.parametrize("terms", [{"renew": False}, {"max_renewals": 2}])
 def test_a_lease_whose_renewal_is_limited_is_queried_and_not_renewed(rig: WatchedRig, terms: dict[str, int]) -> None:
     lease = rig.hold("a", **terms)
@@ -48,16 +40,6 @@ def test_a_lease_whose_renewal_is_limited_is_queried_and_not_renewed(rig: Watche
     assert rig.reasons == [("a", LossReason.KEY_GONE)]
 
 
-def test_a_check_that_finds_the_key_unchanged_registers_it_again(rig: WatchedRig) -> None:
-    lease = rig.hold("a")
-    rig.settle()
-    tick = lease.tick
-    rig.invalidate("a")
-    assert rig.took() == ["renew", "CACHING", "EXISTS"]
-    assert (lease.state, lease.tick) == (State.HELD, tick)
-    assert rig.told == []
-
-
 def test_invalidations_that_arrive_together_share_a_call(rig: WatchedRig) -> None:
     rig.hold_many(names(100))
     rig.settle()
@@ -68,14 +50,6 @@ def test_invalidations_that_arrive_together_share_a_call(rig: WatchedRig) -> Non
     assert rig.took() == ["renew", "CACHING", "EXISTS"]
     assert len(rig.told) == 50
     assert len(rig.held) == 50
-
-
-def test_invalidations_of_other_keys_send_nothing(rig: WatchedRig) -> None:
-    rig.release(rig.hold("a"))
-    rig.hold("b")
-    rig.settle()
-    rig.invalidate("a", "c", "d")
-    assert rig.took() == []
 
 
 def test_a_flush_checks_everything(rig: WatchedRig) -> None:
@@ -120,83 +94,12 @@ def test_a_change_behind_a_renewal_in_flight_is_checked_after_its_reply(rig: Wat
     assert rig.reasons == [("a", LossReason.KEY_GONE)]
 
 
-def test_a_change_during_an_extension_is_checked_after_its_reply(rig: WatchedRig) -> None:
-    lease = rig.hold("a")
-    rig.settle()
-    rig.withhold()
-    rig.replies["extend"] = integer(35_000)
-    rig.extend(lease, 5.0)
-    rig.serve()
-    del rig.keys[b"a"]
-    rig.invalidate("a")
-    assert lease.state is State.EXTENDING
-    rig.deliver()
-    rig.pass_time(0.1)
-    assert rig.reasons == [("a", LossReason.KEY_GONE)]
-
-
-def test_the_reply_to_a_check_does_not_end_the_next_lease_of_that_name(rig: WatchedRig) -> None:
-    first = rig.hold("a")
-    rig.settle()
-    rig.withhold()
-    rig.keys[b"a"] = b"another's"
-    rig.invalidate("a")
-    assert first.state is State.RENEWING
-    rig.release(first)
-    rig.keys.clear()
-    second = rig.acquire("a", 30.0).lease
-    rig.serve()
-    rig.deliver()  # to the check, that the lock was taken; to the release; to the acquire
-    assert rig.believes(second)
-    assert [lease for lease, _ in rig.told] == [first]  # its release has found nothing
-
-
-def test_a_lost_connection_proves_nothing(rig: WatchedRig) -> None:
-    lease = rig.hold("a")
-    rig.settle()
-    rig.replies["renew"] = None
-    rig.invalidate("a")
-    assert rig.believes(lease)
-    del rig.replies["renew"]
-    rig.pass_time(1.0)
-    assert lease.state is State.HELD
-    assert rig.told == []
-
-
-def test_an_error_proves_nothing(rig: WatchedRig) -> None:
-    lease = rig.hold("a")
-    rig.settle()
-    rig.replies["renew"] = BUSY
-    rig.invalidate("a")
-    assert rig.believes(lease)
-    rig.pass_time(3.0)
-    del rig.replies["renew"]
-    rig.pass_time(3.0)
-    assert lease.state is State.HELD
-    assert rig.told == []
-
-
 def test_a_key_that_goes_between_a_renewal_and_its_registration_is_missed_in_the_count(rig: WatchedRig) -> None:
     rig.hold_many(names(3))
     rig.settle()
     rig.once["EXISTS"] = lambda: rig.keys.pop(b"lock:1")
     rig.pass_time(10.0)
     assert rig.reasons == [("lock:1", LossReason.KEY_GONE)]
-
-
-def test_a_release_meanwhile_does_not_hide_what_is_missed_in_the_count(rig: WatchedRig) -> None:
-    kept, *others = rig.hold_many(names(3))
-    rig.settle()
-    rig.once["EXISTS"] = lambda: rig.keys.pop(b"lock:0")
-    rig.pass_time(9.9)
-    rig.withhold()
-    rig.pass_time(0.1)
-    assert rig.took() == ["renew", "CACHING", "EXISTS"]
-    rig.release_many(others)
-    rig.turn()
-    rig.deliver()
-    rig.serve()
-    assert [(lease, event.reason) for lease, event in rig.told] == [(kept, LossReason.KEY_GONE)]
 
 
 def test_a_registration_that_is_refused_for_the_moment_is_repeated(rig: WatchedRig) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.engine.rig import BUSY, NOSCRIPT, REFUSED, Rig, error, integer, names
 from tests.engine.watched_rig import WatchedRig
 from tests.support.logged import Log
-from wheel_lock.engine.renewal.renewer import Renewer
-from wheel_lock.engine.renewal.watching import WatchingRenewer
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import REENTRANT
@@ -48,17 +46,6 @@ def test_a_context_that_holds_nothing_has_no_connection_for_it(rig: WatchedRig) 
     rig.serve()
     assert rig.connector.listeners.servers == []
     assert not rig.stats().watching
-
-
-def test_each_renewal_is_followed_by_a_read_of_the_same_keys(rig: WatchedRig) -> None:
-    rig.hold_many(names(20))
-    rig.settle()
-    rig.pass_time(10.5)
-    renewed = [[name.encode() for name in command.names] for command in rig.seen if command.what == "renew"]
-    assert sum(map(len, renewed)) == 20
-    assert rig.took() == ["renew", "CACHING", "EXISTS"] * len(renewed)
-    rig.pass_time(10.0)
-    assert sorted(key for keys in rig.registered() for key in keys) == sorted(name.encode() for name in names(20))
 
 
 def _extend_while_the_connection_is_replaced(rig: WatchedRig, lease: Lease) -> None:
@@ -127,43 +114,12 @@ def test_a_key_is_registered_behind_every_command_that_changes_it(
     assert rig.reasons == [("a", LossReason.KEY_GONE)]
 
 
-@pytest.mark.parametrize("seconds", [1.0, 30.0])
-def test_an_extension_right_after_the_grant_is_watched(rig: WatchedRig, seconds: float) -> None:
-    rig.hold("first")
-    rig.settle()
-    rig.extend(rig.hold("a"), seconds, replace=True)
-    rig.withhold()
-    rig.pass_time(0.1)
-    rig.deliver()
-    rig.pass_time(0.1)
-    assert rig.reported == {b"first", b"a"}
-
-
 def test_an_extension_is_followed_by_one_read_and_no_renewal(rig: WatchedRig) -> None:
     lease = rig.hold("a")
     rig.settle()
     rig.extend(lease, 1.0, replace=True)
     rig.serve()
     assert rig.took() == ["extend", "CACHING", "EXISTS"]
-
-
-def test_a_lock_that_is_released_soon_is_never_registered(rig: WatchedRig) -> None:
-    rig.hold("first")
-    rig.settle()
-    for number in range(5):
-        rig.release(rig.hold(f"short:{number}"))
-        rig.serve()
-    rig.pass_time(0.1)
-    assert rig.took() == ["SET", "release"] * 5
-
-
-def test_locks_that_are_granted_one_after_the_other_are_registered_together(rig: WatchedRig) -> None:
-    rig.hold("first")
-    rig.settle()
-    for name in names(5):
-        rig.hold(name)
-    rig.pass_time(0.05)
-    assert [len(keys) for keys in rig.registered()] == [5]
 
 
 def test_locks_with_several_holders_are_not_registered(rig: WatchedRig) -> None:
@@ -329,22 +285,6 @@ def test_a_service_that_routes_calls_by_their_keys_is_not_asked(log: Log) -> Non
         assert rig.tracked() == []
         assert lease.renewals == 1
         assert len(log.said("routes calls by their keys")) == 1
-
-
-def test_nothing_is_kept_of_a_lease_that_ends_while_it_begins(rig: WatchedRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A late grant is renewed at once, and what that finds may end it."""
-
-    def end(renewer: Renewer, leases: Sequence[Lease], sent_at: float) -> None:
-        renewer.table.mark_lost(leases, LossReason.KEY_GONE)
-
-    rig.hold("first")
-    rig.settle()
-    monkeypatch.setattr(Renewer, "begin", end)
-    rig.hold("a")
-    assert rig.reasons == [("a", LossReason.KEY_GONE)]
-    renewer = rig.engine.router.renewer
-    assert isinstance(renewer, WatchingRenewer)
-    assert list(renewer._watched.by_key) == [b"first"]
 
 
 def test_the_feed_is_closed_when_nothing_has_been_held_for_long_and_comes_back(rig: WatchedRig) -> None:

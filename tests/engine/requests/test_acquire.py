@@ -42,6 +42,15 @@ def test_the_time_limit_includes_reconnecting(rig: Rig) -> None:
     failure(attempt.future, LockUnavailable)
 
 
+def test_given_up_after_it_was_granted_it_is_released(rig: Rig) -> None:
+    attempt = rig.acquire("a")
+    rig.say(OK)
+    rig.go_on(1.2, rig.agree)
+    rig.post(attempt.request.give_up)
+    assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
+    assert not rig.believes(attempt.lease)
+
+
 def test_a_release_of_what_was_given_up_is_tried_until_the_key_has_expired_and_no_longer(rig: Rig) -> None:
     attempt = rig.acquire("a", 3.0)
     rig.be_away()

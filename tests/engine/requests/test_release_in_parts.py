@@ -73,19 +73,6 @@ def test_replies_are_read_between_the_parts_of_which_each_is_sent_as_it_begins(r
     assert rig.stats().released == MANY
 
 
-def test_few_batches_are_in_flight_before_all_of_it_has_begun(rig: Rig) -> None:
-    leases = rig.hold_many(names(MANY), 30.0)
-    future = post_release(rig, leases)
-    in_flight: list[int] = []
-    for _ in range(MANY // PART):
-        rig.timer.turn()
-        in_flight.append(len(rig.server.take()))
-    assert in_flight == [1, 1, 0, 0, 1], "the last one about all that waited"
-    rig.server.say(FINE * sum(in_flight))
-    turn_until(rig, lambda: future.done)
-    assert future.result() == {}
-
-
 # Undoing an acquire
 
 
@@ -97,17 +84,6 @@ def begun_by_turn(rig: Rig, leases: list[Lease], reached: Callable[[], bool]) ->
         begun.append(sum(lease.state is not State.HELD for lease in leases))
         rig.server.agree()
     return begun
-
-
-def test_an_acquire_that_is_given_up_is_undone_in_parts(rig: Rig) -> None:
-    attempt = rig.acquire_many(names(MANY), 30.0)
-    rig.agree()
-    assert attempt.future.done
-    rig.timer.post(attempt.bulk.give_up, rig.engine)
-    begun = begun_by_turn(rig, attempt.leases, lambda: not rig.held)
-    assert begun == [PART * turns for turns in range(1, 6)]
-    rig.agree()
-    assert {lease.state for lease in attempt.leases} == {State.RELEASED}
 
 
 def test_so_is_one_of_all_or_nothing_and_its_caller_is_told_at_the_end(rig: Rig) -> None:

@@ -11,8 +11,8 @@ from tests.engine.requests.parts import MANY, PART, half_released, post_close, p
 from tests.engine.rig import Rig, failure, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
-from wheel_lock.errors import LockUnavailable, LossReason
-from wheel_lock.lease import State
+from wheel_lock.errors import LockNotHeld, LockUnavailable, LossReason
+from wheel_lock.lease import Owner, State
 
 pytestmark = pytest.mark.usefixtures("small_parts")
 
@@ -92,6 +92,36 @@ def test_locks_that_are_dropped_behind_it_are_released_and_not_lost(rig: Rig) ->
     turn_until(rig, lambda: future.done)
     assert future.result() == {}
     assert rig.told == []
+
+
+def test_so_are_those_that_wait_for_room_after_an_outage() -> None:
+    with Rig(batch_size=1) as rig:
+        owner = Owner()
+        leases = rig.hold_many(names(4 * MANY), 30.0)
+        for lease in leases:
+            lease.owner = owner
+        rig.be_away(11.0)
+        rig.connector.refusal = None
+        rig.go_on(5.0)
+        assert {lease.state for lease in leases} == {State.OVERDUE, State.RENEWING}, "some calls are in flight"
+        future = post_release(rig, leases)
+        rig.timer.turn()
+        owner.ended = True
+        turn_until(rig, lambda: future.done)
+        assert {lease.state for lease in leases} == {State.RELEASED}
+        assert rig.told == []
+
+
+def test_a_lease_cannot_be_released_or_handed_over_behind_it(rig: Rig) -> None:
+    leases = rig.hold_many(names(MANY), 30.0)
+    half_released(rig, leases)
+    exported: Future[None] = Future(lambda: None)
+    again: Future[None] = Future(lambda: None)
+    rig.timer.post(lambda: rig.engine.export(leases[-1], exported), rig.engine)
+    rig.timer.post(lambda: rig.engine.release(leases[-2], again), rig.engine)
+    turn_until(rig, lambda: exported.done and again.done)
+    failure(exported, LockNotHeld)
+    failure(again, LockNotHeld)
 
 
 @pytest.mark.rig(max_held=MANY)

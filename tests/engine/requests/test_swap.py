@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, TICK_S, Rig, breaking, failure, integer, runs
+from tests.engine.rig import FINE, TICK_S, Rig, breaking, failure, integer
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.swap import Swap
 from wheel_lock.errors import (
     LockLost,
     LockNotHeld,
-    LockServerError,
     LockTimeout,
     LockUnavailable,
     LossReason,
@@ -106,23 +105,6 @@ def test_begun_twice_it_is_sent_once(rig: Rig, swapping: Swapping, when: str) ->
     assert rig.believes(swapping.new)
 
 
-def test_given_up_before_it_is_begun_it_never_begins(rig: Rig, swapping: Swapping) -> None:
-    rig.post(swapping.swap.give_up)
-    swapping.begin()
-    assert_cleaned_up(rig, swapping.old)
-    swapping.assert_over(told=LossReason.NOT_CONFIRMED)
-
-
-def test_given_up_in_flight_both_are_cleaned_up_behind_it(rig: Rig, swapping: Swapping) -> None:
-    swapping.begun()
-    rig.post(swapping.swap.give_up)
-    assert_cleaned_up(rig, swapping.old, swapping.new)
-    rig.say(integer(1))
-    swapping.begin()
-    assert rig.server.take() == []
-    swapping.assert_over(told=LossReason.NOT_CONFIRMED)
-
-
 # Released before it is confirmed
 
 
@@ -142,18 +124,6 @@ def test_what_is_released_in_flight_is_released_once_when_it_is_there(rig: Rig, 
     swapping.assert_over()
     rig.go_on(10.0)
     assert rig.server.take() == []
-
-
-def test_a_connection_that_breaks_delays_the_swap_and_the_release(rig: Rig, swapping: Swapping) -> None:
-    swapping.begun()
-    release = rig.release(swapping.new)
-    rig.reconnect(0.5)
-    assert runs(rig.server.take()) == [("swap_holder", 1)]
-    rig.say(integer(1))
-    rig.reply("release_holders", FINE)
-    assert swapping.future.result() is None
-    assert release.result() is None
-    swapping.assert_over()
 
 
 @pytest.mark.parametrize("reply", REASONS)
@@ -176,27 +146,6 @@ def test_a_swap_that_finds_it_lost_says_why(rig: Rig, swapping: Swapping) -> Non
         assert failure(future, LockLost).reason is LossReason.KEY_GONE
     assert rig.server.take() == []
     swapping.assert_over(told=LossReason.KEY_GONE)
-
-
-@pytest.mark.parametrize("released", [False, True])
-def test_a_swap_that_is_refused_keeps_neither(rig: Rig, swapping: Swapping, released: bool) -> None:
-    swapping.begun()
-    release = rig.release(swapping.new) if released else None
-    rig.say(BUSY)
-    failure(swapping.future, LockServerError)
-    if release is not None:
-        failure(release, LockServerError)
-    assert_cleaned_up(rig, swapping.old, swapping.new)
-    # Whoever has released it is told by that release, and has nothing that could be lost.
-    swapping.assert_over(told=None if released else LossReason.NOT_CONFIRMED)
-    assert swapping.new.loss is (None if released else LossReason.NOT_CONFIRMED)
-
-
-def test_a_swap_that_is_never_answered_keeps_neither(rig: Rig, swapping: Swapping) -> None:
-    swapping.begun()
-    rig.go_on(rig.engine.options.response_timeout_s + 0.1)
-    failure(swapping.future, LockTimeout)
-    swapping.assert_over(told=LossReason.NOT_CONFIRMED)
 
 
 @pytest.mark.parametrize("connected", [True, False])
@@ -242,15 +191,6 @@ def test_a_confirmation_at_or_after_the_writers_deadline_is_taken_back(rig: Rig,
     rig.go_on(2.5)
     swapping.begun()
     rig.clock.jump(swapping.old.deadline - rig.now + late_by)  # stopped, and the reply is read before the wheel moves
-    rig.say(integer(1))
-    failure(swapping.future, LockLost)
-    swapping.assert_over(told=LossReason.NOT_CONFIRMED)
-    assert_cleaned_up(rig, swapping.new)
-
-
-def test_a_confirmation_that_comes_later_than_the_lease_lasts_is_taken_back(rig: Rig, swapping: Swapping) -> None:
-    swapping.begun()
-    rig.clock.jump(2.99)
     rig.say(integer(1))
     failure(swapping.future, LockLost)
     swapping.assert_over(told=LossReason.NOT_CONFIRMED)

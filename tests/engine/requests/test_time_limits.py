@@ -201,6 +201,15 @@ def test_one_behind_others_is_not_refused_by_a_server_that_says_nothing(rig: Wai
     rig.server.one("acquire")  # one look for all of them
 
 
+def test_one_behind_others_is_not_refused_because_of_a_closed_connection(rig: WaitingRig) -> None:
+    patient = rig.wait_first("a", fallback=100.0)
+    wait = rig.wait("a", blocking_timeout=0.5)
+    rig.server.close()  # one that was idle for too long, say
+    rig.go_on(0.55, rig.be_taken())
+    assert wait.refused
+    assert patient.goes_on
+
+
 # Many at once
 
 

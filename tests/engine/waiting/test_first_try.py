@@ -6,9 +6,8 @@ import gc
 
 import pytest
 
-from tests.engine.rig import NIL, OK, REFUSED, array, breaking, integer
+from tests.engine.rig import NIL, OK, REFUSED, breaking, integer
 from tests.engine.waiting_rig import WaitingRig
-from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.errors import LockServerError, LockUnavailable, TooManyLocks, WheelLockError
 from wheel_lock.lock_types import EXCLUSIVE, FENCED, REENTRANT, Exclusive
 
@@ -48,19 +47,6 @@ def test_nothing_of_a_grant_and_a_release_is_left_to_the_garbage_collector(rig: 
         gc.enable()
 
 
-def test_a_refusal_is_the_waiters_own_and_nothing_is_set_twice(rig: WaitingRig) -> None:
-    wait = rig.wait("a")
-    first = wait.acquisition
-    assert isinstance(first, FirstTry)
-    assert [command.what for command in rig.refuse()] == ["SET"]
-    assert wait.waiter is rig.first("a")
-    rig.listen()
-    assert [command.what for command in rig.refuse()] == ["acquire"]
-    assert wait.request is not first
-    rig.give_up(wait)
-    assert rig.waiting == 0
-
-
 def test_a_refusal_ends_the_wait_of_one_who_does_not_wait(rig: WaitingRig) -> None:
     wait = rig.wait("a", blocking=False)
     rig.say(NIL)
@@ -79,25 +65,6 @@ def test_those_who_come_meanwhile_share_the_answer(rig: WaitingRig) -> None:
     assert rig.line("a") is not None
     assert rig.line("a").held_here  # type: ignore[union-attr]
     assert rig.server.take() == []
-
-
-def test_one_given_up_in_flight_is_cleaned_up_behind_its_try(rig: WaitingRig) -> None:
-    wait = rig.wait("a")
-    rig.give_up(wait)
-    assert [command.what for command in rig.server.take()] == ["SET", "release_many"]
-    assert wait.waiter is None
-    assert rig.lines.in_flight == {}
-    rig.say(OK, array())
-    assert not wait.future.done
-    assert rig.engine.leases.held == {}
-
-
-def test_one_given_up_after_its_grant_is_released(rig: WaitingRig) -> None:
-    wait = rig.wait("a")
-    rig.say(OK)
-    rig.server.take()
-    rig.give_up(wait)
-    assert [command.what for command in rig.server.take()] == ["release_many"]
 
 
 @pytest.mark.parametrize("method", ["plain_try", "parse_acquire"])
