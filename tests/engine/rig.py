@@ -344,6 +344,9 @@ class NotingRequest:
     awaited = True
     may_wait = True
 
+    def outlasts_refusal(self, *, first: bool) -> bool:
+        return True
+
     def __init__(self, data: bytes = b"PING\r\n") -> None:
         self.data = data
         self.replies: list[Reply] = []
@@ -355,6 +358,10 @@ class NotingRequest:
 
     def on_reply(self, reply: Reply) -> None:
         self.replies.append(reply)
+
+    def unsent(self) -> None:
+        assert not self.breaks
+        self.unsents += 1
 
     def on_connection_lost(self, error: Exception) -> None:
         self.breaks.append(error)

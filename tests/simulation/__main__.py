@@ -18,7 +18,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from multiprocessing import Value
 from pathlib import Path
 from typing import Any
@@ -211,7 +211,7 @@ def main() -> int:
     print(f"seeds from {first} to {first + report.histories - 1}")
     print("\n".join(report.lines(time.monotonic() - began)), flush=True)
     _BUILD.mkdir(exist_ok=True)
-    (_BUILD / "simulation.json").write_text(json.dumps({"first": first, **asdict(report)}))
+    (_BUILD / "simulation.json").write_text(json.dumps({"first": first, **vars(report)}))
     if report.failed is not None:
         tell_failure(report.failed, None, arguments.shrink)
         return 1
