@@ -663,9 +663,12 @@ class Rules:
             self._of_majority.add(lease.token)
             return
         self.exercised["released"] += 1
-        for (_, key, token), spans in self._spans.items():
+        for (host, key, token), spans in self._spans.items():
             # Without its reply a release is repeated, and believes that it was the first try which found the lock.
-            if token == lease.token and not spans[-1].released and (spans[-1].end > self.now or self._is_well):
+            # A failover may bring it back, and a replaced master keeps it.
+            if token != lease.token or any(span.released for span in spans):
+                continue
+            if self._is_well or any(span.end > self.now and span.place == host for span in spans):
                 self.broken("released", f"{key!r} was released, and its key was still there, or had gone before")
 
     def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
