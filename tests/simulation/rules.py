@@ -685,13 +685,12 @@ class Rules:
             self._of_majority.add(lease.token)
             return
         self.exercised["released"] += 1
-        for (store, key, token), spans in self._spans.items():
-            # What a master says that was replaced does not matter.
-            last = next((span for span in reversed(spans) if span.place == store), None)
-            if token != lease.token or last is None or last.released:
-                continue
+        for (host, key, token), spans in self._spans.items():
             # Without its reply a release is repeated, and believes that it was the first try which found the lock.
-            if last.end > self.now or self._is_well:
+            # A failover may bring it back, and a replaced master keeps it.
+            if token != lease.token or any(span.released for span in spans):
+                continue
+            if self._is_well or any(span.end > self.now and span.place == host for span in spans):
                 self.broken("released", f"{key!r} was released, and its key was still there, or had gone before")
 
     def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
