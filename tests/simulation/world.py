@@ -158,6 +158,7 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         "readable_owner": dice.one_in(6),
         "release_on_close": not dice.one_in(4),
         "min_replicas": dice.pick([0, 1]) if settings.topology else 0,
+        "replica_timeout_s": dice.pick([1.0, 0.1]),
     }
     dice = draw()
     if dice.one_in(3):
@@ -316,7 +317,7 @@ class World:
         self._calm_down()
         scheduler.run(scheduler.now + _PATIENCE_S, lambda: broken() or self._all_done())
         if not broken() and not self._all_done():
-            waiting = [caller.name for process in self.processes for caller in process.callers if not caller.done]
+            waiting = [caller.name for process in self.processes for caller in process.callers]
             waiting += [name for process in self.processes for name, task in process.tasks.items() if not task.done()]
             self.rules.broken("L1", f"of {waiting} some still wait {_PATIENCE_S} s after the last fault")
         self._drop()
@@ -347,7 +348,8 @@ class World:
         for process in self.processes:
             for locks in (*process.lent, process.left):
                 locks.clear()
-        self.collect()
+        if any(engine.in_use for process in self.processes for engine in process.engines):
+            self.collect()
 
     def collect(self) -> None:
         """Collect what callers have forgotten: some locks are in cycles."""
@@ -373,7 +375,7 @@ class World:
                 votes = context.votes
                 if votes is not None and (votes.held or votes.leases.acquiring or votes.waiters):
                     rules.broken("left", f"{process.name} has something left at the engine that counts votes")
-            for engine in [engine for context in process.contexts for engine in context.engines.values()]:
+            for engine in process.engines:
                 left = {
                     "held": len(engine.leases.held),
                     "acquiring": engine.leases.acquiring,
