@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from tests.engine.rig import BUSY, FINE, OK, START, TICK_S, Rig, failure, integer
+from tests.engine.rig import FINE, START, TICK_S, Rig, failure, integer
 from tests.support.background import PATIENCE_S
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockUnavailable
@@ -86,31 +86,6 @@ def test_the_connection_that_answers_first_takes_over_and_the_silent_one_is_clos
     rig.say(FINE)
     assert lease.state is State.HELD
     assert lease.deadline == pytest.approx(START + 1.5 + 2.968)
-
-
-def test_what_was_overdue_goes_out_at_once_when_a_silent_server_speaks_again(rig: Rig) -> None:
-    first = rig.hold("first", 3.0)
-    second = rig.hold("second", 30.0, renew_every=1.7)
-    rig.be_silent(1.8)
-    assert second.state is State.OVERDUE  # due while the node was suspected
-    rig.reply(None, FINE)
-    assert first.state is State.HELD
-    assert rig.server.one("renew").names == ["second"]
-
-
-def test_half_a_reply_is_no_sign_of_life(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.be_silent(1.6)
-    old = rig.server
-    rig.say(b"*")  # and no more
-    rig.launch.slow = False
-    rig.launch.go_on()
-    rig.go_on(0.1, lambda: rig.connector.servers[-1].agree() if len(rig.connector.servers) > 1 else None)
-    old.take()
-    assert old.hung_up
-    assert lease.state is State.HELD
-    rig.go_to(START + 3.5, rig.agree)
-    assert rig.told == []
 
 
 def test_callers_requests_move_to_the_connection_that_takes_over(rig: Rig) -> None:
@@ -281,36 +256,6 @@ def test_a_connection_to_a_server_that_has_been_replaced_as_master_meanwhile_is_
     rig.launch.slow = False
     rig.go_on(1.0, rig.agree)
     assert attempt.future.result()
-
-
-def test_a_suspected_connection_that_breaks_is_replaced_by_the_attempt_under_way(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.be_silent(1.6)
-    rig.hang_up()
-    assert len(rig.launch.held) == 1
-    rig.connect()
-    rig.agree()
-    assert lease.state is State.HELD
-    rig.launch.slow = False
-    rig.go_on(2.0, rig.agree)
-    assert rig.connector.attempts == 2
-
-
-def test_a_reply_in_the_turn_in_which_the_time_is_up_counts(rig: Rig) -> None:
-    attempt = rig.acquire("a", 30.0)
-    rig.launch.slow = True  # the silence is suspicious, but there is no other connection yet
-    rig.go_to(START + 4.9)
-    rig.server.say(OK)
-    rig.jump(0.5)
-    assert attempt.future.result() is True
-
-
-def test_a_server_error_is_a_sign_of_life(rig: Rig) -> None:
-    rig.hold("a")
-    rig.be_silent(1.6)
-    assert not rig.ready
-    rig.say(BUSY)
-    assert rig.ready
 
 
 class _Struck(BaseException):

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 from redis.credentials import CredentialProvider
 
-from tests.faults.checker import Belief, History, check
 from tests.faults.support import FencedRegister
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
@@ -26,7 +24,7 @@ from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
 from tests.topology.moving_slots import granted, home, hung, is_renewed, names_at, names_in
 from tests.topology.watched_master import Watched
-from wheel_lock import LockContext, LossReason, LostEvent
+from wheel_lock import HashedWheelTimer, LockContext, LockLost, LossReason, LostEvent
 from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.protocol.keys import SLOTS, hash_slot
@@ -118,65 +116,6 @@ class Mover:
         self._working.result()
 
 
-class Contender:
-    """Acquires, keeps for a moment, and releases, again and again; what it believed is recorded."""
-
-    def __init__(self, name: str, make: Callable[[], AnyLock], until: float) -> None:
-        self._name = name
-        self._make = make
-        self._until = until
-        self.beliefs: list[Belief] = []
-
-    def work(self) -> None:
-        for turn in itertools.count():
-            if time.monotonic() >= self._until:
-                return
-            lock = self._make()
-            if not lock.acquire(blocking_timeout=10.0):
-                raise AssertionError(f"nobody keeps {self._name} for so long")
-            since = time.monotonic()
-            time.sleep(0.003)
-            if turn % 3 == 0 and hasattr(lock, "extend"):
-                lock.extend(5.0, replace_ttl=True)
-            assert lock.is_held
-            until, fence = time.monotonic(), getattr(lock, "fence", None)
-            lock.release()
-            holder = f"{id(self)}:{turn}"
-            self.beliefs.append(Belief(self._name, holder, os.getpid(), since, until, fence, "released"))
-
-
-def every_kind(context: LockContext, several: list[str]) -> dict[str, Callable[[], AnyLock]]:
-    """Every kind of lock as one that lets in a single holder; the names of the locks are those of the kinds."""
-    return {
-        "exclusive": lambda: context.lock("exclusive", timeout=5.0),
-        "fenced": lambda: context.lock("fenced", timeout=5.0, fencing=True),
-        "reentrant": lambda: context.reentrant_lock("reentrant", timeout=5.0),
-        "fair": lambda: context.fair_lock("fair", timeout=5.0, fencing=True),
-        "writer": lambda: context.rw_lock("writer", timeout=5.0).write(),
-        "permit": lambda: context.semaphore("permit", 1, timeout=5.0),
-        "several": lambda: context.multi_lock(several, timeout=5.0),
-    }
-
-
-def test_every_kind_of_lock_excludes_while_slots_move_under_it(nodes: Nodes) -> None:
-    several = [f"several:{n}" for n in range(6)]
-    with LockContext(nodes.client()) as one, LockContext(nodes.client()) as two:
-        until = time.monotonic() + 2.5
-        contenders: list[Contender] = []
-        for context in (one, two):
-            contenders += [Contender(name, make, until) for name, make in every_kind(context, several).items()]
-        names = ["exclusive", "fenced", "reentrant", "fair", "writer", "permit", *several]
-        with Mover(nodes, [hash_slot(name.encode()) for name in names]) as mover:
-            working = [Background(contender.work) for contender in contenders]
-            for each in working:
-                each.result(30.0)
-        assert mover.moves > 10
-        beliefs = [belief for contender in contenders for belief in contender.beliefs]
-        assert {belief.name for belief in beliefs} == set(every_kind(one, several))
-        assert check(History(beliefs=beliefs)) == []
-        assert one.stats().lost == two.stats().lost == 0
-
-
 def test_locks_that_are_held_while_slots_move_stay_held(nodes: Nodes, context: LockContext) -> None:
     told: list[LostEvent] = []
     terms: dict[str, Any] = {"timeout": 6.0, "renew_every": 0.5, "on_lost": told.append}
@@ -221,6 +160,52 @@ def test_a_lock_whose_keys_are_torn_apart_is_waited_for(nodes: Nodes, context: L
     fence: Any = target.client().get(next(iter(target.client().scan_iter(f"wheel_lock:fence:*{name}"))))
     assert int(fence) > first
     nodes.move(slot, target, source)
+
+
+@contextmanager
+def refusing(nodes: Nodes, number: int) -> Iterator[None]:
+    """One of the masters says CLUSTERDOWN, because it knows of no owner of one slot."""
+    server, slot = nodes.masters[number], number * SLOTS // MASTERS + 1
+    client = server.client()
+    client.config_set("cluster-require-full-coverage", "yes")
+    client.execute_command("CLUSTER", "DELSLOTS", slot)
+    try:
+        eventually(lambda: nodes.info(server)["cluster_state"] == "fail", LONG_S)
+        yield
+    finally:
+        client.execute_command("CLUSTER", "ADDSLOTS", slot)
+        client.config_set("cluster-require-full-coverage", "no")
+
+
+def test_who_reads_on_unconfirmed_when_the_thread_dies_is_told_and_does_not_wait_for_ever(nodes: Nodes) -> None:
+    told: list[LostEvent] = []
+    name = names_at(0, 1)[0]
+    timer = HashedWheelTimer()
+
+    def die() -> None:
+        raise SystemExit
+
+    def is_on_the_wheel_alone() -> bool:
+        return swap.tick >= 0 and not swap.attempts and not any(node.busy for node in engine.router.nodes)
+
+    with LockContext(nodes.client(), timer=timer, close_timeout=0.5) as context:
+        engine = context._engine
+        lock = context.rw_lock(name, timeout=LONG_S, on_lost=told.append)
+        writer, reader = lock.write(), lock.read()
+        assert writer.acquire()
+        assert reader.acquire()
+        with refusing(nodes, 0):
+            writer._let_go(None)  # as release() does for who is interrupted
+            (swap,) = eventually(lambda: list[Any](engine.leases.swaps.values()))
+            eventually(is_on_the_wheel_alone)  # it is sent again after a pause
+            timer.post(die)
+            eventually(lambda: timer.deaths)
+            with pytest.raises(LockLost):
+                reader.release()
+            assert engine.leases.swaps == {}
+            eventually(lambda: told)
+        assert len(told) == 1
+    timer.stop()
 
 
 def test_locks_on_their_way_to_a_master_that_owns_nothing_yet_stay_held(nodes: Nodes) -> None:
@@ -272,32 +257,6 @@ def test_a_shard_that_dies_takes_its_own_locks_only(nodes: Nodes, context: LockC
     assert all(lock is not None and lock.is_held == (name not in theirs) for name, lock in locks.items())
     with context.lock(names_at(0, 1, "new")[0]) as lock:
         assert lock.is_held
-
-
-def test_a_cluster_that_is_down_for_a_moment_proves_nothing(nodes: Nodes) -> None:
-    told: list[LostEvent] = []
-    for server in nodes.masters:
-        server.client().config_set("cluster-require-full-coverage", "yes")
-    try:
-        with LockContext(nodes.client(), response_timeout=LONG_S) as context:
-            locks = context.acquire_many([f"order:{n}" for n in range(300)], timeout=15.0, renew_every=0.3)
-            lock = context.lock(names_at(0, 1, "one")[0], timeout=15.0, renew_every=0.3, on_lost=told.append)
-            assert lock.acquire()
-            nodes.masters[2].kill()
-            eventually(lambda: nodes.info(nodes.masters[0])["cluster_state"] == "fail", LONG_S)
-            waiting = Background(context.lock(names_at(0, 1, "new")[0], thread_local=False).acquire)
-            time.sleep(0.5)
-            assert lock.is_held
-            nodes.masters[2].start()
-            assert waiting.result(LONG_S)  # has asked until it was answered
-            eventually(lambda: nodes.info(nodes.masters[0])["cluster_state"] == "ok", LONG_S)
-            count = lock.renewals
-            eventually(lambda: lock.renewals > count)
-            assert told == []
-            assert all(held is not None and (held.is_held or home(str(name)) == 2) for name, held in locks.items())
-    finally:
-        for server in nodes.masters:
-            server.client().config_set("cluster-require-full-coverage", "no")
 
 
 def test_a_slot_that_has_left_a_node_does_not_hang_with_it(nodes: Nodes) -> None:
@@ -372,35 +331,6 @@ def test_credentials_that_cannot_be_had_for_a_moment_are_asked_for_again(nodes: 
 
 
 # -- what else a process and a server do -----------------------------------------------------------------------------
-
-
-def test_a_forked_child_holds_nothing_and_can_lock_on_every_node(nodes: Nodes, context: LockContext) -> None:
-    locks = context.acquire_many([f"parent:{n}" for n in range(90)], timeout=10.0, renew_every=0.4)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        said = "failed"
-        try:
-            assert context.stats().held == 0
-            assert not any(lock is not None and lock.is_held for lock in locks.values())
-            assert not any(context.acquire_many(list(locks)).values())
-            own = context.acquire_many([f"child:{n}" for n in range(90)], timeout=10.0, renew_every=0.4)
-            is_renewed(*granted(own))
-            assert context.stats().held == 90
-            context.release_many(own.values())
-            said = "well"
-        except BaseException as error:
-            said = repr(error)
-        finally:
-            os.write(writing, said.encode())
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        assert pipe.read() == "well"
-    os.waitpid(child, 0)
-    is_renewed(*granted(locks))
-    assert context.stats().lost == 0
-    assert context.stats().held == 90
 
 
 def test_names_with_braces_have_their_companions_beside_them_on_every_node(nodes: Nodes, context: LockContext) -> None:

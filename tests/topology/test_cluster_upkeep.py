@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
 
+from tests.support.backend import believes_no_longer_than_the_server
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
 from tests.topology.map_nodes import MapNode
 from tests.topology.moving_slots import (
-    granted,
     is_renewed,
     is_replicated,
     listeners,
     names_at,
     names_in,
     on_its_way,
-    patient,
 )
 from wheel_lock import LockContext, LostEvent
-from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.net.cluster import ClusterConnector, SlotRange
 from wheel_lock.net.connector import Server
 from wheel_lock.protocol.keys import SLOTS
-from wheel_lock.runtime.backoff import Backoff
 
 pytestmark = pytest.mark.slow
 
@@ -77,21 +74,6 @@ def without_owner(nodes: Nodes, slot: int) -> Iterator[None]:
     finally:
         for server in filter(is_master, nodes.servers):
             server.client().execute_command("CLUSTER", "SETSLOT", slot, "NODE", owner)
-
-
-@contextmanager
-def down(nodes: Nodes) -> Iterator[None]:
-    """The cluster says that it is down."""
-    for server in nodes.servers:
-        server.client().config_set("cluster-require-full-coverage", "yes")
-    try:
-        with without_owner(nodes, 0):
-            for server in nodes.servers:
-                eventually(lambda: nodes.info(server)["cluster_state"] == "fail", LONG_S)  # noqa: B023
-            yield
-    finally:
-        for server in nodes.servers:
-            server.client().config_set("cluster-require-full-coverage", "no")
 
 
 # -- who is asked, and believed --------------------------------------------------------------------------------------
@@ -215,80 +197,32 @@ def test_a_lock_whose_slot_is_nobodys_does_not_hold_up_its_neighbours(nodes: Nod
         lock.release()
 
 
-def test_calls_about_many_wait_for_a_cluster_that_is_down(nodes: Nodes) -> None:
-    with LockContext(nodes.client(), response_timeout=LONG_S) as context:
-        held = context.acquire_many([f"held:{n}" for n in range(30)], timeout=60.0)
-        assert all(held.values())
-        together = context.multi_lock(names_in(230, 2), timeout=60.0, thread_local=False)
-        with down(nodes):
-            acquiring = Background(lambda: context.acquire_many([f"new:{n}" for n in range(30)], timeout=60.0))
-            acquiring_together = Background(together.acquire)
-            releasing = Background(lambda: context.release_many(held.values()))
-            time.sleep(0.3)
-            assert not any(call.done for call in (acquiring, acquiring_together, releasing))
-        locks = acquiring.result(LONG_S)
-        assert all(locks.values())
-        assert acquiring_together.result(LONG_S)
-        releasing.result(LONG_S)
-        assert not any(context.acquire_many(list(locks), timeout=60.0).values())
-        again = context.acquire_many(list(held), timeout=60.0)
-        assert all(again.values())
-        assert context.stats().lost == 0
+def test_locks_that_need_no_renewal_get_none_from_a_new_master(nodes: Nodes) -> None:
+    told: list[LostEvent] = []
+    owner, heir = owner_and_heir(nodes)
+    names = names_at(THIRD, 3)
+    with LockContext(nodes.client()) as context:
+        plain = context.lock(names[0], timeout=60.0, renew_every=0.1, on_lost=told.append)
+        extended = context.lock(names[1], timeout=4.0, renew_every=4.0 / 3, on_lost=told.append)
+        limited = context.lock(names[2], timeout=60.0, renew=False, on_lost=told.append)
+        for lock in (plain, extended, limited):
+            assert lock.acquire()
+        extended.extend(100.0)
+        before = extended.renewals
+        take_over(owner, heir)
+        eventually(lambda: ("127.0.0.1", str(heir.port)) in connector_of(context).servers, LONG_S)
+        is_renewed(plain)
+        assert heir.client().pttl(extended.name) > 10_000
+        assert believes_no_longer_than_the_server(extended, heir.client())
+        assert extended.renewals == before
+        assert limited.renewals == 0
+        assert told == []
+        for lock in (plain, extended, limited):
+            assert lock.owned()
+            lock.release()
 
 
 # -- nodes that come and go ------------------------------------------------------------------------------------------
-
-
-def failed_over(owner: RedisServer, heir: RedisServer) -> bool:
-    """Ask a replica to take over as soon as it may; return whether it has."""
-    with suppress(redis.ResponseError):
-        if owner.client().info("replication")["connected_slaves"] == 1:
-            heir.client().execute_command("CLUSTER", "FAILOVER")
-    return is_master(heir)
-
-
-def test_a_master_that_is_demoted_in_good_order_costs_no_lock(nodes: Nodes, context: LockContext) -> None:
-    told: list[LostEvent] = []
-    locks = context.acquire_many(names_at(THIRD, 200), timeout=10.0, renew_every=0.5, on_lost=told.append)
-    owner, heir = owner_and_heir(nodes)
-    is_replicated(owner, heir)
-    patient(nodes, 1.0)  # within twice that time the others vote for an heir once
-    eventually(lambda: failed_over(owner, heir), LONG_S, interval_s=0.1)
-    patient(nodes)
-    is_renewed(*granted(locks))
-    take_over(heir, owner)  # and this time it is callers who come upon it first
-    context.release_many(locks.values())
-    assert told == []
-    context.release_many(granted(context.acquire_many(list(locks))))
-
-
-def test_very_many_overdue_locks_come_to_a_new_master_in_parts(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[LostEvent] = []
-    owner, heir = owner_and_heir(nodes)
-    with LockContext(nodes.client()) as context:
-        names = names_at(THIRD, 3000)
-        locks = context.acquire_many(names, timeout=60.0, renew_every=0.3, on_lost=told.append)
-        cluster, engine, rest = cluster_of(context), context._engine, list[int]()
-        [at_owner] = {group_of(lease).renewer for lease in engine.leases.held}
-        answered = cluster._answered
-
-        def noted(found: Sequence[SlotRange], life: Backoff) -> None:
-            answered(found, life)
-            if not cluster.owns_names(at_owner):
-                rest.append(sum(group_of(lease).renewer is at_owner for lease in engine.leases.held))
-
-        monkeypatch.setattr(cluster, "_answered", noted)
-        eventually(lambda: heir.admin.dbsize() == owner.admin.dbsize() == 3000, LONG_S)
-        owner.kill()
-        try:
-            eventually(lambda: context.stats().overdue == 3000, LONG_S)
-            heir.client().execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
-            eventually(lambda: rest, LONG_S)
-            assert rest[0] > 0
-            is_renewed(*[lock for lock in locks.values() if lock is not None])
-            assert told == []
-        finally:
-            owner.start()
 
 
 def test_a_master_that_has_lost_everything_is_not_listened_to_any_more(nodes: Nodes, context: LockContext) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -61,6 +62,29 @@ def test_calls_that_are_under_way_when_the_first_is_refused_are_sent_in_the_othe
         locks = granted(context.acquire_many([f"order:{n}" for n in range(300)]))
         assert proxy.refused > before + 1
         context.release_many(locks)
+
+
+def test_callers_whose_calls_are_refused_together_are_all_served(proxy: KeyedProxy) -> None:
+    proxy.strict = False
+    with LockContext(client_of(proxy)) as context:
+        permits = [context.semaphore("pool", 5, thread_local=False) for _ in range(5)]
+        assert all(permit.acquire() for permit in permits)
+        refused, timer, waits, gate = proxy.refused, context._engine.timer, threading.Event(), threading.Event()
+
+        def wait() -> None:
+            waits.set()
+            gate.wait()
+
+        timer.post(wait)
+        waits.wait()
+        try:
+            releasing = [Background(permit.release) for permit in permits]
+            eventually(lambda: len(timer._inbox) == 5)
+        finally:
+            gate.set()
+        for each in releasing:
+            each.result()
+        assert proxy.refused == refused + 5
 
 
 def test_renewals_that_are_refused_together_do_not_hold_each_other_up(proxy: KeyedProxy) -> None:

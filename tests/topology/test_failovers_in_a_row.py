@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.backend import Losses, believes_no_longer_than_the_server
+from tests.support.backend import Losses
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -210,23 +210,3 @@ def test_a_waiter_whose_context_holds_nothing_leaves_a_demoted_master_as_well(wa
         assert waiting.result(LONG_S)
         assert new.get("order:42") == waiter.token
         waiter.release()
-
-
-def test_an_extended_lock_is_believed_in_no_longer_than_the_new_master_keeps_it(watched: Watched) -> None:
-    with LockContext(watched.client()) as context:
-        added, replaced, plain = (context.lock(name, timeout=TIMEOUT_S) for name in ("added", "replaced", "plain"))
-        assert added.acquire()
-        assert replaced.acquire()
-        assert added.extend(60.0)
-        assert replaced.extend(60.0, replace_ttl=True)
-        replica = watched.replica.client()
-        eventually(lambda: min(replica.pttl("added"), replica.pttl("replaced")) > 50_000, LONG_S)
-        old = watched.master
-        new = take_over(watched, old).client()
-        eventually(lambda: has_left(context, old), LONG_S)
-        with plain:  # granted at the new master, behind the look at what is held
-            assert new.get("plain") == plain.token
-            for lock in (added, replaced):
-                assert lock.owned()
-                assert believes_no_longer_than_the_server(lock, new)
-                lock.release()

@@ -8,7 +8,6 @@ from tests.support.background import Background
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, Nodes
 from wheel_lock import LockContext
-from wheel_lock.engine.requests import bulk_operations
 
 pytestmark = pytest.mark.slow
 
@@ -44,11 +43,3 @@ def test_locks_on_all_nodes_change_hands(nodes: Nodes, context: LockContext) -> 
         assert not any(context.adopt_many(texts.values()).values())
         adopter.release_many(locks.values())
     assert sum(server.client().dbsize() for server in nodes.masters) == 0
-
-
-def test_a_release_in_parts_over_all_nodes(nodes: Nodes, context: LockContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_operations, "LEASES_A_TURN", 1)
-    context.release_many(context.acquire_many(NAMES).values())
-    assert sum(server.client().dbsize() for server in nodes.masters) == 0
-    stats = context.stats()
-    assert (stats.held, stats.released, stats.lost) == (0, len(NAMES), 0)

@@ -13,19 +13,15 @@ from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
 from tests.topology.moving_slots import hung, is_connected, is_renewed, keys_in, names_at, names_in, on_its_way
 from wheel_lock import (
-    HashedWheelTimer,
     Lock,
     LockContext,
     LockTimeout,
-    LockUnavailable,
     LossReason,
     LostEvent,
     NotReplicated,
     WheelLockError,
 )
 from wheel_lock.engine.topology.cluster import _PAUSE_S as PAUSE_S
-from wheel_lock.engine.topology.cluster import ClusterRouter
-from wheel_lock.testing import ManualClock
 
 pytestmark = pytest.mark.slow
 
@@ -74,16 +70,6 @@ def test_bulk_work_is_done_where_the_slot_is_going(nodes: Nodes, context: LockCo
         assert keys_in(slot, source) == keys_in(slot, target) == 0
 
 
-def test_what_was_granted_on_the_way_is_released_at_the_end_of_the_context(nodes: Nodes) -> None:
-    slot = 110
-    with on_its_way(nodes, slot) as (_, target):
-        with LockContext(nodes.client()) as context:
-            lock = context.lock(names_in(slot, 1)[0], timeout=60.0)
-            assert lock.acquire()
-            assert keys_in(slot, target) == 1
-        eventually(lambda: keys_in(slot, target) == 0)
-
-
 def test_a_grant_on_the_way_counts_when_replicas_of_its_new_node_have_it(nodes: Nodes) -> None:
     slot = 120
     names = names_in(slot, 3)
@@ -106,20 +92,6 @@ def acquired(lock: Lock) -> bool:
         return lock.acquire(blocking=False)
     except NotReplicated:
         return False
-
-
-def test_an_acquire_that_is_sent_on_breaks_nothing_where_it_goes(nodes: Nodes) -> None:
-    slot = 130
-    with on_its_way(nodes, slot), LockContext(nodes.client(), response_timeout=60.0) as context:
-        at_target = context.lock(names_at(1, 1)[0], timeout=60.0)
-        assert at_target.acquire()
-        first, *others = [context.lock(name, timeout=60.0) for name in names_in(slot, 10)]
-        assert first.acquire()  # all are connected to now
-        before = context.stats()
-        for lock in others:
-            assert lock.acquire()
-        assert context.stats().connects == before.connects
-        assert context.stats().unknown == before.unknown
 
 
 def test_a_node_that_does_not_know_its_name_is_found(nodes: Nodes) -> None:
@@ -244,48 +216,6 @@ def test_a_renewal_that_is_sent_to_a_node_that_hangs_costs_pauses_only(nodes: No
             each.release()
 
 
-def test_what_a_node_left_unanswered_does_not_matter_to_the_renewals_of_the_next(
-    nodes: Nodes, context: LockContext
-) -> None:
-    told: list[LostEvent] = []
-    slot, (source, target) = 205, nodes.masters[:2]
-    lock = context.lock(names_in(slot, 1)[0], timeout=6.0, renew_every=0.5, on_lost=told.append)
-    assert lock.acquire()
-    is_renewed(lock)
-    nodes.move(slot, source, target)
-    source.pause()
-    renewals = lock.renewals
-    eventually(lambda: lock.renewals > renewals, LONG_S)  # where it lives now
-    batches = context.stats().batches
-    with hung(target):
-        eventually(lambda: context.stats().batches > batches, LONG_S)
-        source.kill()  # only now is it certain that the call which was sent there is never answered
-    eventually(lambda: told or lock.renewals > renewals + 3, LONG_S)
-    assert told == []
-    eventually(lambda: context.stats().overdue == 0, LONG_S)  # a node that was kept from running answers late
-
-
-def test_acquires_that_are_sent_to_a_dead_node_leave_nothing_behind(nodes: Nodes) -> None:
-    slot = 180
-    names = names_in(slot, 2)
-    with LockContext(nodes.client(), response_timeout=0.3) as context:
-        eventually(lambda: is_connected(context, names_at(0, 1)[0]), LONG_S)
-        with on_its_way(nodes, slot) as (source, target):
-            target.kill()
-            try:
-                for name in names:
-                    with pytest.raises((LockTimeout, LockUnavailable)):
-                        context.lock(name).acquire(blocking=False)
-                eventually(lambda: not context._engine.busy, LONG_S)
-            finally:
-                target.start()
-            eventually(lambda: nodes.info(target)["cluster_state"] == "ok", LONG_S)
-            assert keys_in(slot, source) == 0
-
-
-# -- the caller has given up -----------------------------------------------------------------------------------------
-
-
 def test_an_extension_that_is_sent_on_after_its_time_leaves_the_lock_to_its_renewals(nodes: Nodes) -> None:
     slot = 190
     told: list[LostEvent] = []
@@ -307,33 +237,3 @@ def extended(lock: Lock) -> bool:
         return lock.extend(5.0)
     except WheelLockError:  # while the last extension is under way, for one
         return False
-
-
-def test_a_probe_that_is_sent_on_is_not_the_last(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    slot, clock = 200, ManualClock()
-    timer = HashedWheelTimer(clock=clock)
-    source, target = nodes.masters[:2]
-    first, second = names_in(slot, 1)[0], names_in(slot + 1, 1)[0]
-    with LockContext(nodes.client(), timer=timer) as context:
-        assert context.lock(names_at(1, 1)[0], timeout=60.0).acquire()  # all are connected to now
-        # Of different terms, so that the probe is about the first alone.
-        locks = [
-            context.lock(first, timeout=90.0, renew_every=30.0),
-            context.lock(second, timeout=120.0, renew_every=30.0),
-        ]
-        assert all(lock.acquire() for lock in locks)
-        source.client().execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval")
-        try:
-            clock.advance(31.0)
-        finally:
-            source.client().execute_command("ACL", "SETUSER", "default", "+@all")
-        assert context.stats().unknown
-        # Nobody but the node itself says that the slot has gone.
-        assert isinstance(context._engine.router, ClusterRouter)
-        with monkeypatch.context() as patch:
-            patch.setattr(context._engine.router, "refresh", lambda: None)
-            nodes.move(slot, source, target)
-            clock.advance(5.0)
-        assert [lock.renewals for lock in locks] == [1, 1]
-    timer.stop()
-    nodes.move(slot, target, source)

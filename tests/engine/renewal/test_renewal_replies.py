@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, GONE, NOSCRIPT, START, TAKEN, Rig, array, error
+from tests.engine.rig import BUSY, FINE, GONE, START, TAKEN, Rig, array, error
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import State
 
@@ -131,45 +131,3 @@ def test_what_is_refused_entry_by_entry_rests_until_the_next_probe_while_others_
     assert [lease.renewals for lease in good] == [1] * 100
     assert bad.state in (State.OVERDUE, State.RENEWING)
     assert 5 <= asked <= 12
-
-
-def test_what_a_probe_was_refused_entry_by_entry_is_not_sent_again_at_once(rig: Rig) -> None:
-    rig.hold("a", 30.0)
-    rig.go_on(10.0)
-    rig.reply("renew", BUSY)
-    rig.go_on(0.03)
-    rig.reply("renew", array(1, "MISCONF no disk"))
-    assert rig.server.take() == []
-
-
-def test_a_probe_whose_leases_have_all_ended_does_not_keep_the_others_from_being_renewed() -> None:
-    with Rig(batch_size=1) as rig:
-        first = rig.hold("first", 3.0, renew_every=1.0)
-        other = rig.hold("other", 6.0, renew_every=1.0)
-        rig.go_on(1.0)
-        assert len(rig.server.take()) == 2
-        rig.say(error("LOADING") * 2)
-        rig.go_on(0.03)
-        assert [command.names for command in rig.server.take()] == [["first"]]
-        rig.release(first)
-        rig.server.one("release")
-        # The server has restarted and knows no scripts; of the probe there is nothing left to repeat.
-        rig.server.say(NOSCRIPT, NOSCRIPT)
-        rig.go_on(5.0, rig.agree)
-        assert other.renewals >= 1
-        assert rig.believes(other)
-
-
-@pytest.mark.parametrize("verdict", [GONE, TAKEN, "WRONGTYPE no string", "MISCONF no disk"])
-def test_a_verdict_about_a_lease_that_is_being_released_is_the_releases_business(rig: Rig, verdict: int | str) -> None:
-    lease, kept = rig.hold("a"), rig.hold("b")
-    rig.go_on(1.0)
-    release = rig.release(lease)
-    rig.say(array(1, verdict))
-    assert not release.done
-    assert rig.told == []
-    rig.say(b":1\r\n")
-    assert release.result() is None
-    assert lease.state is State.RELEASED
-    assert rig.believes(kept)
-    assert rig.stats().unknown == 0

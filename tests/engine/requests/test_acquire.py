@@ -5,23 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.rig import BUSY, FINE, NIL, OK, START, Rig, array, failure, names
-from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
-from wheel_lock.lease import State
-from wheel_lock.lock_types import EXCLUSIVE, FAIR, FENCED, READ, REENTRANT, WRITE, Exclusive, semaphore
-from wheel_lock.lock_types.base import LockType
-
-
-def test_an_unanswered_acquire_times_out_and_is_released_on_the_same_road(rig: Rig) -> None:
-    attempt = rig.acquire("a", 30.0)
-    rig.server.one("SET")
-    rig.launch.slow = True
-    rig.go_to(START + 5.01)
-    failure(attempt.future, LockTimeout, r"did not answer within 5 s \(lock 'a'\)")
-    assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
-    rig.say(OK, FINE)  # it was granted after all
-    assert not rig.believes(attempt.lease)
-    assert attempt.lease.state is State.REFUSED
-    assert not rig.held
+from wheel_lock.errors import LockServerError, LockUnavailable, TooManyLocks, WheelLockError
+from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
 
 
 def test_an_acquire_that_finds_no_connection_times_out_with_the_reason(rig: Rig) -> None:
@@ -83,18 +68,6 @@ def test_an_error_reply_to_a_second_try_does_not_leave_the_first_ones_grant_behi
     assert pairs == [[(b"a", attempt.lease.token)]], "a grant is left behind"
 
 
-@pytest.mark.parametrize("kind", [FENCED, REENTRANT, READ, WRITE, FAIR, semaphore(2)], ids=lambda kind: kind.name)
-def test_an_error_reply_to_a_script_is_followed_by_a_release(rig: Rig, kind: LockType) -> None:
-    attempt = rig.acquire("a", 30.0, kind=kind)
-    rig.reply(None, BUSY)
-    failure(attempt.future, LockServerError, "BUSY")
-    [clean_up] = rig.server.take()
-    assert clean_up.what.startswith("release")
-    assert clean_up.arguments[:2] == (b"a", attempt.lease.token)
-    rig.say(FINE)
-    assert not rig.engine.busy
-
-
 def test_a_server_that_hangs_up_on_every_acquire_is_not_asked_in_a_tight_loop(rig: Rig) -> None:
     attempt = rig.acquire("a")
 
@@ -134,15 +107,6 @@ def test_what_a_bulk_acquire_is_asking_for_counts_too() -> None:
         assert len(rig.held) <= 5
         for future in (single.future, another.future):
             failure(future, TooManyLocks)
-
-
-def test_a_bulk_acquire_that_would_be_too_much_sends_nothing() -> None:
-    with Rig(max_held=5) as rig:
-        rig.hold("a")
-        bulk = rig.acquire_many(names(5))
-        failure(bulk.future, TooManyLocks)
-        assert rig.server.take() == []
-        rig.hold_many(names(4))
 
 
 def test_every_end_of_an_acquire_gives_its_place_back() -> None:

@@ -22,17 +22,6 @@ def test_taken_entries_are_refused_and_the_rest_is_held(rig: Rig, taken: list[in
     assert [rig.believes(lease) for lease in attempt.leases] == [state is State.HELD for state in states]
 
 
-def test_an_entry_error_undoes_everything(rig: Rig) -> None:
-    attempt = rig.acquire_many(names(3))
-    rig.reply(None, array(2, "OOM command not allowed when used memory > 'maxmemory'."))
-    failure(attempt.future, LockServerError, r"OOM .* \(lock 'lock:1'\)")
-    assert rig.server.one("release_many").names == ["lock:0", "lock:2"]
-    rig.say(FINE)
-    assert not rig.held
-    assert rig.told == []
-    assert {lease.state for lease in attempt.leases} == {State.RELEASED, State.REFUSED}
-
-
 def test_no_more_than_a_few_chunks_are_under_way_and_an_error_stops_the_rest() -> None:
     with Rig(batch_size=1) as rig:
         attempt = rig.acquire_many(names(50))
@@ -62,18 +51,6 @@ def test_an_error_reply_to_a_second_try_leaves_no_grant_of_the_first_behind(rig:
     assert released == {(lease.key, lease.token) for lease in attempt.leases}, "no grant is left behind"
 
 
-def test_an_unanswered_chunk_times_out_and_everything_is_released() -> None:
-    with Rig(batch_size=2) as rig:
-        attempt = rig.acquire_many(names(4), 30.0)
-        rig.reply(None, FINE)
-        rig.launch.slow = True
-        rig.go_to(START + 5.01)
-        failure(attempt.future, LockTimeout)
-        released = {name for command in rig.server.take() if "release" in command.what for name in command.names}
-        assert released == set(names(4))
-        assert not rig.held
-
-
 def test_without_a_connection_nothing_is_sent_and_the_caller_is_told(rig: Rig) -> None:
     rig.connector.refusal = REFUSED
     attempt = rig.acquire_many(names(3))
@@ -82,25 +59,6 @@ def test_without_a_connection_nothing_is_sent_and_the_caller_is_told(rig: Rig) -
     rig.connector.refusal = None
     rig.go_on(5.0)
     assert rig.connector.servers == []
-
-
-def test_given_up_midway_everything_granted_or_asked_for_is_released_and_the_rest_never_sent() -> None:
-    with Rig(batch_size=1) as rig:
-        attempt = rig.acquire_many(names(20), 30.0)
-        assert len(rig.server.take()) == BATCHES_IN_FLIGHT
-        rig.say(FINE * 2, array(1, TAKEN))
-        rig.server.take()
-        sent = 11  # eight, and one more for each reply
-        rig.post(attempt.bulk.give_up)
-        released = sorted(name for command in rig.server.take() for name in command.names)
-        assert released == sorted(name for name in names(sent) if name != "lock:2")
-        rig.say(FINE * (sent - 3))  # the grants that nobody waits for
-        rig.agree()
-        assert not rig.held
-        assert rig.told == []
-        assert {lease.state for lease in attempt.leases} <= {State.RELEASED, State.RELEASING, State.REFUSED}
-        rig.go_on(60.0)
-        assert not rig.held
 
 
 def test_a_chunk_granted_too_late_is_released(rig: Rig) -> None:
@@ -143,15 +101,6 @@ def test_a_key_of_another_type_is_a_loss_and_another_error_is_an_error(rig: Rig)
     assert rig.reasons == [("lock:0", LossReason.TAKEN)]
     assert not rig.held
     assert not any(rig.believes(lease) for lease in leases)
-
-
-def test_a_broken_release_is_sent_again_and_missing_keys_are_its_own_work(rig: Rig) -> None:
-    leases = rig.hold_many(names(2))
-    future = rig.release_many(leases)
-    rig.reconnect()
-    rig.reply("release_many", array(1, 0, 2, TAKEN))
-    assert future.result() == {}
-    assert rig.told == []
 
 
 def test_renewals_go_on_between_the_chunks_of_a_long_release() -> None:

@@ -83,6 +83,16 @@ def test_a_shortened_lease_is_renewed_with_time_to_spare(rig: Rig, seconds: floa
     assert renewed_at[0] <= shortened - (shortened - START) / 4, "a round trip must fit in between"
 
 
+@pytest.mark.parametrize(("reply", "reason"), [(0, LossReason.KEY_GONE), (-1, LossReason.TAKEN)])
+def test_extending_what_is_gone_is_a_loss(rig: Rig, reply: int, reason: LossReason) -> None:
+    lease = rig.hold("a")
+    future = rig.extend(lease, 5.0)
+    rig.say(integer(reply))
+    failure(future, LockLost, str(reason))
+    assert rig.reasons == [("a", reason)]
+    assert not rig.believes(lease)
+
+
 def test_extending_a_lost_or_released_lease_is_refused_without_a_word_to_the_server(rig: Rig) -> None:
     lost, released = rig.hold("lost"), rig.hold("released")
     rig.release(released)

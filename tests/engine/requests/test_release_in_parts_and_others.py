@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 
 import pytest
 
-from tests.engine.requests.parts import MANY, PART, half_released, post_close, post_release, released, turn_until
+from tests.engine.requests.parts import MANY, half_released, post_close, post_release, released, turn_until
 from tests.engine.rig import Rig, failure, names
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.errors import LockNotHeld, LockUnavailable, LossReason
 from wheel_lock.lease import Owner, State
 
@@ -35,19 +33,6 @@ def test_a_close_behind_it_tells_of_no_loss_and_releases_nothing_again(release_o
         assert not rig.believes(kept)
 
 
-def test_a_close_that_releases_nothing_ends_a_part_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_operations, "_LOSSES_A_TURN", PART)
-    with Rig(release_on_close=False) as rig:
-        leases = rig.hold_many(names(MANY), 30.0)
-        closed = post_close(rig)
-        held: list[int] = []
-        while not closed.done:
-            rig.timer.turn()
-            held.append(len(rig.held))
-        assert held[:5] == [40, 30, 20, 10, 0]
-        assert rig.reasons == [(lease.name, LossReason.CONTEXT_CLOSED) for lease in leases]
-
-
 def test_behind_a_close_it_begins_at_once_for_the_sweep_goes_on_without_messages() -> None:
     with Rig(batch_size=1) as rig:
         leases = rig.hold_many(names(MANY), 30.0)
@@ -69,28 +54,6 @@ def test_a_timer_that_is_stopped_begins_all_in_its_last_turn(rig: Rig, halfway: 
     rig.timer.turn()
     failure(future, LockUnavailable, "stopped")
     assert {lease.state for lease in leases} == {State.RELEASED}
-    assert rig.told == []
-
-
-@pytest.mark.parametrize("halfway", [False, True])
-def test_a_caller_that_was_interrupted_finds_all_of_it_begun_when_it_comes_by(rig: Rig, halfway: bool) -> None:
-    leases = rig.hold_many(names(MANY), 30.0)
-    half_released(rig, leases) if halfway else post_release(rig, leases)
-    seen: list[set[State]] = []
-    come_by: Future[None] = Future(lambda: seen.append({lease.state for lease in leases}))
-    rig.timer.post(lambda: rig.engine.come_by(come_by), rig.engine)
-    for _ in range(MANY // PART + 1):
-        rig.timer.turn()
-    assert seen == [{State.RELEASING}]
-
-
-def test_locks_that_are_dropped_behind_it_are_released_and_not_lost(rig: Rig) -> None:
-    leases = rig.hold_many(names(MANY), 30.0)
-    future = half_released(rig, leases)
-    for lease in leases:
-        rig.timer.post(partial(rig.engine.abandon, lease), rig.engine)
-    turn_until(rig, lambda: future.done)
-    assert future.result() == {}
     assert rig.told == []
 
 
@@ -122,12 +85,3 @@ def test_a_lease_cannot_be_released_or_handed_over_behind_it(rig: Rig) -> None:
     turn_until(rig, lambda: exported.done and again.done)
     failure(exported, LockNotHeld)
     failure(again, LockNotHeld)
-
-
-@pytest.mark.rig(max_held=MANY)
-def test_what_is_acquired_behind_it_finds_room(rig: Rig) -> None:
-    leases = rig.hold_many(names(MANY), 30.0)
-    post_release(rig, leases)
-    attempt = rig.acquire("another")
-    turn_until(rig, lambda: attempt.future.done)
-    assert attempt.future.result()

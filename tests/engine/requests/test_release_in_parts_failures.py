@@ -26,7 +26,7 @@ from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
-from wheel_lock.errors import LockUnavailable, LossReason, WheelLockError
+from wheel_lock.errors import LockUnavailable, LossReason
 from wheel_lock.lease import State
 from wheel_lock.options import lock_options
 
@@ -40,17 +40,6 @@ def test_nothing_of_it_is_left_in_a_forked_child(rig: Rig) -> None:
     rig.fork()
     rig.go_on(5.0)
     assert rig.everything_sent() == sent
-    assert rig.believes(rig.hold("a", 30.0))
-
-
-def test_no_caller_waits_for_the_rest_if_the_thread_dies(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rig.timer, "_start", lambda: None)  # the test turns it
-    leases = rig.hold_many(names(MANY), 30.0)
-    future = half_released(rig, leases)
-    rig.timer._died(SystemExit("an exception thrown into the thread"))
-    turn_until(rig, lambda: future.done)
-    assert isinstance(future.error, LockUnavailable)
-    assert rig.reasons == [(name, LossReason.THREAD_DIED) for name in names(MANY)[PART:]]
     assert rig.believes(rig.hold("a", 30.0))
 
 
@@ -82,19 +71,6 @@ def test_a_failure_in_a_part_loses_the_rest_and_no_caller_waits(rig: Rig) -> Non
     rig.failures.clear()
 
 
-@pytest.mark.parametrize("turns", [1, 2])
-def test_nor_does_one_wait_for_a_batch_that_could_not_be_started(rig: Rig, turns: int) -> None:
-    leases = rig.hold_many(names(MANY), 30.0)
-    future = post_release(rig, leases)
-    with strike(BulkBatch, "start", turns, BUG):
-        turn_times(rig, turns)
-    turn_until(rig, lambda: future.done)
-    assert isinstance(future.error, LockUnavailable)
-    assert {lease.state for lease in leases} == {State.RELEASED, State.LOST}
-    assert rig.failures
-    rig.failures.clear()
-
-
 @pytest.mark.rig(batch_size=PART)
 @pytest.mark.parametrize("place", ["begin_release_many", "unhold"])
 def test_a_failure_in_the_reply_that_undoes_an_acquire_leaves_nothing_held(rig: Rig, place: str) -> None:
@@ -114,19 +90,6 @@ def test_a_failure_in_the_reply_that_undoes_an_acquire_leaves_nothing_held(rig: 
     assert not any(map(rig.believes, leases))
     assert rig.failures
     rig.failures.clear()
-
-
-def test_a_server_that_does_not_answer_gets_no_more_and_all_of_it_ends() -> None:
-    with Rig(batch_size=1) as rig:
-        leases = rig.hold_many(names(MANY), 60.0)
-        rig.server.take()
-        rig.launch.slow = True
-        future = post_release(rig, leases)
-        rig.go_on(8.0)
-        assert isinstance(future.error, WheelLockError)
-        assert {lease.state for lease in leases} == {State.RELEASED}
-        assert not rig.held
-        assert rig.told == []
 
 
 # Interruptions on a timer without a thread

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.engine.requests.parts import MANY, PART, half_released, post_close, post_release, released, turn_until
+from tests.engine.requests.parts import MANY, PART, half_released, post_release, released, turn_until
 from tests.engine.rig import FINE, Rig, names
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, Owner, State
 from wheel_lock.lock_types.caller_token import CALLER_TOKEN
@@ -36,45 +35,6 @@ def test_nothing_is_sent_for_a_caller_token_that_lapses_during_a_stall(rig: Rig,
     rig.server.say(FINE * len(commands))
     assert released(turn_until(rig, lambda: future.done)) == Counter()
     left = names(MANY)[sent.total() :]
-    assert future.result() == dict.fromkeys(left, LossReason.NOT_CONFIRMED)
-    assert sorted(rig.reasons) == sorted((name, LossReason.NOT_CONFIRMED) for name in left)
-
-
-@pytest.mark.rig(batch_size=1)
-def test_nor_is_it_where_all_of_them_have_begun_and_wait_for_their_turn_to_be_sent(rig: Rig) -> None:
-    leases = namesakes(rig, 30.0)[: PART - 1]
-    rig.server.take()
-    future = rig.release_many(leases)
-    sent = released(rig.server.take())
-    assert sent.total() == BATCHES_IN_FLIGHT < len(leases)
-    rig.clock.jump(31.0)
-    rig.server.say(FINE * sent.total())
-    assert released(turn_until(rig, lambda: future.done)) == Counter()
-    assert future.result() == {leases[-1].name: LossReason.NOT_CONFIRMED}
-
-
-@pytest.mark.rig(batch_size=1)
-def test_a_close_sends_nothing_for_a_caller_token_that_lapses_during_a_stall(rig: Rig) -> None:
-    namesakes(rig, 30.0)
-    rig.server.take()
-    closed = post_close(rig, 300.0)
-    rig.timer.turn()
-    sent = released(rig.server.take())
-    assert 0 < sent.total() < MANY
-    rig.clock.jump(31.0)
-    rig.server.say(FINE * sent.total())
-    assert released(turn_until(rig, lambda: closed.done)) == Counter()
-    expected = {name: LossReason.CONTEXT_CLOSED if sent[name] else LossReason.NOT_CONFIRMED for name in names(MANY)}
-    assert dict(rig.reasons) == expected
-
-
-def test_what_lapses_during_a_stall_before_its_part_is_lost(rig: Rig) -> None:
-    leases = rig.hold_many(names(MANY), 30.0)
-    future = half_released(rig, leases)
-    rig.server.agree()
-    rig.clock.jump(31.0)
-    turn_until(rig, lambda: future.done)
-    left = names(MANY)[PART:]
     assert future.result() == dict.fromkeys(left, LossReason.NOT_CONFIRMED)
     assert sorted(rig.reasons) == sorted((name, LossReason.NOT_CONFIRMED) for name in left)
 

@@ -41,27 +41,6 @@ def test_a_server_that_cannot_be_reached_takes_no_longer_than_the_limit(rig: Wai
     assert "nobody listens" in str(wait.error)
 
 
-def test_a_connection_that_breaks_meanwhile_is_made_again_within_the_limit(rig: WaitingRig) -> None:
-    wait = rig.wait("a", blocking_timeout=0.7)
-    rig.go_on(0.1)
-    rig.be_away()
-    assert 0.7 <= ends_at(rig, wait) + 1e-6 <= 0.73
-    assert isinstance(wait.error, LockUnavailable)
-    rig.connector.refusal = None
-    rig.go_on(1.0, rig.agree)
-    rig.assert_clean()
-
-
-def test_a_server_that_is_back_within_the_limit_grants(rig: WaitingRig) -> None:
-    rig.connector.refusal = REFUSED
-    wait = rig.wait("a", blocking_timeout=2.0)
-    rig.go_on(1.2)
-    assert not wait.future.done
-    rig.connector.refusal = None
-    rig.go_on(0.7, rig.agree)
-    assert wait.granted
-
-
 def test_a_server_that_is_silent_takes_no_longer_than_the_limit_and_its_grant_is_undone(rig: WaitingRig) -> None:
     warm(rig)
     wait = rig.wait("a", 30.0, blocking_timeout=0.5)
@@ -228,17 +207,6 @@ def test_a_bulk_acquire_takes_no_longer_than_its_limit_and_leaves_nothing() -> N
         assert all(lease.state > State.EXTENDING for lease in attempt.leases)
         assert rig.acquiring == 0
         assert rig.ready
-
-
-def test_a_bulk_acquire_says_why_a_server_cannot_be_reached(rig: WaitingRig) -> None:
-    warm(rig)
-    rig.be_away()
-    attempt = rig.acquire_many(names(3), limit_s=0.7)
-    rig.go_on(0.68)
-    assert not attempt.future.done
-    rig.go_on(0.05)
-    assert isinstance(attempt.future.error, LockUnavailable)
-    assert attempt.future.error.__cause__ is REFUSED
 
 
 def test_the_limit_of_a_bulk_acquire_that_is_done_means_nothing(rig: WaitingRig) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.rig import BUG, BUSY, FINE, NIL, OK, REFUSED, START, array, integer, runs
+from tests.engine.rig import BUG, BUSY, FINE, NIL, OK, REFUSED, array
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
@@ -21,51 +21,6 @@ def test_given_up_before_it_began_it_never_begins(rig: WaitingRig) -> None:
     rig.post(wait.acquisition.begin)
     assert rig.connector.servers == []
     rig.assert_clean()
-
-
-def test_given_up_while_it_asks_for_the_first_time_it_is_undone_and_the_next_asks(rig: WaitingRig) -> None:
-    first, second, third = [rig.wait("a") for _ in range(3)]
-    rig.give_up(first)
-    assert runs(rig.server.take()) == [("SET", 1), ("release_many", 1), ("SET", 1)]
-    rig.say(OK, FINE, OK)  # it was granted, undone, and granted to the next
-    assert second.granted
-    assert rig.waiting == 1
-    rig.listen()
-    rig.give_up(third)
-    rig.let_go(second)
-    rig.assert_clean()
-
-
-def test_given_up_behind_others_it_is_simply_gone(rig: WaitingRig) -> None:
-    first = rig.wait_first("a")
-    waits = [rig.wait("a") for _ in range(4)]
-    rig.give_up(waits[1])
-    assert rig.waiting == 4
-    assert rig.server.take() == []
-    rig.wake("a")
-    rig.grant(first)
-    rig.let_go(first)
-    rig.say(OK)
-    rig.let_go(waits[0])
-    rig.say(OK)
-    assert waits[2].granted
-
-
-@pytest.mark.parametrize("followed", [True, False])
-def test_given_up_with_a_try_under_way_it_is_undone_before_the_next_asks(rig: WaitingRig, followed: bool) -> None:
-    first = rig.wait_first("a")
-    second = rig.wait("a") if followed else None
-    rig.wake("a")
-    rig.give_up(first)
-    acquire, release, *more = rig.server.take()
-    assert (acquire.what, release.what) == ("SET", "release_many")
-    assert release.pairs == acquire.pairs
-    assert [again.what for again in more if again.pairs != acquire.pairs] == ["acquire"] * followed
-    rig.say(OK, FINE, *[integer(0)] * followed)
-    if second is not None:
-        assert list(rig.held) == [second.lease]
-    else:
-        rig.assert_clean()
 
 
 def test_given_up_with_a_token_that_others_may_have_it_is_undone_when_its_answer_has_come(rig: WaitingRig) -> None:
@@ -103,18 +58,6 @@ def test_given_up_after_it_is_over_nothing_is_sent(rig: WaitingRig, ending: str)
 
 
 # The time is up
-
-
-@pytest.mark.parametrize(("reply", "gets_it"), [(array(30_000), False), (integer(0), True)])
-def test_the_first_gets_a_last_try_when_its_time_is_up(rig: WaitingRig, reply: bytes, gets_it: bool) -> None:
-    wait = rig.wait_first("a", blocking_timeout=0.05, fallback=10.0)
-    rig.go_to(START + 0.045)
-    assert rig.server.take() == []
-    rig.go_to(START + 0.07)
-    rig.server.one("acquire")
-    assert not wait.future.done
-    rig.say(reply)
-    assert (wait.granted, wait.refused) == (gets_it, not gets_it)
 
 
 def test_a_release_that_is_heard_during_a_last_try_is_the_nexts(rig: WaitingRig) -> None:

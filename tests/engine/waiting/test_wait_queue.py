@@ -38,27 +38,6 @@ def test_one_that_is_refused_subscribes_and_asks_once_more_when_that_holds(rig: 
     assert wait.lease.token == command.pairs[0][1]
 
 
-def test_those_who_came_while_the_first_asked_and_got_it_line_up_without_asking(rig: WaitingRig) -> None:
-    first, second, third = [rig.wait("a") for _ in range(3)]
-    rig.reply("SET", OK)
-    assert first.granted
-    assert rig.listen() == [("SUBSCRIBE", CHANNEL)]
-    assert rig.server.take() == [], "they know that it is held"
-    assert rig.let_go(first) == ["release", "SET"]
-    rig.say(OK)
-    assert second.granted
-    assert not third.future.done
-
-
-def test_one_that_does_not_wait_asks_whoever_else_is_in_line(rig: WaitingRig) -> None:
-    rig.wait_first("a")
-    hasty = rig.wait("a", blocking=False)
-    assert rig.server.one("SET")
-    rig.say(NIL)
-    assert hasty.refused
-    assert rig.waiting == 1
-
-
 def test_one_that_polls_asks_by_itself(rig: WaitingRig) -> None:
     rig.wait_first("a")
     rig.commands.clear()
@@ -343,32 +322,3 @@ def test_who_comes_while_it_lingers_needs_no_new_subscription(rig: WaitingRig) -
     rig.server.take()
     rig.wake("a")
     rig.grant(again)
-
-
-def test_who_comes_before_the_subscription_is_confirmed_asks_for_no_second(rig: WaitingRig) -> None:
-    hasty = rig.wait("a")
-    rig.refuse()
-    rig.give_up(hasty)
-    wait = rig.wait("a")
-    rig.refuse()
-    assert rig.listen() == [("SUBSCRIBE", CHANNEL)]
-    rig.grant(wait)
-
-
-def test_what_comes_due_in_the_same_step_does_not_close_a_line_twice(rig: WaitingRig) -> None:
-    first = rig.wait_first("a", 30.0)
-    second = rig.wait("a", blocking_timeout=0.1)
-    rig.wake("a")
-    rig.grant(first)
-    line = rig.line("a")
-    assert line is not None
-    rig.jump(0.5)  # the second's time and the line's next look
-    assert second.refused
-    rig.go_on(0.5, rig.agree)
-    third = rig.wait("a")
-    rig.go_on(2 * LINGER_S, rig.be_taken())
-    assert rig.line("a") is line
-    rig.let_go(first)
-    rig.say(OK)
-    assert third.granted
-    assert rig.told == []

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.rig import BUG, NIL, OK, REFUSED, START, array, error, names
+from tests.engine.rig import NIL, OK, REFUSED, START, array, error, names
 from tests.engine.waiting_rig import LINGER_S, WaitingRig, message
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.keys import wake_channel
@@ -63,18 +63,6 @@ def test_two_thousand_names_are_one_connection_and_one_subscription_each(rig: Wa
     for wait in waits:
         rig.timer.post(wait.acquisition.give_up, rig.engine)
     rig.go_on(LINGER_S + 0.1, rig.agree)
-    rig.assert_clean()
-
-
-def test_nobody_connects_any_more_once_nobody_waits(rig: WaitingRig) -> None:
-    rig.connector.listeners.refusal = REFUSED
-    wait = rig.wait("a")
-    rig.go_on(1.0, rig.be_taken())
-    rig.give_up(wait)
-    rig.go_on(LINGER_S + 1.0, rig.agree)
-    attempts = rig.connector.listeners.attempts
-    rig.go_on(20.0, rig.agree)
-    assert rig.connector.listeners.attempts == attempts
     rig.assert_clean()
 
 
@@ -173,18 +161,6 @@ def test_who_may_not_subscribe_polls_and_it_is_logged_once(rig: WaitingRig, capl
     assert sum(command.what == "acquire" for command in rig.commands) in range(6, 12)
     assert asked.count("PING") == 10
     assert asked.count("SUBSCRIBE") <= 11
-
-
-def test_a_server_that_was_only_busy_is_asked_again(rig: WaitingRig) -> None:
-    wait = rig.wait("a", fallback=100.0)
-    rig.refuse()
-    assert [command.what for command in rig.listener.take()] == ["SUBSCRIBE"]
-    rig.listener.say(error("BUSY Redis is busy running a script."))
-    rig.go_on(PING_S + 0.1)
-    assert [what for what, *_ in rig.listen()] == ["PING", "SUBSCRIBE"]
-    rig.reply(None, array(30_000))
-    rig.wake("a")
-    rig.grant(wait)
 
 
 def test_what_was_confirmed_after_all_is_not_asked_for_again(rig: WaitingRig) -> None:
@@ -293,22 +269,6 @@ def test_it_is_busy_until_the_subscription_is_answered_and_no_longer(rig: Waitin
     assert not rig.engine.busy
 
 
-@pytest.mark.parametrize("stays", [True, False])
-def test_it_is_not_busy_with_a_subscription_that_broke_on_its_way(rig: WaitingRig, stays: bool) -> None:
-    wait = rig.wait("a")
-    rig.refuse()
-    rig.listener.take()
-    rig.connector.listeners.refusal = REFUSED
-    rig.listener.close()
-    rig.turn()
-    assert not rig.engine.busy
-    if not stays:
-        rig.give_up(wait)
-        rig.go_on(LINGER_S + 1.0, rig.be_taken())
-        assert not rig.engine.busy
-        rig.assert_clean()
-
-
 def test_it_is_busy_until_a_ping_is_answered(rig: WaitingRig) -> None:
     rig.wait_first("a", fallback=100.0)
     rig.go_on(PING_S + 0.05)
@@ -319,22 +279,4 @@ def test_it_is_busy_until_a_ping_is_answered(rig: WaitingRig) -> None:
     rig.connector.listeners.refusal = REFUSED
     rig.listener.close()
     rig.turn()
-    assert not rig.engine.busy
-
-
-@pytest.mark.parametrize("end", ["closed", "gone", "stopped", "failed"])
-def test_it_is_not_busy_with_a_ping_once_it_has_ended(rig: WaitingRig, end: str) -> None:
-    wait = rig.wait_first("a", fallback=100.0)
-    rig.go_on(PING_S + 0.05)
-    assert rig.engine.busy
-    if end == "gone":
-        rig.give_up(wait)
-        rig.post(rig.engine.retire)
-        rig.go_on(LINGER_S + 0.1)
-    elif end == "closed":
-        rig.close_engine(1.0)
-        rig.go_on(0.1, rig.agree)
-    else:
-        rig.post((lambda: rig.engine.crashed(BUG)) if end == "failed" else rig.engine.timer_stopped)
-        rig.turn()
     assert not rig.engine.busy
