@@ -38,7 +38,7 @@ def renewed(figures: dict[str, Any]) -> dict[str, Any]:
         if report["failed"] is not None:
             raise SystemExit(f"seed {report['failed']} breaks a rule: there is nothing to publish")
         rules = [[rule, text, report["exercised"].get(rule, 0)] for rule, text in RULES.items()]
-        figures["histories"] = {**report, "rules": rules, "commit": _commit()}
+        figures["histories"] = {"commit": _commit(), **report, "rules": rules}
     if (run := build / "mutants.json").exists():
         verdicts = json.loads(run.read_text())["verdicts"]
         counts: dict[str, Counter[str]] = defaultdict(Counter)

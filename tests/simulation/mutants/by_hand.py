@@ -359,10 +359,10 @@ BY_HAND = tuple(
             "return now < self.deadline and self.group.alive",
         ),
         (
-            "the first renewal comes after three intervals",
+            "a confirmed lease is never due again",
             "engine/renewal/renewer.py",
-            "        tick = self.timer.scale.floor(sent_at) + group.interval_ticks\n",
-            "        tick = self.timer.scale.floor(sent_at) + 3 * group.interval_ticks\n",
+            "            self._reschedule(kept, batch)\n",
+            "            pass\n",
         ),
     )
 )
