@@ -71,7 +71,7 @@ def acquire(
     """Acquire a lock, or several as one; return True if that was granted."""
     engine = lock._engine
     granted: CallerFuture[Sequence[Lease] | None] = lock._new_future()
-    settled = not (engine.interrupted or engine.unawaited)  # first: a release that nobody waits for may end meanwhile
+    settled = not (engine.interrupted or engine.unawaited)  # first: releases may end meanwhile
     wait = None
     try:
         wait = lock._new_waiter(blocking, limit, token, granted)

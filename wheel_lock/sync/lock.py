@@ -82,7 +82,7 @@ class Lock(ReleasedByBlock, BaseLock):
         """
         granted: SyncFuture[Sequence[Lease] | None] = SyncFuture(self._engine)
         engine = self._engine
-        settled = not (engine.interrupted or engine.unawaited)  # first: a release that nobody waits for may end meanwhile
+        settled = not (engine.interrupted or engine.unawaited)  # first: releases may end meanwhile
         wait = None
         try:
             wait = self._new_waiter(blocking, blocking_timeout, token, granted)
