@@ -234,6 +234,7 @@ class LockEngine(Protocol):
     deaths: int
     exiting: bool
     interrupted: bool
+    unawaited: dict[object, None]
     stable: bool
     token_head: bytes
     spans: Any
@@ -261,8 +262,6 @@ class LockEngine(Protocol):
         until: float | None,
         future: Future[Sequence[Lease] | None],
     ) -> Wait: ...
-    @property
-    def unsettled(self) -> bool: ...
     def release_unawaited(self, release: Callable[[Future[Any]], object]) -> None: ...
     def stats(self) -> ContextStats: ...
     @property

@@ -234,11 +234,6 @@ class EngineState:
         """True if the engine does nothing any more. From any thread."""
         return self.closed or self.timer.stopped or (self.exiting and sys.is_finalizing())
 
-    @property
-    def unsettled(self) -> bool:
-        """True if work that no caller waits for may not have been done; the direct path would overtake it."""
-        return self.interrupted or bool(self.unawaited)
-
     def release_unawaited(self, release: Callable[[Future[Any]], object]) -> None:
         """Begin ``release(future)`` for a caller that does not wait: it was interrupted, or may not. From any thread."""
         key = object()

@@ -119,7 +119,8 @@ class DirectHold:
         state, clock, claim = path.state, path.clock, path.claim
         claim[lease] = self
         if len(claim) > 1:  # whoever finds another there does not use the path: never two, if need be none
-            self._end_acquiring(LEFT)
+            if self.ends.setdefault(ACQUIRING, LEFT) is not LEFT:
+                raise self._given_up()
             claim.pop(lease, None)
             state.submit(wait.begin)
             return False
@@ -144,14 +145,16 @@ class DirectHold:
             lease.deadline = local_deadline(sent_at, group.timeout_s)
             lease.state = HELD
             wait.finished = True
-            self._end_acquiring(HOLDING)
+            if self.ends.setdefault(ACQUIRING, HOLDING) is not HOLDING:
+                raise self._given_up()
             path.granted_at = sent_at
             if state.over:
                 self._undo()
             elif not path.watched:  # the timer's thread has died meanwhile
                 path.watch()
             return True
-        self._end_acquiring(LEFT)
+        if self.ends.setdefault(ACQUIRING, LEFT) is not LEFT:
+            raise self._given_up()
         if reply == b"OK" and state.over:  # too late, and the engine does not go on with it
             self._send_release(clock())
         path.leave(self)
@@ -161,12 +164,6 @@ class DirectHold:
         else:
             state.submit(partial(wait.go_on, sent_at, reply, not isinstance(reply, NoReply)))
         return False
-
-    def _end_acquiring(self, how: str) -> None:
-        """End ACQUIRING for the caller. Raises LockTimeout or LockUnavailable if the timer's thread has ended it."""
-        if self.ends.setdefault(ACQUIRING, how) is not how:
-            self.forget_grant()
-            raise self.gone()
 
     def _undo(self) -> None:
         """Release what was granted while the engine was closed, and raise ContextClosed."""
@@ -237,6 +234,11 @@ class DirectHold:
         """End the connection, because its reply is none; return what is to be taken for the reply."""
         self.path.drop(self.connection)
         return NoReply(why)
+
+    def _given_up(self) -> LockTimeout | LockUnavailable:
+        """Return the error for a caller whose wait the timer's thread has given up."""
+        self.forget_grant()
+        return self.gone()
 
     def forget_grant(self) -> None:
         """Discard what the caller has noted of a grant, because the timer's thread has ended ACQUIRING. On either thread.
