@@ -9,6 +9,20 @@ from wheel_lock.errors import LockLost, LockNotHeld, LockServerError, LockUnavai
 from wheel_lock.lease import State
 
 
+def test_a_release_is_owner_checked_and_completes_when_it_is_answered(rig: Rig) -> None:
+    lease = rig.hold("a")
+    future = rig.release(lease)
+    assert not rig.believes(lease)  # from the moment at which the holder lets go
+    assert not future.done
+    command = rig.server.one("release")
+    assert command.pairs == [(b"a", lease.token)]
+    rig.say(integer(1))
+    assert future.result() is None
+    assert lease.state is State.RELEASED
+    assert rig.told == []
+    assert (rig.stats().held, rig.stats().released, rig.stats().acquired, rig.stats().lost) == (0, 1, 1, 0)
+
+
 def test_a_lease_released_in_between_is_not_in_the_call_that_is_repeated_in_full(rig: Rig) -> None:
     first, second = rig.hold_many(["first", "second"])
     rig.go_on(1.0)
