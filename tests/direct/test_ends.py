@@ -15,7 +15,7 @@ from tests.support.backend import LONG_S, Backend, Losses, token_of, without_col
 from tests.support.background import Background, in_a_fork
 from tests.support.interruptions import Interruption, at_every_place
 from tests.support.proxy import TcpProxy
-from tests.support.timers import kill, raise_in
+from tests.support.timers import kill
 from tests.support.waiting import eventually
 from wheel_lock import ContextClosed, LockContext, LockLost, LossReason, WheelLockError
 from wheel_lock.testing import settle
@@ -128,40 +128,6 @@ def test_a_signal_handler_that_releases_the_lock_in_the_middle_of_its_release(
 
     for where in at_every_place(scene, meanwhile=release, raises=False):
         nothing_is_left(context, real, where)
-
-
-def test_exceptions_raised_in_another_thread_while_it_uses_the_path(context: LockContext, real: Backend) -> None:
-    class Stop(Exception):
-        pass
-
-    stop, struck = threading.Event(), []
-
-    def use() -> None:
-        while not stop.is_set():
-            try:
-                with context.lock(NAME, TIMEOUT_S):
-                    pass
-            except Stop:
-                struck.append(True)
-                context._engine.interrupted = False
-
-    thread = threading.Thread(target=use, daemon=True)
-    thread.start()
-    uses = path_of(context).uses
-    for number in range(60):
-        before = path_of(context).uses
-        eventually(lambda before=before: path_of(context).uses > before or len(struck) > 0, LONG_S)  # type: ignore[misc]
-        if path_of(context)._connection is None or number % 10 == 9:
-            settle(context.timer)
-        raise_in(thread, Stop)
-        eventually(lambda number=number: len(struck) > number or not thread.is_alive(), LONG_S)  # type: ignore[misc]
-        if not thread.is_alive():
-            break
-    stop.set()
-    thread.join(LONG_S)
-    assert struck
-    assert path_of(context).uses > uses
-    nothing_is_left(context, real, "many moments")
 
 
 # Forks

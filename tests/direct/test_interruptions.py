@@ -109,3 +109,16 @@ def test_an_interrupted_release_that_the_server_has_refused_is_carried_out(
         eventually(lambda: not real.view.exists(NAME), LONG_S, where)
         settle(context.timer)
         assert not path_of(context).claim, where
+
+
+def test_the_path_is_used_again_after_a_release_that_nobody_waited_for(context: LockContext) -> None:
+    """A finaliser on the timer's thread may release a lock, but not wait for that."""
+    lock = context.lock(NAME, timeout=TIMEOUT_S, thread_local=False)
+    assert lock.acquire()
+    context.timer.post(lock.release)
+    ask(context.timer)
+    settle(context.timer)
+    path_of(context)._worth_it = 1
+    opened(context)
+    with context.lock(NAME, timeout=TIMEOUT_S) as again:
+        assert on_path(again)

@@ -15,6 +15,7 @@ import pytest
 from tests.support.backend import Backend
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
+from wheel_lock.engine.direct import conditions
 
 ROOT = Path(__file__).parents[2]
 ALLOWED_S = 4.5  # a second by design; the rest is for a busy machine. Any time limit of the library's is longer.
@@ -343,6 +344,7 @@ time.sleep({pause_s})
             run(beginning + end, fresh_redis.port, *others)
 
 
+@pytest.mark.skipif(not conditions._SYSTEM_HAS_IT, reason="there is no direct path")
 def test_a_daemon_thread_that_waits_for_its_own_reply_prints_nothing(real: Backend) -> None:
     beginning = "import atexit, time\natexit.register(time.sleep, 0.1)\n" + BEGINNING
     end = """

@@ -111,7 +111,7 @@ def move_key(source: Server, target: Server, key: bytes) -> None:
         target.data[key] = source.data.pop(key)
         target.expires.pop(key, None)
         if key in source.expires:
-            target.expires[key] = source.expires.pop(key)
+            target.expires[key] = target.now_ms + source.expires.pop(key) - source.now_ms
         source.report(key)
 
 

@@ -257,7 +257,8 @@ class Server:
 
     def expire_due(self) -> None:
         """Delete what has expired, as the server does from time to time."""
-        for key in list(self.expires):
+        now_ms = self.now_ms
+        for key in [key for key, when in self.expires.items() if now_ms > when]:
             self.get(key)
         self._session = Session(0)
         self._settle([])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.page import markdown, write
+from tests.simulation.mutants.__main__ import known_survivors, outcome
 from tests.simulation.rules import RULES
 
 _ROOT = Path(__file__).parents[2]
@@ -36,20 +37,21 @@ def renewed(figures: dict[str, Any]) -> dict[str, Any]:
         report = json.loads(run.read_text())
         if report["failed"] is not None:
             raise SystemExit(f"seed {report['failed']} breaks a rule: there is nothing to publish")
-        figures["histories"] = {**report, "commit": _commit()}
+        rules = [[rule, text, report["exercised"].get(rule, 0)] for rule, text in RULES.items()]
+        figures["histories"] = {**report, "rules": rules, "commit": _commit()}
     if (run := build / "mutants.json").exists():
         verdicts = json.loads(run.read_text())["verdicts"]
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         survivors = []
         for _, verdict in sorted(verdicts.items()):
             operator, path = verdict["operator"], verdict["path"]
-            counts[operator][verdict["outcome"]] += 1
+            found, kind, reason = outcome(verdict, known_survivors())
+            counts[operator][found] += 1
             if operator not in _NOT_BY_OPERATORS:
-                folder = f"{path.rpartition('/')[0]}/" if "/" in path else path
-                counts[folder][verdict["outcome"]] += 1
-            if verdict["outcome"] not in ("simulation", "tests"):
-                survivors.append([verdict["key"], verdict["kind"], verdict["reason"]])
-        figures["mutants"] = {"commit": _commit(), "counts": counts, "survivors": survivors}
+                counts[f"{path.rpartition('/')[0]}/" if "/" in path else path][found] += 1
+            if kind:
+                survivors.append([verdict["key"], kind, reason])
+        figures["mutants"] = {"counts": counts, "survivors": survivors}
     return figures
 
 
@@ -76,7 +78,7 @@ def tables(figures: dict[str, Any]) -> dict[str, str]:
         ),
         "rules": markdown(
             ("rule", "says", "times it had a chance"),
-            [(rule, text, f"{histories['exercised'].get(rule) or 0:,}") for rule, text in RULES.items()],
+            [(rule, text, f"{times:,}" if times else "always") for rule, text, times in histories["rules"]],
         ),
         "mutants": markdown(("made by, or in", "number", *_OUTCOMES, "found"), list(_score(mutants["counts"]))),
         "survivors": "\n".join(_survivors(mutants["survivors"])),

@@ -252,6 +252,7 @@ class Sock:
         self._fd = process.last_fd
         self._inbox = bytearray()
         self._error: Exception | None = None
+        self.readable = False
         self._resets = False
         self.closed = False
         narrow = wire.link.is_narrow()
@@ -264,16 +265,18 @@ class Sock:
     def arrive(self, data: bytes) -> None:
         if data and not self.closed:
             self._inbox += data
+            self.readable = True
             self.on_ready()
 
     def fail(self, error: Exception) -> None:
         if not self.closed:
             self._error = error
+            self.readable = True
             self.on_ready()
 
     def ready(self, events: int) -> int:
         """Return for which of ``events`` the socket is ready, as in ``selectors``."""
-        ready = _READ if self._inbox or self._error is not None else 0
+        ready = _READ if self.readable else 0
         if events != _READ and (self._room or not self._takes):
             ready |= _WRITE
         return ready & events
@@ -317,6 +320,7 @@ class Sock:
             most = min(most, self._piece)
         data = bytes(self._inbox[:most])
         del self._inbox[:most]
+        self.readable = bool(self._inbox) or self._error is not None
         return data
 
     def close(self) -> None:
@@ -348,7 +352,7 @@ class Poller:
     def poll(self, timeout_s: float | None) -> list[tuple[int, int]]:
         found = []
         for fd, (sock, events) in self._socks.items():
-            if ready := sock.ready(events):
+            if (sock.readable or events != _READ) and (ready := sock.ready(events)):
                 found.append((fd, ready))
         return found
 

@@ -203,6 +203,8 @@ async def stand(user: User, dice: Dice) -> None:
 async def _campaign(user: User, leader: Any, dice: Dice) -> None:
     for _ in range(1 + dice.below(3)):
         await user.sleep(dice.pick([0.5, 2.0]))
+        if leader.is_leader:
+            user.world.rules.leads(leader)
         if dice.one_in(3):
             user.note("resigns: %s", leader.resign())
     user.note("stands no more")
@@ -336,17 +338,6 @@ async def redis_lock(user: User, dice: Dice) -> None:
         user.note("released %s", lock.name)
 
 
-EVERYDAY = (
-    block,
-    row,
-    decorated,
-    with_own_token,
-    export_many,
-    adopt_many,
-    stand,
-    lend,
-    use_lent,
-    leave_to_collector,
-    redis_lock,
-)
+OF_BOTH = (block, decorated, lend, use_lent, leave_to_collector)  # kinds of contexts: of one store, and of a majority
+EVERYDAY = (*OF_BOTH, row, with_own_token, export_many, adopt_many, stand, redis_lock)
 UNUSUAL = (set_permits, end_holding, fork)

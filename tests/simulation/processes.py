@@ -148,6 +148,7 @@ class Caller:
         finally:
             self.done = True
             self.here = SimpleNamespace()  # which ends its owner
+            self.process.callers.pop(self, None)
 
     def resume(self, ticket: int, value: object = None) -> None:
         """Let the caller go on, unless it waits for something else by now."""
@@ -351,7 +352,7 @@ class Process:
         self.paused = False
         self.stops: list[tuple[float, float]] = []
         self.turned_at: list[float] = []
-        self.callers: list[Caller] = []
+        self.callers: dict[Caller, None] = {}  # that have not ended: helpers come by the thousand
         self.lent: tuple[list[Any], list[Any]] = ([], [])
         self.left: list[Any] = []
         self.users = 0  # so far
@@ -368,6 +369,10 @@ class Process:
         self._turn_event: Event | None = None
         self._turn_at = float("inf")
         self._turns = [0.0, 0.0]  # the second, and the turns in it
+
+    @property
+    def engines(self) -> list[Engine]:
+        return [engine for context in self.contexts for engine in context.engines.values()]
 
     def link(self, host: Host) -> Link:
         if host.name not in self.links:
@@ -422,7 +427,7 @@ class Process:
     def start(self, name: str, body: Callable[[Caller], object]) -> Caller:
         """Start a thread."""
         caller = Caller(self, name, body)
-        self.callers.append(caller)
+        self.callers[caller] = None
         self.world.scheduler.after(self.delay_s(), partial(caller.resume, 0))
         return caller
 
@@ -458,7 +463,7 @@ class Process:
     @property
     def busy(self) -> bool:
         """Whether a thread or a task has not ended yet."""
-        return any(not caller.done for caller in self.callers) or any(not task.done() for task in self.tasks.values())
+        return bool(self.callers) or any(not task.done() for task in self.tasks.values())
 
     def notify(self, call: Callable[..., object], *arguments: object) -> None:
         """Have something called on a notifier's thread."""
@@ -555,9 +560,10 @@ class Process:
         self.world.rules.forked(self)
         self._forks += 1
         wires = [wire for link in self.links.values() for wire in link.wires]
-        for caller in self.callers:
-            if caller is not self.world.caller and not caller.done:
+        for caller in list(self.callers):
+            if caller is not self.world.caller:
                 caller.done = True
+                del self.callers[caller]
                 self._vanished.append(caller)
         tokens._drawn.clear()
         self.timer._forked()
@@ -569,7 +575,7 @@ class Process:
         """Let go of what the history leaves over."""
         for caller in self._vanished:
             caller.done = False
-        for caller in self.callers:
+        for caller in (*self._vanished, *self.callers):
             caller.end()
         for task in self.tasks.values():
             if not task.done():

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.operations import EVERYDAY, UNUSUAL
+from tests.simulation.operations import EVERYDAY, OF_BOTH, UNUSUAL
 from tests.simulation.rules import Holding
 from tests.simulation.scheduler import Dice, Stopped
 from wheel_lock.errors import WheelLockError
@@ -342,7 +342,7 @@ class User:
     async def force_release(self, dice: Dice) -> None:
         name = dice.pick([name for names in NAMES.values() for name in names])
         self.note("releases %s by force", name)
-        await self.do(self.context.force_release(name))
+        await self.do(self.context.force_release(name, foreign=dice.one_in(2)))
 
     async def close(self, dice: Dice) -> None:
         """Close the context, and go on with a new one."""
@@ -369,6 +369,7 @@ OF_A_MAJORITY: tuple[Callable[[User], Action], ...] = (
     lambda user: user.exclusive,
     lambda user: user.exclusive,
     lambda user: user.reentrant,
+    *(partial(partial, action) for action in OF_BOTH),
 )
 RARE: tuple[Callable[[User], Action], ...] = (
     lambda user: user.force_release,

@@ -59,10 +59,10 @@ class Shard:
             return
         how = dice.below(3)
         self.busy = True
-        if how == 0:
+        if how == 0 and not self.master.paused:
             self._hand_over()
         else:
-            self._leave_behind(dice, dies=how == 1)
+            self._leave_behind(dice, dies=how < 2)
 
     def _hand_over(self) -> None:
         """The master waits until a replica has everything, and changes places with it: nothing is lost."""
@@ -97,6 +97,10 @@ class Shard:
         candidate = dice.pick(self.replicas)
 
         def take_over() -> None:
+            if candidate.paused:
+                world.rules.trouble(notice_s + away_s)
+                world.scheduler.after(notice_s, take_over)
+                return
             self._promote(candidate)
             world.scheduler.after(away_s, come_back)
 
@@ -324,6 +328,7 @@ class Cluster(Topology):
                 return
             scheduler.note("%s moves", key)
             move_key(source.master.server, target.master.server, key)
+            rules.moved(source.master, target.master, key)
             source.master.replicate([key])
             target.master.replicate([key])
             scheduler.after(pace_s, move_a_key)

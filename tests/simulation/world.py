@@ -20,6 +20,7 @@ import wheel_lock.engine.requests.bulk_operations
 import wheel_lock.engine.waiting.many
 import wheel_lock.engine.waiting.wait_queue
 import wheel_lock.locks.bulk
+import wheel_lock.locks.leader
 import wheel_lock.net.connection
 import wheel_lock.net.node
 import wheel_lock.sync.call
@@ -40,7 +41,7 @@ _PATIENCE_S = 25.0  # until every caller has its answer, once nothing goes wrong
 _REST_S = 8.5  # until every key has expired: two timeouts, and for how long subscriptions outlive their last waiter
 
 # Rare paths taken often: small values of constants, of which each seed takes some.
-_SMALL: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
+_SMALL: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
     (_package.net.node, "MOST_UNANSWERED", (1, 2, 5)),
     (_package.net.node, "MOST_SUSPECTED", (1, 2)),
     (_package.net.node, "_REQUESTS_A_TURN", (1, 3)),
@@ -61,6 +62,13 @@ _SMALL: tuple[tuple[Any, str, tuple[int, ...]], ...] = (
     (_package.engine.waiting.many, "_PART", (1, 2)),
     (_package.engine.waiting.wait_queue, "_IN_A_ROW", (1, 2)),
     (_package.locks.bulk, "_PART", (1, 2)),
+    (_package.engine.requests.bulk_operations, "_BATCHES_MEANWHILE", (1,)),
+    (_package.engine.waiting.wait_queue, "_CLOSE_AFTER_S", (0.01,)),
+    (_package.engine.waiting.wait_queue, "_FIRST_LOOK_S", (0.01,)),
+    (_package.engine.waiting.many, "_LOOK_EVERY_S", (0.02,)),
+    (_package.locks.leader, "_AFTER_RESIGNATION_S", (0.01,)),
+    (_package.sync.call, "_CHECK_AFTER_S", (0.05,)),
+    (_package.aio.call, "_CHECK_EVERY_S", (0.05,)),
 )
 
 
@@ -90,7 +98,7 @@ class Settings:
     calm_s: float = 2.0
     actions: tuple[Any, ...] = ACTIONS
     context: dict[str, Any] = field(default_factory=dict)
-    constants: list[tuple[Any, str, int]] = field(default_factory=list)
+    constants: list[tuple[Any, str, float]] = field(default_factory=list)
 
 
 def settings_from(draw: Callable[[], Dice]) -> Settings:
@@ -150,6 +158,7 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         "readable_owner": dice.one_in(6),
         "release_on_close": not dice.one_in(4),
         "min_replicas": dice.pick([0, 1]) if settings.topology else 0,
+        "replica_timeout_s": dice.pick([1.0, 0.1]),
     }
     dice = draw()
     if dice.one_in(3):
@@ -308,7 +317,7 @@ class World:
         self._calm_down()
         scheduler.run(scheduler.now + _PATIENCE_S, lambda: broken() or self._all_done())
         if not broken() and not self._all_done():
-            waiting = [caller.name for process in self.processes for caller in process.callers if not caller.done]
+            waiting = [caller.name for process in self.processes for caller in process.callers]
             waiting += [name for process in self.processes for name, task in process.tasks.items() if not task.done()]
             self.rules.broken("L1", f"of {waiting} some still wait {_PATIENCE_S} s after the last fault")
         self._drop()
@@ -339,7 +348,8 @@ class World:
         for process in self.processes:
             for locks in (*process.lent, process.left):
                 locks.clear()
-        self.collect()
+        if any(engine.in_use for process in self.processes for engine in process.engines):
+            self.collect()
 
     def collect(self) -> None:
         """Collect what callers have forgotten: some locks are in cycles."""
@@ -365,7 +375,7 @@ class World:
                 votes = context.votes
                 if votes is not None and (votes.held or votes.leases.acquiring or votes.waiters):
                     rules.broken("left", f"{process.name} has something left at the engine that counts votes")
-            for engine in [engine for context in process.contexts for engine in context.engines.values()]:
+            for engine in process.engines:
                 left = {
                     "held": len(engine.leases.held),
                     "acquiring": engine.leases.acquiring,

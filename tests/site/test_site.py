@@ -173,3 +173,8 @@ def test_each_runnable_example_is_included_in_their_page() -> None:
     page = (ROOT / "docs" / "guide" / "examples.md").read_text()
     files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "examples").glob("*.py")}
     assert set(re.findall(r'^--8<-- "(.+)"$', page, re.MULTILINE)) == files
+
+
+def test_no_page_has_the_marks_of_a_merge() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if re.search(r"^(<{7}|>{7}) ", page.read_text(), re.MULTILINE)] == []

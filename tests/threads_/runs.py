@@ -16,7 +16,7 @@ from tests.support.backend import without_collection
 from tests.threads_.scheduler import Schedule, Stage
 from tests.threads_.seams import seams
 
-SAMPLE = int(os.environ.get("THREADS_RUNS", "200"))
+SAMPLE = int(os.environ.get("THREADS_RUNS", "120"))
 SEED = int(os.environ.get("THREADS_SEED", "1"))
 SCHEDULE = os.environ.get("THREADS_SCHEDULE", "")
 

@@ -7,27 +7,22 @@ schedule alone, and is repeated by it.
 
 from __future__ import annotations
 
-import dis
 import math
 import random
 import sys
 from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
-_MOST_POINTS = 50_000  # more are a loop without end
-_SYSTEM = str(Path(__file__).with_name("seams.py"))  # what stands for functions in C
-_FORCED = 0.04  # the share of points at which a run with many switches switches
+from tests.threads_.bytecode import instructions, is_checked, where
 
-# Instructions that touch nothing but the frame they are in. All others may touch what threads share.
-_LOCAL = (
-    "LOAD_FAST", "STORE_FAST", "LOAD_CONST", "LOAD_SMALL", "LOAD_GLOBAL", "LOAD_METHOD", "LOAD_DEREF", "LOAD_CLOSURE",
-    "LOAD_ASSERTION", "POP_TOP", "POP_EXCEPT", "PUSH_", "COPY", "SWAP", "RESUME", "PRECALL", "KW_NAMES", "NOP", "CACHE",
-    "EXTENDED_ARG", "JUMP_", "BUILD_", "RETURN_", "RERAISE", "RAISE_", "IS_OP", "COMPARE_OP", "BINARY_OP", "MAKE_",
-    "CHECK_EXC", "NOT_TAKEN", "END_FOR", "POP_ITER", "UNPACK_", "FORMAT_", "IMPORT_", "LOAD_BUILD",
-)  # fmt: skip
+_MOST_POINTS = 50_000  # more are a loop without end
+_MOST_WAITS = 2_000
+_SYSTEM = (__file__, str(Path(__file__).with_name("seams.py")))  # what stands for functions in C
+_MOMENT_S = 0.0002  # what is due within it comes at the same time
+_FORCED = 0.04  # the share of points at which a run with many switches switches
 
 
 class Struck(SystemExit):
@@ -71,10 +66,6 @@ class Actor:
         self.before: tuple[FrameType | None, str, int] = (None, "", 0)  # its latest instruction: frame, name, calls
         self.trace: Callable[[FrameType, str, object], Any] | None = None
 
-    @property
-    def runnable(self) -> bool:
-        return not self.done and (self.ready is None or self.ready())
-
 
 class Stage:
     """One run.
@@ -117,6 +108,7 @@ class Stage:
         self._actors: list[Actor] = []
         self._over = allocate_lock()
         self._abandoned = False
+        self._waits = 0
         self.current: Actor | None = None
 
     def actor(self, body: Callable[[], object]) -> Actor:
@@ -140,9 +132,9 @@ class Stage:
         """Give the turn away until ``ready()``; return whether it is, and not the time over. On a thread of the run."""
         me = self._me()
         me.ready, me.until = ready, self.now + timeout_s
-        while not ready() and self.now < me.until:
+        while not ready() and self.now + _MOMENT_S < me.until:
             self._pass_on(me)
-        me.ready = None
+        me.ready, me.until = None, math.inf
         return ready()
 
     def offer(self) -> None:
@@ -152,7 +144,7 @@ class Stage:
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
-        self.wait(lambda: False, max(seconds, 1e-6))
+        self.wait(lambda: False, max(seconds, 2 * _MOMENT_S))
 
     def _me(self) -> Actor:
         assert self.current is not None
@@ -181,11 +173,13 @@ class Stage:
     # -- points ------------------------------------------------------------------------------------------------------
 
     def _called(self, actor: Actor, frame: FrameType) -> Any:
-        if frame.f_code.co_filename == _SYSTEM:
+        if frame.f_code.co_filename in _SYSTEM:
             return None
         actor.calls += 1
         if frame.f_code.co_filename not in self._files:
             return None
+        name, _ = instructions(frame.f_code).get(frame.f_lasti, ("_", True))
+        actor.before = (frame, name, actor.calls)  # RESUME, which itself is not traced
         if not frame.f_trace_opcodes:
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
             sys.settrace(sys.gettrace())  # from Python 3.12 on this switches the events of instructions on
@@ -193,16 +187,16 @@ class Stage:
 
     def _traced(self, actor: Actor, frame: FrameType, event: str) -> Any:
         if event == "opcode" and not self.quiet:
-            name, shared = _instructions(frame.f_code)[frame.f_lasti]
+            name, shared = instructions(frame.f_code)[frame.f_lasti]
             if shared:
                 self._point(actor, frame)
             before, actor.before = actor.before, (frame, name, actor.calls)
-            if self._schedule.strike is not None and (self._everywhere or _is_checked(before, frame, actor.calls)):
+            if self._schedule.strike is not None and (self._everywhere or is_checked(before, frame, actor.calls)):
                 actor.places += 1
                 if self._schedule.strike == (actor.number, actor.places - 1) and not self.struck:
                     self.struck = True
                     self.when_struck()
-                    self.story.append(f"{actor.number} is struck before {_where(frame)}")
+                    self.story.append(f"{actor.number} is struck before {where(frame)}")
                     raise Struck(self.story[-1])
         return actor.trace
 
@@ -215,20 +209,23 @@ class Stage:
         ahead = self._switches.get(number, 0)
         if ring and self._dice is not None and self._dice.random() < _FORCED:
             ahead = self._dice.randint(1, len(ring))
-        elif number > self._last and any(actor.runnable for actor in ring):
+        elif number > self._last and any(map(self._runnable, ring)):
             self.open.append(number)
-        if 0 < ahead <= len(ring) and ring[ahead - 1].runnable:
+        if 0 < ahead <= len(ring) and self._runnable(ring[ahead - 1]):
             self.switched.append((number, ahead))
-            self.story.append(f"{number}: {me.number} stops before {_where(frame)}, {ring[ahead - 1].number} goes on")
+            self.story.append(f"{number}: {me.number} stops before {where(frame)}, {ring[ahead - 1].number} goes on")
             self._hand_over(me, ring[ahead - 1])
 
     # -- turns -------------------------------------------------------------------------------------------------------
+
+    def _runnable(self, actor: Actor) -> bool:
+        return not actor.done and (actor.ready is None or actor.ready() or actor.until <= self.now + _MOMENT_S)
 
     def _next(self, me: Actor) -> Actor:
         """Return the thread that goes on if ``me`` does not."""
         ring = self._actors[me.number + 1 :] + self._actors[: me.number + 1]
         for actor in ring:
-            if actor.runnable:
+            if self._runnable(actor):
                 return actor
         waiting = [actor for actor in ring if not actor.done]
         earliest = min(waiting, key=lambda actor: actor.until)
@@ -239,6 +236,9 @@ class Stage:
         return waiting[0]
 
     def _pass_on(self, me: Actor) -> None:
+        self._waits += 1
+        if self._waits > _MOST_WAITS:
+            self._fail("some wait for ever")
         to = self._next(me)
         if to is not me:
             self._hand_over(me, to)
@@ -258,30 +258,3 @@ class Stage:
     def _fail(self, why: str) -> None:
         self._abandoned = True
         self.errors.append(AssertionError(why))
-
-
-def _is_checked(before: tuple[FrameType | None, str, int], frame: FrameType, calls: int) -> bool:
-    """Whether CPython would raise an exception that was set from outside before the instruction behind ``before``."""
-    last, name, calls_then = before
-    if last is not frame:
-        return False
-    return name.startswith(("RESUME", "JUMP_BACKWARD")) or (name.startswith("CALL") and calls == calls_then)
-
-
-def _where(frame: FrameType) -> str:
-    name, _ = _instructions(frame.f_code).get(frame.f_lasti, ("CALL", True))
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_qualname}, {name}"
-
-
-_known: dict[CodeType, dict[int, tuple[str, bool]]] = {}
-
-
-def _instructions(code: CodeType) -> dict[int, tuple[str, bool]]:
-    """Return the name of each instruction, and whether it may touch what threads share."""
-    if code not in _known:
-        found = {}
-        for step in dis.get_instructions(code):
-            checked = step.opname != "RESUME" or (step.arg or 0) & 3 < 2
-            found[step.offset] = (step.opname if checked else "_", not step.opname.startswith(_LOCAL))
-        _known[code] = found
-    return _known[code]

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import pytest
+
 from tests.threads_.runs import explore, strike_everywhere
 from tests.threads_.scheduler import Stage
-from tests.threads_.world import Context
+from tests.threads_.world import NAME, Context
+from wheel_lock.engine import state
 from wheel_lock.engine.direct import hold, path
+from wheel_lock.locks import base, operations
 from wheel_lock.observe import ContextStats
+from wheel_lock.sync import call, lock
+
+DELAY_S = 0.01
 
 
 def test_the_timers_thread_takes_over_in_any_phase() -> None:
@@ -43,12 +50,43 @@ def test_an_overdue_caller_that_goes_on_when_the_path_is_anothers() -> None:
 
         def another() -> None:
             context.timer.post(much_later)
-            context.pair("other", may_fail=True)
+            context.in_time(partial(context.pair, "other"))
 
-        context.begin(partial(context.pair, may_fail=True), another)
+        context.begin(partial(context.in_time, context.pair), another)
         return context.nothing_is_left
 
-    assert explore(scene, hold, path, threads=3) > 100
+    assert explore(scene, hold, threads=3) > 100
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["free", "taken"])
+@pytest.mark.parametrize("asks", [1, 2], ids=["acquire", "release"])
+def test_a_reply_that_comes_when_its_caller_is_given_up(asks: int, taken: bool) -> None:
+    def scene(stage: Stage) -> Callable[[], object]:
+        context = Context(stage)
+        context.connection.delay_s = DELAY_S
+        if taken:
+            context.server.keys[b"other"] = b"another's"
+
+        def give_up(now: float) -> None:
+            for each in list(context.direct.claim.values()):
+                context.direct.go_on(each)
+
+        def caller() -> None:
+            if taken:
+                assert not context.lock("other").acquire(blocking=False)
+            else:
+                context.pair()
+
+        context.timer.call_at(stage.now + asks * DELAY_S, give_up)
+        context.begin(partial(context.in_time, caller))
+
+        def check() -> None:
+            context.server.keys.pop(b"other", None)
+            context.nothing_is_left()
+
+        return check
+
+    assert explore(scene, hold) > 20
 
 
 def test_no_counter_that_is_read_falls_or_counts_a_lock_twice() -> None:
@@ -56,16 +94,17 @@ def test_no_counter_that_is_read_falls_or_counts_a_lock_twice() -> None:
         context = Context(stage)
         seen: list[ContextStats] = []
 
+        def look() -> None:
+            context.direct.count()
+            seen.append(context.stats())
+
         def caller() -> None:
             context.pair()
-            context.timer.post(context.direct.count)
+            context.timer.post(look)
             context.pair()
 
-        def reader() -> None:
-            for _ in range(3):
-                seen.append(context.stats())
-
-        context.begin(caller, reader)
+        context.timer.post(look)
+        context.begin(caller)
 
         def check() -> None:
             context.nothing_is_left()
@@ -75,22 +114,20 @@ def test_no_counter_that_is_read_falls_or_counts_a_lock_twice() -> None:
 
         return check
 
-    assert explore(scene, hold, path, threads=3) > 100
+    assert explore(scene, path) > 100
 
 
-def test_a_caller_that_is_struck_leaves_nothing() -> None:
+@pytest.mark.usefixtures("swallowed")
+@pytest.mark.parametrize("direct", [True, False], ids=["on the path", "on the ordinary way"])
+def test_a_block_that_is_struck_leaves_nothing(direct: bool) -> None:
     def scene(stage: Stage) -> Callable[[], object]:
-        context = Context(stage, settles=True)
-        context.begin(context.pair, partial(stage.sleep, 1.0))
+        context = Context(stage, settles=True, direct=direct)
 
-        def check() -> None:
-            stats = context.stats()
-            assert context.server.keys == {}
-            assert not context._engine.leases.held
-            assert not context.direct.claim
-            assert stats.held == 0
-            assert stats.acquired == stats.released
+        def block() -> None:
+            with context.lock(NAME) as held:
+                assert held.is_held
 
-        return check
+        context.begin(block, partial(stage.sleep, 1.0))
+        return context.nothing_is_left
 
-    assert len(strike_everywhere(scene, 1, hold, path)) > 10
+    assert len(strike_everywhere(scene, 1, hold, path, lock, call, operations, base, state)) > 15

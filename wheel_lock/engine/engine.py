@@ -255,6 +255,7 @@ class Engine(EngineState):
     def after_fork_in_child(self) -> None:
         self.deaths += 1
         self.name_tokens()
+        self.unawaited.clear()
         self.leases.forget()
         for renewer in self.router.shards:
             renewer.start_empty()

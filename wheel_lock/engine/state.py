@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from wheel_lock.engine.future import Future, end_quietly, noop
+from wheel_lock.engine.future import Future, end_quietly
 from wheel_lock.engine.interfaces import DebugSocket, DirectLocks
 from wheel_lock.engine.loss_events import LossReporter
 from wheel_lock.errors import (
@@ -156,6 +156,7 @@ class EngineState:
         deaths: The number of events that ended everything at once: a fork, the death of the thread, a failure.
         exiting: True if the interpreter is about to end.
         interrupted: True if a caller has stopped waiting: its operation may not have begun yet.
+        unawaited: A key for each release that has not ended yet and that nobody waits for.
         leases: The held leases. Set once, by the engine.
         losses: Reports those that are lost. Set once, by the engine.
         token_head: What precedes the random part of each token; empty unless the context has a ``readable_owner``.
@@ -179,6 +180,7 @@ class EngineState:
         self.deaths = 0
         self.exiting = False
         self.interrupted: bool = False
+        self.unawaited: dict[object, None] = {}
         self.spans: Any = None
         self.direct: DirectLocks | None = None
         self.debug_socket: DebugSocket | None = None
@@ -232,10 +234,16 @@ class EngineState:
         """True if the engine does nothing any more. From any thread."""
         return self.closed or self.timer.stopped or (self.exiting and sys.is_finalizing())
 
+    @property
+    def unsettled(self) -> bool:
+        """True if work that no caller waits for may not have been done; the direct path would overtake it."""
+        return self.interrupted or bool(self.unawaited)
+
     def release_unawaited(self, release: Callable[[Future[Any]], object]) -> None:
-        """Begin ``release(future)`` for a caller that was interrupted and does not wait. From any thread."""
-        self.interrupted = True
-        self.post_if_open(partial(release, Future(noop)))
+        """Begin ``release(future)`` for a caller that does not wait: it was interrupted, or may not. From any thread."""
+        key = object()
+        self.unawaited[key] = None
+        self.post_if_open(partial(release, Future(partial(self.unawaited.pop, key, None))))
 
     def come_by(self, future: Future[None]) -> None:
         """Complete ``future``: all work that was submitted before, such as an interrupted release, has begun."""

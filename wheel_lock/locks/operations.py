@@ -71,11 +71,12 @@ def acquire(
     """Acquire a lock, or several as one; return True if that was granted."""
     engine = lock._engine
     granted: CallerFuture[Sequence[Lease] | None] = lock._new_future()
+    unsettled = engine.unsettled  # first: a release that nobody waits for may end meanwhile
     wait = None
     try:
         wait = lock._new_waiter(blocking, limit, token, granted)
     except LockAlreadyHeld:
-        if not engine.interrupted:
+        if not unsettled:
             raise
     if wait is None:
         # The lock seems held until the timer's thread has received the release of an interrupted caller, if there is one.

@@ -19,6 +19,7 @@ A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., object])
 
 _AFTER_AWAIT = 3
+_TRIES = 10
 _RESUME_IS_KNOWN = sys.implementation.name == "cpython" and sys.version_info < (3, 16)
 
 
@@ -58,17 +59,19 @@ def uninterrupted_copy(function: F) -> F:
 
 
 @uninterrupted_start
-def insist(work: Callable[[A], object], argument: A) -> None:
-    """Call ``work(argument)`` after an interruption, and once more if that is interrupted, too.
+def insist(work: Callable[[A], object], argument: A, tries: int = _TRIES) -> None:
+    """Call ``work(argument)``, and again whenever that is interrupted; raise the first interruption at the end.
 
     Args:
         work: A function or method written in Python that may be repeated after an interruption.
         argument: Its argument.
+        tries: The most calls: it may fail for another reason each time.
     """
     try:
         work(argument)
     except BaseException:
-        work(argument)
+        if tries > 1:
+            insist(work, argument, tries - 1)
         raise
 
 
@@ -82,10 +85,6 @@ def finaliser(work: Callable[[A], object]) -> Callable[[A], None]:
 
     @uninterrupted_start
     def __del__(self: A) -> None:
-        try:
-            work(self)
-        except BaseException:
-            insist(work, self)
-            raise
+        insist(work, self)
 
     return __del__

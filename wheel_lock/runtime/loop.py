@@ -154,10 +154,6 @@ class Loop:
         return self._threaded
 
     @property
-    def _thread(self) -> SystemThread | None:
-        return self._sole.thread
-
-    @property
     def in_thread(self) -> bool:
         """True if the caller runs on the timer's thread."""
         thread = self._sole.get(None)
@@ -166,7 +162,7 @@ class Loop:
     @property
     def thread(self) -> SystemThread | None:
         """The thread, or None while it does not run."""
-        return self._thread
+        return self._sole.thread
 
     @property
     def running(self) -> bool:
@@ -285,7 +281,7 @@ class Loop:
 
     def cpu_s(self) -> float:
         """Return the CPU seconds of the thread; 0 if it does not run, or the system does not report them."""
-        thread = self._thread
+        thread = self.thread
         if thread is None or thread.ident is None or not (thread.is_alive() and hasattr(time, "pthread_getcpuclockid")):
             return 0.0
         return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))

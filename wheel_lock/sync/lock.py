@@ -81,11 +81,12 @@ class Lock(ReleasedByBlock, BaseLock):
             ValueError: A value is out of range.
         """
         granted: SyncFuture[Sequence[Lease] | None] = SyncFuture(self._engine)
+        unsettled = self._engine.unsettled  # first: a release that nobody waits for may end meanwhile
         wait = None
         try:
             wait = self._new_waiter(blocking, blocking_timeout, token, granted)
         except LockAlreadyHeld:
-            if not self._engine.interrupted:
+            if not unsettled:
                 raise
         if wait is None:
             return run(operations.acquire(self, blocking, blocking_timeout, token))

@@ -1,10 +1,10 @@
 """Plants mistakes, and sees what finds each: `make mutants SECONDS=60 JOBS=1 ARGS="permit fence"`.
 
 First the original is watched: which lines each history of the simulation, and each test without a server, comes to. A
-mutant is given the histories that come to its line, the cheapest first, until one breaks a rule or the seconds of the
-processor are used up; then, if it is one by operators, the tests that come there. Each has a process of its own, in a
-copy of the package: this checkout is not touched. What is known is kept in build/mutants.json, so a run that was stopped
-goes on where it was, as long as the package is the same.
+mutant is given the histories that come to its line, those first that come there most, until one breaks a rule or the
+seconds of the processor are used up; then, if it is one by operators, the tests that come there. Each has a process of
+its own, in a copy of the package: this checkout is not touched. What is known is kept in build/mutants.json, so a run
+that was stopped goes on where it was, as long as the package is the same.
 """
 
 from __future__ import annotations
@@ -121,25 +121,23 @@ class Reach:
         self.broken: dict[str, str] = known["broken"]
 
     def histories(self, places: list[str | None]) -> list[int]:
-        """Return the seeds of the histories that come to a place, the cheapest first."""
+        """Return the seeds of the histories that come to a place, those first that come there most often in their time."""
         return self._of(self._histories, places)
 
     def tests(self, places: list[str | None]) -> list[str]:
         return self._of(self._tests, places)
 
     def _of(self, reached: dict[str, list[Any]], places: list[str | None]) -> list[Any]:
-        everywhere = None in places
-        found = {each for place in places if place is not None for each in reached.get(place, ())}
-        return [each for each in reached["everything"] if everywhere or each in found]
+        return list(dict.fromkeys(each for place in places for each in reached.get(place or "everything", ())))
 
 
-def watch(seeds: int) -> Reach:
-    """Run histories and tests on the original; return what they come to."""
+def watch(seeds: int, folders: list[str]) -> Reach:
+    """Run histories, and the tests in some folders, on the original; return what they come to."""
     kept = _BUILD / "mutants-reach.json"
-    code = _digest(seeds)
+    code = _digest(seeds, folders)
     if kept.exists() and (known := json.loads(kept.read_text()))["code"] == code:
         return Reach(known)
-    print(f"{seeds} histories, and the tests without a server, are watched", flush=True)
+    print(f"{seeds} histories{', and the tests without a server,' if folders else ''} are watched", flush=True)
     stage = Stage()
     instrument(stage.root / "wheel_lock", sorted({path for path, _ in places(PACKAGE) if path.endswith(".py")}))
     cpu_s = 20.0 * seeds
@@ -148,17 +146,17 @@ def watch(seeds: int) -> Reach:
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     if len(lines) < seeds:
         raise RuntimeError(f"the original does not run: {done.stderr}")
-    histories = defaultdict(list)
-    for seed, _, rule, reached in sorted(lines, key=lambda line: float(line[1])):
+    ranked: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for seed, took_s, rule, reached in lines:
         if rule is None:
-            for place in ("everything", *reached):
-                histories[place].append(seed)
+            for place, times in (("everything", 1), *reached.items()):
+                ranked[place].append((-times / took_s, seed))
+    histories = {place: [seed for _, seed in sorted(some)] for place, some in ranked.items()}
     path = stage.root / "reached.json"
-    folders = [f"tests/{name}" for name in _TESTS]
-    arguments = ["-q", "--tb=no", "--benchmark-disable", "-p", "tests.simulation.mutants.reach", *folders]
-    done = stage.run("pytest", *arguments, cpu_s=2000.0, REACHED=str(path))
-    if not path.exists():
-        raise RuntimeError(f"the tests do not run: {done.stdout[-2000:]}")
+    path.write_text("{}")
+    if folders:
+        arguments = ["-q", "--tb=no", "--benchmark-disable", "-p", "tests.simulation.mutants.reach", *folders]
+        stage.run("pytest", *arguments, cpu_s=2000.0, REACHED=str(path))
     tests, spent_s = defaultdict(list), Counter[str]()
     for name, (took_s, *reached) in sorted(json.loads(path.read_text()).items(), key=lambda each: float(each[1][0])):
         for place in ("everything", *reached):
@@ -183,7 +181,7 @@ def _digest(*more: object) -> str:
 def known_survivors() -> dict[str, tuple[str, str]]:
     """Return why mutants are not found, by their keys: the kind of reason, and the reason."""
     lines = [line for line in _SURVIVORS.read_text().splitlines() if line and not line.startswith("#")]
-    return {key: (kind, reason) for key, kind, reason in (line.split(" | ") for line in lines)}
+    return {key: (kind, reason) for key, kind, reason in (line.rsplit(" | ", 2) for line in lines)}
 
 
 def trial(mutant: Mutant, stage: Stage, reach: Reach, original: Stage, cpu_s: float) -> Verdict:
@@ -194,7 +192,7 @@ def trial(mutant: Mutant, stage: Stage, reach: Reach, original: Stage, cpu_s: fl
     by_operator = mutant.operator not in ("by hand", "old bug")
     if seeds and not by_operator:
         seeds += range(_FURTHER, _FURTHER + 100)
-    verdict: Verdict = {"path": mutant.path, "operator": mutant.operator}
+    verdict: Verdict = {"key": mutant.key, "path": mutant.path, "operator": mutant.operator}
     verdict["reached"] = bool(seeds or tests)
     stage.plant(mutant)
     try:
@@ -226,7 +224,8 @@ def main() -> int:
     mutants = [*BY_HAND, *OLD_BUGS, *chosen(PACKAGE, arguments.seed, arguments.operators)]
     words = arguments.words
     wanted = [mutant for mutant in mutants if not words or any(word in mutant.name for word in words)]
-    reach, reasons = watch(arguments.histories), known_survivors()
+    folders = [f"tests/{name}" for name in _TESTS] if arguments.operators else []
+    reach, reasons = watch(arguments.histories, folders), known_survivors()
     kept = arguments.results
     known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     if known.get("code") != _digest():
@@ -264,19 +263,22 @@ def main() -> int:
             print(f"{number:4}/{len(todo)} {shown} {verdict['took_s']:5.1f} s  {mutant.name}", flush=True)
             if by:
                 print(f"          {by}: {verdict.get('text', '')}"[:160], flush=True)
-    left = summary(wanted, verdicts, reasons)
-    kept.write_text(json.dumps(known, indent=1))
-    return left
+    return summary(wanted, verdicts, reasons)
+
+
+def outcome(verdict: Verdict, reasons: dict[str, tuple[str, str]]) -> tuple[str, str, str]:
+    """Return what became of a mutant, and if it survived the kind of reason and the reason."""
+    if verdict["found"]:
+        return verdict["found"], "", ""
+    kind, reason = reasons.get(verdict["key"], ("survived" if verdict["reached"] else "unreached", ""))
+    return "equivalent" if kind == "equivalent" else "survived", kind, reason
 
 
 def summary(wanted: list[Mutant], verdicts: dict[str, Verdict], reasons: dict[str, tuple[str, str]]) -> int:
     """Print how many are found, by how they were made, and by folder; return how many by hand are not."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for mutant in wanted:
-        verdict = verdicts.get(mutant.name, {"found": None, "reached": True})
-        kind, reason = reasons.get(mutant.key, ("survived" if verdict["reached"] else "unreached", ""))
-        found = verdict["found"] or ("equivalent" if kind == "equivalent" else "survived")
-        verdict |= {"key": mutant.key, "outcome": found, "kind": kind, "reason": reason}
+        found = outcome(verdicts[mutant.name], reasons)[0] if mutant.name in verdicts else "equivalent"
         folder = str(Path(mutant.path).parent) if "/" in mutant.path else mutant.path
         counts[mutant.operator][found] += 1
         if mutant.operator not in ("by hand", "old bug"):

@@ -7,13 +7,22 @@ reached when it is called.
 from __future__ import annotations
 
 import ast
+import json
+import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from tests.simulation.mutants.mutant import lua_of
 
-reached: set[str] = set()
-_IMPORT = "from tests.simulation.mutants.reach import reached; _reached = reached.add\n"
+reached: Counter[str] = Counter()  # how often
+
+
+def mark(place: str) -> None:
+    reached[place] += 1
+
+
+_IMPORT = "from tests.simulation.mutants.reach import mark as _reached\n"
 
 
 class _Marks(ast.NodeTransformer):
@@ -97,7 +106,4 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 def pytest_sessionfinish(session: Any) -> None:
-    import json
-    import os
-
     Path(os.environ["REACHED"]).write_text(json.dumps(tests))

@@ -36,7 +36,7 @@ def main() -> int:
         world = history(seed)
         rule = world.rules.violations[0][1:] if world.rules.violations else None
         if arguments.reach:
-            print(json.dumps([seed, time.process_time() - start, rule, sorted(reached)]), flush=True)
+            print(json.dumps([seed, time.process_time() - start, rule, reached]), flush=True)
         elif rule is not None:
             print(json.dumps({"seed": seed, "rule": rule[0], "text": rule[1][:300], "histories": number}))
             return 1

@@ -119,6 +119,7 @@ class DirectHold:
         state, clock, claim = path.state, path.clock, path.claim
         claim[lease] = self
         if len(claim) > 1:  # whoever finds another there does not use the path: never two, if need be none
+            self._end_acquiring(LEFT)
             claim.pop(lease, None)
             state.submit(wait.begin)
             return False
@@ -143,18 +144,14 @@ class DirectHold:
             lease.deadline = local_deadline(sent_at, group.timeout_s)
             lease.state = HELD
             wait.finished = True
-            if self.ends.setdefault(ACQUIRING, HOLDING) is not HOLDING:
-                self.forget_grant()
-                raise self.gone()
+            self._end_acquiring(HOLDING)
             path.granted_at = sent_at
             if state.over:
                 self._undo()
             elif not path.watched:  # the timer's thread has died meanwhile
                 path.watch()
             return True
-        if self.ends.setdefault(ACQUIRING, LEFT) is not LEFT:
-            self.forget_grant()
-            raise self.gone()
+        self._end_acquiring(LEFT)
         if reply == b"OK" and state.over:  # too late, and the engine does not go on with it
             self._send_release(clock())
         path.leave(self)
@@ -164,6 +161,12 @@ class DirectHold:
         else:
             state.submit(partial(wait.go_on, sent_at, reply, not isinstance(reply, NoReply)))
         return False
+
+    def _end_acquiring(self, how: str) -> None:
+        """End ACQUIRING for the caller. Raises LockTimeout or LockUnavailable if the timer's thread has ended it."""
+        if self.ends.setdefault(ACQUIRING, how) is not how:
+            self.forget_grant()
+            raise self.gone()
 
     def _undo(self) -> None:
         """Release what was granted while the engine was closed, and raise ContextClosed."""

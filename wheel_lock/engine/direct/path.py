@@ -152,7 +152,7 @@ class DirectPath:
         interval_s = options.renew_every_s
         if interval_s is None or interval_s < _LEAST_INTERVAL_S or not options.thread_local:
             return None
-        if options.max_renewals is not None or options.max_hold_s is not None or state.exiting or state.interrupted:
+        if options.max_renewals is not None or options.max_hold_s is not None or state.exiting or state.unsettled:
             return None
         connection, node = self._connection, self._node
         if connection is None or connection.pipeline is not node.pipeline:
