@@ -131,6 +131,19 @@ async def test_what_was_acquired_by_hand_is_not_taken_for_the_block_of_another_t
         await losing
 
 
+async def test_blocks_that_are_never_left_are_forgotten(loser: LockLoser) -> None:
+    lock = loser.lock()
+
+    async def enter_only() -> None:
+        await lock.__aenter__()
+        await lock.release()
+
+    for _ in range(5):
+        await asyncio.create_task(enter_only())
+    async with lock:
+        assert len(lock._blocks or ()) == 1
+
+
 # Adopted locks
 
 

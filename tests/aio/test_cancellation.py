@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.backend import Backend
-from tests.support.event_loops import ended, nothing_is_left, raising, waiting
+from tests.support.event_loops import at_once, ended, nothing_is_left, raising, until, waiting
 from tests.support.proxy import TcpProxy
-from wheel_lock import LockContext
+from wheel_lock import LockContext, LockNotHeld
 from wheel_lock.asyncio import AsyncContext
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
@@ -62,6 +62,19 @@ async def test_while_it_polls(real: Backend, context: LockContext) -> None:
     task.cancel()
     await ended(task)
     real.view.delete(NAME)
+    await nothing_is_left(context, real.view, [NAME])
+
+
+async def test_a_cancelled_export_releases_because_nobody_has_the_text(real: Backend, context: LockContext) -> None:
+    lock = context.asyncio.lock(NAME)
+    await lock.acquire()
+    task = await started(lock.export())
+    task.cancel()
+    await ended(task)
+    assert task.cancelled()
+    await until(lambda: not lock.is_held)
+    with pytest.raises(LockNotHeld):
+        at_once(lock.release())
     await nothing_is_left(context, real.view, [NAME])
 
 

@@ -200,6 +200,29 @@ def test_who_is_interrupted_anywhere_while_he_stops_writing_reads_on(
     assert at_every_place_of(situation, meanwhile, play) > 20
 
 
+@pytest.mark.parametrize("again_after", [0, 1, 2, 3])
+@meanwhiles
+def test_a_second_interruption_of_what_deals_with_the_first_changes_nothing(
+    situation: Situation, monkeypatch: pytest.MonkeyPatch, meanwhile: str, again_after: int
+) -> None:
+    waiting = begin_late(monkeypatch)
+
+    def play(interruption: Interruption) -> None:
+        writer, reader = situation.held_both_ways()
+        waiting.append(interruption)
+        try:
+            writer.release()
+        except Struck:
+            pass
+        interruption.end()
+        situation.assert_reading(writer, reader, str(interruption.where))
+        assert reader.release() is True
+
+    for _ in at_every_place(play, again_after=again_after, meanwhile=lambda: MEANWHILE[meanwhile](situation)):
+        pass
+    assert situation.losses.all_told() == []
+
+
 # While the reply is on its way
 
 

@@ -14,9 +14,12 @@ import redis
 
 from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters, connect, held_by, is_voted_for
 from tests.support.backend import Losses
+from tests.support.background import Background
 from tests.support.logged import Log
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import (
+    HashedWheelTimer,
     LockContext,
     LockNotAcquired,
     LockTimeout,
@@ -27,7 +30,8 @@ from wheel_lock import (
 from wheel_lock.quorum import node
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.quorum.locks import QuorumLock
-from wheel_lock.quorum.node import History
+from wheel_lock.quorum.node import History, NodeConnector
+from wheel_lock.quorum.node import Masters as KnownMasters
 
 pytestmark = pytest.mark.slow
 
@@ -188,6 +192,25 @@ def test_an_id_that_is_none_makes_no_two_masters_one(
         )  # restarts cannot be told, so each connection may be one
 
 
+def test_the_death_of_the_thread_loses_it(masters: Masters) -> None:
+    timer = HashedWheelTimer()
+    told: list[LostEvent] = []
+    with masters.connected(timer=timer, node_timeout=UNHURRIED_S) as context:
+        lock = context.lock("order:42", timeout=2.0, on_lost=told.append)
+        lock.acquire()
+
+        def die() -> None:
+            raise SystemExit
+
+        timer.post(die)
+        eventually(lambda: not lock.is_held)
+        eventually(lambda: told)
+        assert lock.lost in (LossReason.THREAD_DIED, LossReason.NOT_CONFIRMED)
+        eventually(lambda: acquirable(context), timeout_s=LONG_S)
+        assert len(told) == 1
+    timer.stop()
+
+
 def test_the_end_of_the_interpreter_releases_it(masters: Masters) -> None:
     ports = [server.port for server in masters.servers]
     masters.servers[2].pause()
@@ -232,6 +255,33 @@ def test_without_a_majority_of_answers_nothing_is_said(masters: Masters) -> None
             lock.release()
         assert told == []
         assert context.stats().lost == 0
+
+
+def is_busy(server: RedisServer) -> bool:
+    try:
+        server.client().ping()
+    except redis.ResponseError as error:
+        return "BUSY" in str(error)
+    return False
+
+
+def test_a_master_that_is_busy_has_not_forgotten_anything(masters: Masters) -> None:
+    client = masters.servers[0].client()
+    client.config_set("lua-time-limit", 1)
+    history = History(time.monotonic, True)
+    NodeConnector(client, history, KnownMasters()).connect(2.0).close()
+    busy = Background(lambda: masters.servers[0].client(socket_timeout=None).eval("while true do end", 0))
+    try:
+        eventually(lambda: is_busy(masters.servers[0]), interval_s=0.02)
+        with pytest.raises(redis.ConnectionError, match="BUSY"):
+            NodeConnector(redis.Redis(port=masters.servers[0].port), history, KnownMasters()).connect(2.0)
+    finally:
+        eventually(lambda: client.script_kill())
+    with pytest.raises(redis.ResponseError, match="killed"):
+        busy.result()
+    NodeConnector(client, history, KnownMasters()).connect(2.0).close()
+    assert history.counts_from(0.0) < 0
+    client.config_set("lua-time-limit", 5000)
 
 
 def test_a_master_with_two_addresses_has_one_vote(masters: Masters, log: Log) -> None:

@@ -76,6 +76,19 @@ def test_a_grant_that_is_read_after_its_deadline_is_none_and_is_released(rig: Ri
     assert rig.stats().acquired == 0
 
 
+def test_what_another_thread_has_seen_lapse_is_not_confirmed_any_more(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.go_on(1.0)
+    rig.server.one("renew")
+    lease.record_lapse()
+    assert not rig.believes(lease)
+    rig.say(FINE)
+    assert not rig.believes(lease)
+    rig.post(lambda: rig.engine.lapse_seen(lease))
+    assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
+    assert rig.server.one("release_many").pairs == [(b"a", lease.token)]
+
+
 # When it is told
 
 

@@ -4,9 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import FINE, NOSCRIPT, Rig, error, failure, integer
-from wheel_lock.errors import LockLost, LockNotHeld, LockServerError, LockUnavailable, LossReason
+from tests.engine.rig import FINE, NOSCRIPT, START, Rig, error, failure, integer
+from wheel_lock.errors import LockLost, LockNotHeld, LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import State
+
+
+def test_a_release_is_owner_checked_and_completes_when_it_is_answered(rig: Rig) -> None:
+    lease = rig.hold("a")
+    future = rig.release(lease)
+    assert not rig.believes(lease)  # from the moment at which the holder lets go
+    assert not future.done
+    command = rig.server.one("release")
+    assert command.pairs == [(b"a", lease.token)]
+    rig.say(integer(1))
+    assert future.result() is None
+    assert lease.state is State.RELEASED
+    assert rig.told == []
+    assert (rig.stats().held, rig.stats().released, rig.stats().acquired, rig.stats().lost) == (0, 1, 1, 0)
+
+
+@pytest.mark.parametrize("moment", [0.2, 1.0, 1.4])
+def test_nothing_is_sent_for_a_token_after_its_release_was_answered(rig: Rig, moment: float) -> None:
+    lease = rig.hold("a")
+    rig.hold("b")
+    rig.go_on(moment)
+    future = rig.release(lease)
+    rig.go_on(0.3, rig.agree)
+    assert future.done
+    sent = len(rig.everything_sent())
+    rig.go_on(10.0, rig.agree)
+    assert lease.token not in rig.everything_sent()[sent:]
+    assert rig.told == []
 
 
 def test_a_lease_released_in_between_is_not_in_the_call_that_is_repeated_in_full(rig: Rig) -> None:
@@ -57,6 +85,23 @@ def test_a_refused_release_is_an_error_and_the_lease_is_over(rig: Rig) -> None:
     rig.go_on(10.0)
     assert len(rig.everything_sent()) == sent
     assert rig.told == []
+
+
+def test_an_unanswered_release_times_out_and_nothing_is_sent_after_that(rig: Rig) -> None:
+    lease = rig.hold("a")
+    future = rig.release(lease)
+    rig.launch.slow = True
+    rig.go_to(START + 4.9)
+    assert not future.done
+    rig.go_to(START + 5.01)
+    failure(future, LockTimeout, r"did not answer within 5 s \(lock 'a'\)")
+    sent = rig.everything_sent()
+    assert sent.count(lease.token) == 2  # the acquire and the release
+    rig.server.close()
+    rig.launch.slow = False
+    rig.launch.go_on()
+    rig.go_on(10.0)
+    assert rig.everything_sent() == sent
 
 
 def test_a_release_without_a_connection_is_given_up_in_time_and_not_sent_later(rig: Rig) -> None:
