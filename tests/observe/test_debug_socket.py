@@ -116,9 +116,10 @@ def test_a_socket_whose_thread_has_ended_is_made_anew(
     labelled: LockContext, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = labelled.serve_debug(short_dir / "top.sock")
-    selector = server_of(labelled)._selector
-    monkeypatch.setattr(selector, "select", lambda timeout: sys.exit())
+    server = server_of(labelled)
+    monkeypatch.setattr(server._selector, "select", lambda timeout: sys.exit())
     eventually(lambda: labelled._engine.debug_socket is None)
+    server._thread.join(30.0)  # so that its exception is reported in this test, which expects it
     assert labelled.serve_debug() != path
     assert is_served(labelled.serve_debug())
 
