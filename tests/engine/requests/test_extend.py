@@ -180,6 +180,20 @@ def test_a_broken_extend_that_replaces_is_sent_again(rig: Rig) -> None:
     assert START + 4.948 < lease.deadline <= rig.now + 4.948
 
 
+def test_a_broken_extend_is_not_sent_again_for_a_lease_that_was_lost_meanwhile(rig: Rig) -> None:
+    rig.hold("warm-up", 60.0)
+    lease = rig.hold("a", renew=False)
+    future = rig.extend(lease, 3.0, replace=True)
+    rig.launch.slow = True
+    rig.hang_up()
+    rig.go_on(3.1)
+    assert lease.state is State.LOST
+    rig.launch.go_on()
+    rig.turn()
+    assert "extend" not in rig.whats()
+    failure(future, LockLost)
+
+
 @pytest.mark.parametrize("limits", [{"renew": False}, {"max_renewals": 0}, {"max_renewals": 1}])
 def test_a_failing_extend_does_not_renew_what_is_to_be_renewed_no_more(rig: Rig, limits: dict[str, int]) -> None:
     lease = rig.hold("a", **limits)

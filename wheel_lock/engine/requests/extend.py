@@ -44,6 +44,12 @@ class Extend(LeaseRequest):
     def call(self) -> Command:
         return group_of(self.lease).lock_type.extend(self.lease, self._time_ms, replace=self._replace)
 
+    def encode(self, capability: int) -> bytes:
+        if self.lease.state is EXTENDING:
+            return super().encode(capability)
+        self._drop()  # the lease has ended while this waited for a connection
+        return b""
+
     def value_reply(self, reply: Reply) -> None:
         # Also of a finished request: the lease waits for this reply, because its renewals must not overtake it.
         outcome = group_of(self.lease).lock_type.parse_extend(reply)
@@ -111,6 +117,10 @@ class Extend(LeaseRequest):
             return
         # The caller has stopped waiting, or the lease has ended: nothing more is sent for it.
         self._end_unextended()
+        self._drop()
+
+    def _drop(self) -> None:
+        """End the request unsent, because its lease has ended."""
         if not self.finished:
             self.finish()
-            self.failed(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
+            self.failed(LockLost(self.lease.name, self.lease.loss or LossReason.NOT_CONFIRMED))
