@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -46,8 +47,8 @@ class Stage:
     """A copy of the package and its tests, in which one mutant after the other is planted."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="mutants-")
-        self.root = Path(self._folder.name)
+        self.root = Path(tempfile.mkdtemp(prefix="mutants-"))
+        weakref.finalize(self, shutil.rmtree, self.root)
         ignored = shutil.ignore_patterns("__pycache__", "build")
         for name in ("wheel_lock", "tests"):
             shutil.copytree(_ROOT / name, self.root / name, ignore=ignored)
