@@ -93,6 +93,12 @@ class Move:
         self.over = True
 
 
+def _epoch(pair: Pair) -> int:
+    """Return the epoch with which a node claims its slots."""
+    [text] = pair.listener.ask([b"CLUSTER", b"INFO"])
+    return int(text.partition(b"cluster_my_epoch:")[2].split()[0])
+
+
 def _begin_anew(nodes: Nodes, pairs: list[Pair]) -> bool:
     """Have no keys anywhere, and the slot where it was at first; return whether all nodes know that."""
     first = pairs[0]
@@ -100,7 +106,9 @@ def _begin_anew(nodes: Nodes, pairs: list[Pair]) -> bool:
         pair.peer.ask([b"FLUSHALL"], [b"SCRIPT", b"FLUSH"])
         pair.model.ask([b"FLUSHALL"])
         pair.model.server.scripts.clear()
-    first.real.admin.execute_command("CLUSTER", "BUMPEPOCH")  # or a late message about an earlier move may count
+    first.real.admin.execute_command("CLUSTER", "BUMPEPOCH")
+    if _epoch(first) <= max(map(_epoch, pairs[1:])):
+        return False  # it has not heard of the others' epochs yet: their late messages about an earlier move would count
     for pair in pairs:
         pair.set_slot("STABLE")
         pair.set_slot("NODE", nodes.id_of(first.real))
