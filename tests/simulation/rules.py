@@ -345,7 +345,10 @@ class Rules:
             slow = settings.slow_network or settings.slow_processes or settings.piece or settings.constants
             # For 100 ms it may be the turn of readers that have gone.
             slow = slow or (isinstance(host.server.data[key], ZSet) and key not in self.permits)
-            if self.now > free_since + (_WOKEN_S if slow else _WOKEN_SOON_S):
+            limit_s = _WOKEN_S if slow else _WOKEN_SOON_S
+            if slow and settings.topology:  # to find a server, and to subscribe there, may take several attempts
+                limit_s += settings.context["fallback_s"]
+            if self.now > free_since + limit_s:
                 took_s = self.now - free_since
                 self.broken("wake-up", f"{key!r} was free for {took_s:.3f} s, while somebody waited for it")
 
@@ -610,6 +613,7 @@ class Rules:
 
     def forked(self, process: Process) -> None:
         """A process has forked: what follows is the child, which believes in nothing."""
+        self.trouble(0.0)  # what its parent is granted from now on is nobody's
         self._parents.update(dict.fromkeys([belief.token for belief in self._active[process].values()], self.now))
         self.died(process)
         self._active[process] = {}
