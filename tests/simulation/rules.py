@@ -229,9 +229,9 @@ class Rules:
                 self._lock_changed(host, key, words, tampering)
         for name in self.fair:
             if name in keys or any(key in keys for key in queue_keys(name)):
-                # In the order in which they came, whatever places the server gives them.
-                place, queue = host.place(name), dict(_queue(host, name))
-                came = self._queues.get((place, name), {})
+                # In the order in which they came, whatever places the server gives them. One that has expired comes anew.
+                place, queue, now_ms = host.place(name), dict(_queue(host, name)), host.server.now_ms
+                came = [waiter for waiter, expiry in self._queues.get((place, name), {}).items() if expiry > now_ms]
                 self._queues[place, name] = {waiter: queue[waiter] for waiter in (*came, *queue) if waiter in queue}
 
     def copied(self, replica: Host, keys: list[bytes]) -> None:
