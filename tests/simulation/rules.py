@@ -175,6 +175,7 @@ class Rules:
         self._spans: dict[tuple[str, bytes, bytes], list[Span]] = defaultdict(list)
         self._known: dict[tuple[str, bytes], dict[bytes, Span]] = defaultdict(dict)
         self._queues: dict[tuple[str, bytes], dict[bytes, float]] = {}
+        self._lapsed: set[bytes] = set()  # waiters that have lost their place, or have it again
         self._active: dict[Process, dict[Lease, Belief]] = defaultdict(dict)
         self._ended: dict[Process, list[Belief]] = defaultdict(list)
         self._beliefs: list[Belief] = []
@@ -229,9 +230,10 @@ class Rules:
                 self._lock_changed(host, key, words, tampering)
         for name in self.fair:
             if name in keys or any(key in keys for key in queue_keys(name)):
-                # In the order in which they came, whatever places the server gives them. One that has expired comes anew.
+                # In the order in which they came, whatever places the server gives them.
                 place, queue, now_ms = host.place(name), dict(_queue(host, name)), host.server.now_ms
-                came = [waiter for waiter, expiry in self._queues.get((place, name), {}).items() if expiry > now_ms]
+                came = self._queues.get((place, name), {})
+                self._lapsed.update(waiter for waiter, expiry in came.items() if expiry <= now_ms)
                 self._queues[place, name] = {waiter: queue[waiter] for waiter in (*came, *queue) if waiter in queue}
 
     def copied(self, replica: Host, keys: list[bytes]) -> None:
@@ -430,10 +432,10 @@ class Rules:
         now_ms = host.server.now_ms
         if not queue or self._tampering:
             return
-        alive = [waiter for waiter, expiry in queue.items() if expiry > now_ms]
-        if alive:
+        alive = [waiter for waiter, expiry in queue.items() if expiry > now_ms and waiter not in self._lapsed]
+        me = token[:-TOKEN_CHARACTERS]
+        if alive and me not in self._lapsed:
             self.exercised["fair"] += 1
-            me = token[:-TOKEN_CHARACTERS]
             if alive[0] != me:
                 self.broken("fair", f"{key!r} was granted to {me!r}, and {alive[0]!r} had come before")
 
