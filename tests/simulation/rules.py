@@ -594,6 +594,7 @@ class Rules:
             and not leadership._given_up
             and (lease := leadership._lock._own_or_latest()) is not None
             and lease.key not in self.tampered
+            and not self._was_replaced(process, lease)
             and (candidate in known or lease.is_valid(process.clock.now()))
         ]
         self.exercised["leader"] += bool(leaders)
@@ -809,6 +810,13 @@ class Rules:
             and belief.until <= span.promised + _SAME_S
             and not (span.tampered and span.end <= belief.start)
             for span in spans
+        )
+
+    def _was_replaced(self, process: Process, lease: Lease) -> bool:
+        """Return whether a master has granted the lease that its store had replaced."""
+        stores = dict.fromkeys(host.store for host in process.world.hosts)
+        return any(
+            span.place != store for store in stores for span in self._spans.get((store, lease.key, lease.token), ())
         )
 
     def _was_tampered(self, belief: Belief) -> bool:
