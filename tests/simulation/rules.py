@@ -762,7 +762,10 @@ class Rules:
             return
         self.exercised["S1"] += 1
         spans = self._spans.get((belief.host, belief.name, belief.token), [])
-        if not any(span.start <= belief.start + _SAME_S and belief.until <= span.promised + _SAME_S for span in spans):
+        begins = [span for span in spans if span.start <= belief.start + _SAME_S]
+        if any(span.tampered for span in begins):
+            begins = spans  # the key of a server whose clock goes forward and back has gone, and is there again
+        if not any(belief.until <= span.promised + _SAME_S for span in begins):
             said = [(round(span.start, 4), round(span.promised, 4)) for span in spans]
             begun, until = round(belief.start, 4), round(belief.until, 4)
             self.broken(
