@@ -17,6 +17,7 @@ from wheel_lock.errors import (
     LockTimeout,
     LockUnavailable,
     LossReason,
+    TooManyLocks,
     WheelLockError,
 )
 from wheel_lock.lease import Lease, State
@@ -68,6 +69,19 @@ class Swapping:
 @pytest.fixture
 def swapping(rig: Rig) -> Swapping:
     return Swapping(rig)
+
+
+def test_max_held_counts_what_is_being_swapped() -> None:
+    with Rig(max_held=1) as rig:
+        swapping = Swapping(rig).begun()
+        failure(rig.acquire("b").future, TooManyLocks)
+        rig.say(integer(1))
+        assert rig.believes(swapping.new)
+        failure(rig.acquire("b").future, TooManyLocks)
+        rig.release(swapping.new)
+        rig.agree()
+        assert rig.acquiring == 0
+        rig.hold("b")
 
 
 def assert_cleaned_up(rig: Rig, *leases: Lease) -> None:

@@ -52,6 +52,7 @@ class Swap(LeaseRequest):
         error = self.table.begin_release(self.lease)
         if error is None:
             self.table.swaps[self.new] = self
+            self.table.acquiring += 1  # in place of the old lease, which counts no more
             self.start()
         else:
             self.finished = True
@@ -71,7 +72,8 @@ class Swap(LeaseRequest):
 
     def finish(self) -> None:
         super().finish()
-        self.table.swaps.pop(self.new, None)
+        if self.table.swaps.pop(self.new, None) is not None:
+            self.table.acquiring = max(self.table.acquiring - 1, 0)  # 0 after a failure
 
     @property
     def leases(self) -> Sequence[Lease]:
