@@ -6,6 +6,7 @@ import gc
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -15,9 +16,10 @@ from tests.support.backend import LONG_S, Backend, Losses, token_of, without_col
 from tests.support.background import Background, in_a_fork
 from tests.support.interruptions import Interruption, at_every_place
 from tests.support.proxy import TcpProxy
-from tests.support.timers import kill
+from tests.support.timers import ask, kill
 from tests.support.waiting import eventually
-from wheel_lock import ContextClosed, LockContext, LockLost, LossReason, WheelLockError
+from wheel_lock import ContextClosed, LockContext, LockLost, LockTimeout, LossReason, WheelLockError
+from wheel_lock.engine.direct.connection import DirectConnection
 from wheel_lock.testing import settle
 
 NAME = "order:42"
@@ -35,6 +37,28 @@ def ready(context: LockContext) -> None:
     """Have the next lock use the path, although a caller was interrupted before."""
     context._engine.interrupted = False
     opened(context)
+
+
+def test_a_caller_that_is_given_up_before_it_sends_sends_nothing(
+    context: LockContext, real: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = path_of(context)
+    number = path.next_number
+    asked: list[bytes] = []
+
+    def stall() -> int:
+        [hold] = path.claim.values()
+        context.timer.post(partial(path.go_on, hold))  # it looks overdue; the path is free for others now
+        ask(context.timer)
+        monkeypatch.setattr(DirectConnection, "ask", lambda self, request, until: asked.append(request))
+        return number()
+
+    monkeypatch.setattr(path, "next_number", stall)
+    with pytest.raises(LockTimeout):
+        context.lock(NAME, timeout=TIMEOUT_S).acquire()
+    monkeypatch.undo()
+    assert asked == []
+    nothing_is_left(context, real, "given up")
 
 
 # Interruptions

@@ -161,11 +161,13 @@ class LossReporter:
 def _call_back(notifier: Notifier, leases: Sequence[Lease], at: float, counters: Counters | None) -> None:
     """Call the callbacks, and count their times. (``counters`` is None for those that only post to an event loop.)"""
     for lease in leases:
+        on_lost = lease.on_lost
+        if on_lost is None:
+            continue  # its caller has stopped waiting for it meanwhile
         assert lease.loss is not None
-        assert lease.on_lost is not None
         event = LostEvent(lease.name, lease.loss, at, lease.deadline, lease.renewals, lease.fence)
         began = time.monotonic()
-        notifier.run(lease.on_lost, event)
+        notifier.run(on_lost, event)
         if counters is not None:
             counters.callback.add(time.monotonic() - began)
 

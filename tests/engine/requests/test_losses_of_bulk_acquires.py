@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, GONE, TAKEN, Rig, array, failure
+from tests.engine.rig import BUSY, FINE, GONE, TAKEN, Rig, array, failure, integer
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockServerError, LossReason
@@ -96,6 +97,21 @@ def test_what_a_caller_gives_up_is_not_told_of_if_it_is_gone(rig: WaitingRig) ->
     rig.turn()
     rig.say(array(1, GONE), array(1, GONE))
     assert call.lost == []
+
+
+def test_what_a_caller_gives_up_keeps_no_other_loss_from_being_told(rig: WaitingRig) -> None:
+    other = rig.hold("other")
+    call = Call(rig, all_or_nothing=True, blocking=True)
+    rig.say(integer(0))
+    assert call.future.done
+    slow = threading.Event()
+    rig.engine.losses._in_threads.post(slow.wait)  # a callback of somebody
+    rig.engine.leases.mark_lost([next(lease for lease in rig.held if lease.name == "a"), other], LossReason.KEY_GONE)
+    call.bulk.give_up()
+    rig.turn()
+    slow.set()
+    rig.drain()
+    assert rig.reasons == [("other", LossReason.KEY_GONE)]
 
 
 @pytest.mark.parametrize("blocking", [False, True])

@@ -146,6 +146,21 @@ def test_one_that_takes_over_the_first_try_from_a_caller_that_gives_up_keeps_to_
     end_together(rig, others, 0.3 + CONNECTING_S)
 
 
+@pytest.mark.parametrize("reply", [NIL, OK])
+def test_callers_whose_shared_first_try_is_answered_behind_their_limit_are_refused(
+    rig: WaitingRig, reply: bytes
+) -> None:
+    rig.launch.slow = True
+    first, other = [rig.wait("a", blocking_timeout=0.2) for _ in range(2)]
+    rig.go_on(0.3)
+    rig.connect()
+    rig.server.one("SET")
+    rig.say(reply)
+    rig.go_on(0.02)
+    assert first.granted is (reply == OK)
+    assert other.refused, "the server has answered"
+
+
 def test_heads_of_a_queue_without_a_connection_share_the_least_time_of_a_last_try(rig: WaitingRig) -> None:
     waits = [rig.wait_first("a", fallback=100.0, blocking_timeout=0.3)]
     waits += [rig.wait("a", fallback=100.0, blocking_timeout=0.3) for _ in range(4)]

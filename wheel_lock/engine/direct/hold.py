@@ -131,6 +131,8 @@ class DirectHold:
         request = EXCLUSIVE.plain_try(lease, group.ttl)
         assert request is not None
         self.sent_at = self.asked_at = wait.sent_at = sent_at = clock()
+        if self.ends:  # overdue: the connection may be another hold's by now. From here on it is dropped, see go_on()
+            raise self._given_up()
         until = sent_at + min(wait.suspicion_s, _LONGEST_S)
         if wait.caller_until is not None and wait.caller_until < until:
             until = wait.caller_until

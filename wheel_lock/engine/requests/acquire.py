@@ -273,9 +273,7 @@ class Acquire(CallerRequest):
             self.finish()
             self._undo(bool(self.attempts))
         else:
-            kept = [lease for lease in self.leases if lease.state <= State.EXTENDING]
-            if kept:
-                release_unwanted(self.table, kept)
+            release_unwanted(self.table, self.leases)
 
 
 class PlainAcquire(Acquire):

@@ -28,7 +28,7 @@ from wheel_lock.errors import (
     copied,
     quoted,
 )
-from wheel_lock.lease import EXTENDING, Lease
+from wheel_lock.lease import Lease
 from wheel_lock.lock_types.replies import NO_FENCE, OTHER_FENCE
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
@@ -186,9 +186,8 @@ class AdoptMany(BulkCall):
         self._in_flight.clear()
         for request in requests:
             request.give_up()
-        held = [lease for lease in self._granted if lease.state <= EXTENDING]
-        self._granted.clear()
-        release_unwanted(self.table, held)
+        granted, self._granted = self._granted, []
+        release_unwanted(self.table, granted)
 
 
 def adopted_too_late(name: str | bytes) -> LockNotAcquired:

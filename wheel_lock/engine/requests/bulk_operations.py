@@ -19,7 +19,7 @@ from wheel_lock.engine.requests.base import (
 )
 from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT, BulkBatch, BulkOperation
 from wheel_lock.errors import ContextClosed, LockServerError, LockUnavailable, LossReason, WheelLockError
-from wheel_lock.lease import Lease, State
+from wheel_lock.lease import EXTENDING, Lease, State
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol import scripts
@@ -389,10 +389,12 @@ def release_many(
 
 
 def release_unwanted(table: LeaseTable, leases: Sequence[Lease]) -> None:
-    """Release leases that their caller will not have; it hears of no loss of them."""
-    for lease in leases:
+    """Release those of the leases that are held, which their caller will not have; it hears of no loss of them."""
+    held = [lease for lease in leases if lease.state <= EXTENDING]
+    for lease in held:
         lease.forget_callback()
-    release_many(table, leases, Future(noop))
+    if held:
+        release_many(table, held, Future(noop))
 
 
 class Sweep(BulkOperation):

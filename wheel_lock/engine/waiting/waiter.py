@@ -24,7 +24,7 @@ from wheel_lock.engine.requests.bulk_operations import release_unwanted
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.errors import LockAlreadyHeld, WheelLockError, copied, internal_error, quoted
-from wheel_lock.lease import EXTENDING, Lease
+from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.net.connector import is_refused
 from wheel_lock.net.node import Node
@@ -196,13 +196,15 @@ class Waiter(WheelEntry):
         self.began_at = self.table.timer.now
         guarded(self, self._begin)
 
-    def _begin_again(self) -> None:
-        """Begin without the answer to the try that it has shared. Its time goes on."""
+    def _begin_again(self, *, answered: bool) -> None:
+        """Begin behind the try that it has shared, which was ``answered`` or not. Its time goes on."""
         self.table.timer.wheel.cancel(self)
-        if (end := self._end_of_try) is not None and self.table.timer.now >= end:
-            self.fail_unanswered()
-        else:
+        if (end := self._end_of_try) is None or self.table.timer.now < end:
             guarded(self, self._begin)
+        elif answered:
+            self.refuse()
+        else:
+            self.fail_unanswered()
 
     def _begin(self) -> None:
         """Join the queue if there is one, or follow the waiter whose first try is in flight, else try."""
@@ -323,7 +325,7 @@ class Waiter(WheelEntry):
             hasty = request.caller_until is None and self.node.server is None and is_refused(error)
             for waiter in followers:
                 if error is None or (hasty and waiter.until is not None):
-                    waiter._begin_again()
+                    waiter._begin_again(answered=error is None and not request.cut_short)
                 else:
                     waiter.fail(copied(error))
 
@@ -490,8 +492,7 @@ class Waiter(WheelEntry):
     def give_up(self) -> None:
         """End the wait of a caller that does not wait any more: undo what was granted, or may have been."""
         if self.over:
-            held = [lease for lease in self.leases or () if lease.state <= EXTENDING]
-            release_unwanted(self.table, held)
+            release_unwanted(self.table, self.leases or ())
             return
         queue = self.queue
         self._end()
@@ -500,7 +501,7 @@ class Waiter(WheelEntry):
         self.abort()
         if self._queues.in_flight.get(self.queue_key) is self:
             for waiter in self.take_followers():
-                waiter._begin_again()
+                waiter._begin_again(answered=False)
 
     def abort(self) -> None:
         """End the try in flight, if there is one, and undo what it may have been granted."""
