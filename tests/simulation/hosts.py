@@ -86,6 +86,13 @@ class Host:
         """Return who says what this server says about a key: its store, or nobody but itself."""
         return self.store if self.is_of_store(key) else self.name
 
+    def others_of_store(self, key: bytes) -> list[Host]:
+        """Return the other servers that say what the store says about a key, as while its slot moves."""
+        if not self.is_of_store(key):
+            return []
+        hosts = self.world.hosts
+        return [host for host in hosts if host is not self and host.store == self.store and host.is_of_store(key)]
+
     def _changed(self, keys: list[bytes], words: list[bytes]) -> None:
         self.world.rules.keys_changed(self, keys, words)
         self.replicate(keys)
