@@ -24,6 +24,7 @@ import redis.sentinel
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.credentials import CredentialProvider
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
@@ -53,7 +54,7 @@ def is_fatal(error: BaseException) -> bool:
     return _origin(error, (ssl.SSLCertVerificationError,)) is not None
 
 
-class NothingListens(redis.exceptions.ConnectionError):
+class NothingListens(RedisConnectionError):
     """Each of the servers that could name the wanted one is refused, as :func:`is_refused` says."""
 
 
