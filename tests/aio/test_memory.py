@@ -92,6 +92,8 @@ def test_many_tasks_leave_no_object_behind(run: Run, context: LockContext) -> No
 
 
 def test_a_task_and_its_owner_go_with_the_task(run: Run, context: LockContext) -> None:
+    before = len(aio_call._owners)  # tasks of other tests that something still refers to
+
     async def main() -> None:
         lock = context.asyncio.lock("order:42")
         task = asyncio.create_task(lock.acquire())
@@ -104,7 +106,7 @@ def test_a_task_and_its_owner_go_with_the_task(run: Run, context: LockContext) -
         await lock.release()
 
     run(main())
-    eventually(lambda: len(aio_call._owners) == 0)
+    eventually(lambda: len(aio_call._owners) <= before)
 
 
 @pytest.mark.parametrize("shared", [True, False])
