@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import wheel_lock.aio.call
 import wheel_lock.aio.primitives
@@ -176,6 +177,9 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (_package.sync.call, "new_gate", lambda: Gate(world)),
         (_package.sync.call, "_here", None),
         (_package.aio.call, "_here", None),
+        # An owner with a hold refers to its engine, and here that refers to all tasks: no world would ever be collected.
+        (_package.aio.call, "_owners", WeakKeyDictionary()),
+        (_package.aio.call, "_themselves", WeakKeyDictionary()),
         (_package.sync.primitives, "threading", SimpleNamespace(get_ident=lambda: world.caller.number)),  # type: ignore[union-attr]
         (_package.aio.primitives, "id", world.number_of),
         (_package.engine.renewal.overdue, "id", world.number_of),
