@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, GONE, START, TAKEN, Rig, array, error
+from tests.engine.rig import BUSY, FINE, START, Rig, array, error
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import State
 
@@ -22,41 +22,6 @@ REFUSALS = [
     "NOPERM User default has no permissions to run the 'evalsha' command",
     "ERR The user executing the script can't run this command or subcommand",
 ]
-
-
-@pytest.mark.parametrize(
-    ("verdict", "reason"),
-    [
-        (GONE, LossReason.KEY_GONE),
-        (TAKEN, LossReason.TAKEN),
-        ("WRONGTYPE Operation against a key holding the wrong kind of value", LossReason.TAKEN),
-    ],
-)
-def test_a_key_that_is_gone_or_has_another_value_is_lost_now(rig: Rig, verdict: int | str, reason: LossReason) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.0)
-    rig.reply("renew", array(1, verdict))
-    assert lease.state is State.LOST
-    assert not rig.believes(lease)
-    [(_, event)] = rig.told
-    assert (event.name, event.reason, event.at) == ("a", reason, pytest.approx(START + 1.0))
-
-
-@pytest.mark.parametrize("text", REFUSALS)
-@pytest.mark.parametrize("whole_call", [True, False])
-def test_an_error_proves_nothing(rig: Rig, text: str, whole_call: bool) -> None:
-    lease = rig.hold("a")
-    deadline = lease.deadline
-    rig.go_on(1.0)
-    rig.say(error(text) if whole_call else array(1, text))
-    assert rig.believes(lease)
-    assert lease.deadline == deadline
-    assert rig.told == []
-    rig.go_on(0.5, rig.agree)
-    assert lease.state is State.HELD
-    assert lease.deadline > deadline
-    assert lease.renewals == 1
-    assert rig.stats().unknown == 1
 
 
 @pytest.mark.parametrize("text", [REFUSALS[0], REFUSALS[3]])

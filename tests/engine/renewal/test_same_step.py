@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.engine.rig import OK, TICK_S, Rig, array, names
+from tests.engine.rig import TICK_S, Rig, array, names
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
@@ -48,19 +48,6 @@ def test_a_lease_that_ends_in_the_step_in_which_it_is_due_is_not_renewed(
     assert all(map(rig.believes, leases[2:])) or "max_renewals" in terms
 
 
-def test_a_cancelled_alarm_does_not_ring_though_it_has_come_due_in_the_same_step(rig: Rig) -> None:
-    rung: list[str] = []
-
-    def ring_and_cancel(now: float) -> None:
-        rung.append("first")
-        rig.timer.cancel(second)
-
-    rig.timer.call_at(rig.now + 0.1, ring_and_cancel)
-    second = rig.timer.call_at(rig.now + 0.2, lambda now: rung.append("second"))
-    rig.jump(1.0)
-    assert rung == ["first"]
-
-
 def wait_together(rig: WaitingRig, *names: str) -> Wait:
     """Begin to wait for several locks at once."""
     alone = [rig.waiter(name).acquisition.as_waiter() for name in names]
@@ -86,18 +73,3 @@ def test_one_that_joins_a_line_in_the_step_in_which_its_time_was_up_ends_alone()
         assert isinstance(behind.error, LockTimeout)
         assert "internal" not in str(behind.error)
         assert together.goes_on
-
-
-def test_those_whose_time_is_up_in_the_step_in_which_the_try_that_they_share_ends_end_with_it() -> None:
-    with WaitingRig() as rig:
-        rig.wait("another")
-        rig.reply("SET", OK)  # it is connected
-        asking, second, third = [rig.wait("a", blocking_timeout=timeout) for timeout in (0.4, 0.5, 0.5)]
-        rig.server.take()
-        rig.go_on(0.3)
-        rig.jump(0.3)
-        assert isinstance(asking.error, LockTimeout)
-        commands = rig.server.take()
-        assert [command.what for command in commands] == ["release_many"]
-        assert isinstance(second.error, LockTimeout)
-        assert isinstance(third.error, LockTimeout)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, GONE, START, TICK_S, Command, Rig, array, integer, names, runs
+from tests.engine.rig import BUSY, FINE, GONE, START, TICK_S, Command, Rig, array, integer, names
 from wheel_lock.lease import State
 from wheel_lock.lock_types import EXCLUSIVE
 
@@ -23,17 +23,6 @@ def arrivals(rig: Rig, seconds: float) -> Counter[float]:
 
     rig.go_on(seconds, serve)
     return seen
-
-
-@pytest.mark.parametrize(
-    ("timeout", "every", "expected"),
-    [(3.0, None, [1.0, 2.0, 3.0]), (3.0, 1.5, [1.5, 3.0]), (3.0, 0.7, [0.7, 1.4, 2.1, 2.8]), (1.0, None, [0.33, 0.66])],
-)
-def test_a_lease_is_renewed_every_third_of_its_timeout_or_as_wished_and_never_later(
-    rig: Rig, timeout: float, every: float | None, expected: list[float]
-) -> None:
-    rig.hold("a", timeout, renew_every=every)
-    assert list(arrivals(rig, expected[-1]))[: len(expected)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -52,41 +41,6 @@ def test_first_renewals_of_leases_acquired_in_one_moment_are_spread(rig: Rig, to
     again = arrivals(rig, 10.0)
     assert sum(again.values()) == count
     assert max(again.values()) <= 100
-
-
-def test_a_few_leases_acquired_together_are_renewed_together(rig: Rig) -> None:
-    rig.hold_many(names(50), 30.0)
-    assert arrivals(rig, 10.0) == {10.0: 50}
-
-
-def test_a_renewal_keeps_the_phase_of_its_lease_when_the_thread_is_a_little_late(rig: Rig) -> None:
-    lease = rig.hold("a", 3.0)
-    rig.jump(1.07)
-    rig.agree()
-    assert lease.tick == 200
-    rig.jump(0.4)  # and when the reply is late
-    rig.jump(2.2 - 1.47)
-    rig.agree()
-    assert lease.tick == 300
-
-
-def test_a_jump_goes_out_as_one_batch_and_heals(rig: Rig) -> None:
-    leases = [rig.hold(name, 30.0, renew_every=10.0) for name in names(60) if rig.jump(0.05) is None]
-    rig.jump(15.0)
-    assert runs(rig.server.take()) == [("renew", 1)]
-    rig.say(FINE)
-    assert rig.server.take() == []
-    seen = arrivals(rig, 30.0)
-    assert sum(seen.values()) == 180
-    assert all(lease.renewals == 4 for lease in leases)
-    assert rig.told == []
-
-
-def test_all_of_a_tick_goes_out_in_calls_of_batch_size() -> None:
-    with Rig(batch_size=100) as rig:
-        rig.hold_many(names(1000), 30.0)
-        rig.jump(10.5)
-        assert [len(command.pairs) for command in rig.server.take()] == [100] * 10
 
 
 @pytest.mark.parametrize(("in_flight", "groups"), [(1, 1), (4, 7)])
@@ -116,16 +70,6 @@ def test_thousands_of_leases_due_in_one_tick_are_drained_in_bounded_calls(in_fli
         assert rig.stats().renewed == len(leases)
         assert rig.stats().overdue == 0
         assert rig.told == []
-
-
-def test_ten_thousand_losses_are_told_once_each_and_in_time(rig: Rig) -> None:
-    rig.hold_many(names(10_000), 3.0)
-    rig.be_silent(4.0)
-    told = rig.told
-    assert len(told) == 10_000
-    assert len({lease for lease, _ in told}) == 10_000
-    assert all(event.deadline - 2 * TICK_S <= event.at <= event.deadline for _, event in told)
-    assert rig.stats().held == rig.stats().overdue == 0
 
 
 # Statistics, exact

@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, NIL, Command, Rig, array, error, names
+from tests.engine.rig import FINE, NIL, Command, Rig, array, error, names
 from wheel_lock.errors import LockServerError, LossReason
 from wheel_lock.lease import State
 
 DOWN = "ERR Script attempted to execute a command while the cluster is down"
 INTERVAL_S = 10.0  # of leases of 30 s
-
-
-def forgetful(rig: Rig) -> None:
-    """Answer as a server that knows nothing of what is renewed, and grants all else."""
-    for command in rig.server.take():
-        pairs = len(command.pairs)
-        gone = [word for number in range(1, pairs + 1) for word in (number, GONE)]
-        rig.server.say(array(*gone) if command.what == "renew" else FINE)
-
-
-def test_a_server_that_comes_back_empty_is_found_out_at_once() -> None:
-    with Rig(batch_size=500) as rig:
-        rig.hold_many(names(10_000), 30.0)
-        rig.go_on(1.0)
-        rig.server.close()
-        rig.go_on(1.0, lambda: forgetful(rig))
-        assert len(rig.told) == 10_000
-        assert {event.reason for _, event in rig.told} == {LossReason.KEY_GONE}
 
 
 def test_a_lease_keeps_its_due_tick_and_its_lag_is_not_counted(rig: Rig) -> None:
@@ -60,19 +42,6 @@ def test_a_few_calls_are_under_way_at_a_time_and_what_is_due_goes_between_them()
         assert rig.stats().renewed >= 1_001
 
 
-def test_what_was_confirmed_on_the_new_connection_is_not_asked_about_again(rig: Rig) -> None:
-    overdue = rig.hold("overdue", 3.0)
-    rig.go_on(0.9)
-    rig.hold("held", 30.0)
-    rig.go_on(0.1)  # the renewal of the first is under way
-    rig.server.take()
-    rig.reconnect()
-    renewed = [name for command in rig.server.take() for name in command.names]
-    assert sorted(renewed) == ["held", "overdue"]
-    rig.say(FINE, FINE)
-    assert overdue.renewals == 1
-
-
 @pytest.mark.parametrize("terms", [{"renew": False}, {"max_renewals": 5}])
 def test_a_verification_uses_no_renewal_up(rig: Rig, terms: dict[str, int]) -> None:
     lease = rig.hold("a", 30.0, **terms)
@@ -82,9 +51,6 @@ def test_a_verification_uses_no_renewal_up(rig: Rig, terms: dict[str, int]) -> N
     rig.say(b"$%d\r\n%b\r\n" % (len(lease.token), lease.token))
     assert lease.renewals == 0
     assert rig.believes(lease)
-
-
-# Another server has taken the place of the last one
 
 
 def swap_servers(rig: Rig) -> None:
@@ -121,16 +87,6 @@ def test_a_server_that_cannot_answer_yet_is_asked_again(rig: Rig, text: str) -> 
     assert rig.believes(lease)
     assert rig.server.one("GET").names == ["a"]
     rig.say(NIL)
-    assert rig.reasons == [("a", LossReason.KEY_GONE)]
-
-
-def test_an_extended_lease_that_the_new_server_does_not_know_is_lost(rig: Rig) -> None:
-    lease = rig.hold("a", 3.0)
-    rig.extend(lease, 60.0)
-    rig.agree()
-    swap_servers(rig)
-    rig.go_on(0.3)
-    rig.reply("GET", NIL)
     assert rig.reasons == [("a", LossReason.KEY_GONE)]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, NIL, OK, START, Rig, array, failure, names
-from wheel_lock.errors import LockServerError, LockUnavailable, TooManyLocks, WheelLockError
+from tests.engine.rig import BUSY, FINE, NIL, OK, Rig, array, failure
+from wheel_lock.errors import LockServerError, LockUnavailable, TooManyLocks
 from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
 
 
@@ -19,14 +19,6 @@ def test_an_acquire_that_finds_no_connection_times_out_with_the_reason(rig: Rig)
     failure(attempt.future, LockUnavailable, r"No connection to the scripted server: nobody listens \(lock 'a'\)")
 
 
-def test_the_time_limit_includes_reconnecting(rig: Rig) -> None:
-    attempt = rig.acquire("a")
-    rig.go_on(3.0)
-    rig.be_away()
-    rig.go_to(START + 5.01)
-    failure(attempt.future, LockUnavailable)
-
-
 def test_given_up_after_it_was_granted_it_is_released(rig: Rig) -> None:
     attempt = rig.acquire("a")
     rig.say(OK)
@@ -34,20 +26,6 @@ def test_given_up_after_it_was_granted_it_is_released(rig: Rig) -> None:
     rig.post(attempt.request.give_up)
     assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
     assert not rig.believes(attempt.lease)
-
-
-def test_a_release_of_what_was_given_up_is_tried_until_the_key_has_expired_and_no_longer(rig: Rig) -> None:
-    attempt = rig.acquire("a", 3.0)
-    rig.be_away()
-    rig.post(attempt.request.give_up)
-    rig.go_to(START + 3.5)
-    attempts = rig.connector.attempts
-    rig.go_to(START + 20.0)
-    assert rig.connector.attempts <= attempts + 1, "nothing is held and nobody waits, so nobody needs a connection"
-    assert not rig.engine.busy
-
-
-# Sent again
 
 
 @pytest.mark.parametrize(
@@ -68,22 +46,6 @@ def test_an_error_reply_to_a_second_try_does_not_leave_the_first_ones_grant_behi
     assert pairs == [[(b"a", attempt.lease.token)]], "a grant is left behind"
 
 
-def test_a_server_that_hangs_up_on_every_acquire_is_not_asked_in_a_tight_loop(rig: Rig) -> None:
-    attempt = rig.acquire("a")
-
-    def hang_up() -> None:
-        for server in rig.connector.servers:
-            if not server.closed and server.take():
-                server.close()
-
-    rig.go_on(6.0, hang_up)
-    failure(attempt.future, WheelLockError)
-    assert rig.connector.attempts <= 24  # pauses of 20 ms, doubled up to half a second, each a quarter more or less
-
-
-# How many
-
-
 def test_no_more_than_max_held_are_held_or_being_acquired() -> None:
     with Rig(max_held=2) as rig:
         held = rig.hold("a")
@@ -95,18 +57,6 @@ def test_no_more_than_max_held_are_held_or_being_acquired() -> None:
         rig.release(held)
         rig.hold("e")
         assert [lease.name for lease in rig.held] == ["d", "e"]
-
-
-def test_what_a_bulk_acquire_is_asking_for_counts_too() -> None:
-    with Rig(max_held=5) as rig:
-        bulk = rig.acquire_many(names(5))
-        single = rig.acquire("one more")
-        another = rig.acquire_many(["and", "more"])
-        rig.go_on(0.1, rig.agree)
-        assert bulk.future.done
-        assert len(rig.held) <= 5
-        for future in (single.future, another.future):
-            failure(future, TooManyLocks)
 
 
 def test_every_end_of_an_acquire_gives_its_place_back() -> None:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, NOSCRIPT, Command, Rig, agreement, error, integer, names, runs
+from tests.engine.rig import NOSCRIPT, Rig, agreement, error, integer, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import LockTimeout
-from wheel_lock.lease import State
 from wheel_lock.lock_types import FENCED
 from wheel_lock.options import lock_options
 from wheel_lock.protocol import scripts
@@ -25,27 +24,6 @@ def test_a_renewal_is_called_by_its_sha1_in_the_form_that_the_server_knows() -> 
             command = rig.server.one("renew")
             assert not command.use_eval
             assert command.sha1.decode() == scripts.RENEW.form(flagged).sha1
-
-
-def test_a_server_that_has_forgotten_its_scripts_is_sent_their_text_and_nothing_is_lost(rig: Rig) -> None:
-    leases = rig.hold_many(names(10))
-    known: set[bytes] = set()
-
-    def answer() -> None:
-        for command in rig.server.take():
-            if command.sha1 and not command.use_eval and command.sha1 not in known:
-                rig.server.say(NOSCRIPT)
-                continue
-            known.add(command.sha1)
-            rig.server.say(agreement(command))
-
-    rig.go_on(5.0, answer)
-    assert all(rig.believes(lease) and lease.renewals >= 3 for lease in leases)
-    known.clear()  # SCRIPT FLUSH
-    rig.go_on(5.0, answer)
-    assert all(rig.believes(lease) and lease.renewals >= 8 for lease in leases)
-    assert rig.stats().unknown == 0
-    assert rig.told == []
 
 
 def test_a_server_that_knows_no_script_even_in_full_is_not_asked_in_a_tight_loop(rig: Rig) -> None:
@@ -81,37 +59,6 @@ def test_every_script_is_repeated_in_full_with_the_same_arguments(rig: Rig, kind
     rig.say(NOSCRIPT)
     second = rig.server.one(kind_of_call)
     assert second == first._replace(use_eval=True)
-
-
-def test_there_is_at_most_one_unanswered_renewal_per_lease(rig: Rig) -> None:
-    leases = rig.hold_many(names(20), 3.0)
-    rig.launch.slow = True
-    unanswered: dict[bytes, int] = {}
-    received: list[Command] = []
-
-    def swallow() -> None:
-        for command in rig.server.take():
-            received.append(command)
-            for _, token in command.pairs:
-                unanswered[token] = unanswered.get(token, 0) + 1
-
-    rig.go_on(2.9, swallow)
-    assert set(unanswered) == {lease.token for lease in leases}
-    assert set(unanswered.values()) == {1}
-    rig.say(*[FINE for _ in received])
-    assert all(lease.renewals == 1 and rig.believes(lease) for lease in leases)
-
-
-def test_the_unanswered_renewals_of_a_broken_connection_go_out_again_nearest_deadline_first(rig: Rig) -> None:
-    late = rig.hold("late", 9.0, renew_every=1.0)
-    soon = rig.hold("soon", 3.0, renew_every=1.0)
-    rig.go_on(1.0)
-    assert runs(rig.server.take()) == [("renew", 2)]
-    rig.reconnect()
-    assert [command.names for command in rig.server.take()] == [["soon"], ["late"]]
-    rig.say(FINE * 2)
-    assert [lease.state for lease in (soon, late)] == [State.HELD] * 2
-    assert rig.stats().unknown == 2
 
 
 def test_overdue_leases_are_drained_nearest_deadline_first_across_calls() -> None:

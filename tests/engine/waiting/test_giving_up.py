@@ -6,91 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.rig import BUG, BUSY, FINE, NIL, OK, REFUSED, array
+from tests.engine.rig import BUG, BUSY, FINE, NIL, OK, REFUSED
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
-from wheel_lock.lock_types.caller_token import CALLER_TOKEN
-
-# Given up
-
-
-def test_given_up_before_it_began_it_never_begins(rig: WaitingRig) -> None:
-    wait = rig.waiter("a")
-    rig.timer.post(wait.acquisition.give_up, rig.engine)
-    rig.post(wait.acquisition.begin)
-    assert rig.connector.servers == []
-    rig.assert_clean()
-
-
-def test_given_up_with_a_token_that_others_may_have_it_is_undone_when_its_answer_has_come(rig: WaitingRig) -> None:
-    wait = rig.wait("a", kind=CALLER_TOKEN, token="worker")
-    rig.refuse()
-    rig.listen()
-    rig.server.one("SET")
-    second = rig.wait("a", kind=CALLER_TOKEN, token="worker")
-    rig.give_up(wait)
-    rig.server.one("SET")  # the second asks, and meets what may be the first's
-    rig.say(OK, NIL)
-    assert rig.server.one("release_many").pairs == [(b"a", b"worker")]
-    rig.say(FINE)
-    rig.wake("a")
-    rig.reply("SET", OK)
-    assert second.granted
-    assert list(rig.held) == [second.lease]
-
-
-@pytest.mark.parametrize("ending", ["released", "refused", "failed", "given up"])
-def test_given_up_after_it_is_over_nothing_is_sent(rig: WaitingRig, ending: str) -> None:
-    wait = rig.wait_first("a", blocking_timeout=60.0)
-    if ending == "given up":
-        rig.give_up(wait)
-    elif ending == "refused":
-        rig.go_on(61.0, rig.be_taken())
-    else:
-        rig.wake("a")
-        rig.reply("SET", BUSY if ending == "failed" else OK)
-    if ending == "released":
-        rig.let_go(wait)
-    rig.give_up(wait)
-    assert rig.server.take() == []
-    rig.assert_clean()
-
-
-# The time is up
-
-
-def test_a_release_that_is_heard_during_a_last_try_is_the_nexts(rig: WaitingRig) -> None:
-    first = rig.wait_first("a", blocking_timeout=0.05, fallback=100.0)
-    second = rig.wait("a", fallback=100.0)
-    rig.go_on(0.1)
-    rig.server.one("acquire")
-    rig.wake("a")
-    rig.say(array(30_000))
-    assert first.refused
-    rig.grant(second)
-
-
-def test_the_first_just_goes_when_its_time_is_up_and_its_own_process_holds_the_lock(rig: WaitingRig) -> None:
-    rig.hold_first("a")
-    wait = rig.wait("a", blocking_timeout=0.05)
-    rig.go_on(0.07)
-    assert wait.refused
-    assert rig.server.take() == []
-
-
-def test_one_whose_time_is_up_while_it_asks_for_the_first_time_is_told_when_that_is_answered(rig: WaitingRig) -> None:
-    wait = rig.wait("a", blocking_timeout=0.05)
-    rig.go_on(0.08)
-    assert not wait.future.done
-    rig.say(NIL)
-    rig.listen()
-    rig.go_on(0.05, rig.be_taken())
-    assert wait.refused
-    rig.assert_clean()
-
-
-# Refused
 
 
 def test_no_more_than_max_waiting_may_wait() -> None:
@@ -112,18 +31,6 @@ def test_no_more_than_max_waiting_may_wait() -> None:
         assert isinstance(rig.wait("a").error, TooManyLocks)
 
 
-@pytest.mark.rig(max_waiting=1)
-def test_those_who_may_not_wait_leave_no_line_behind(rig: WaitingRig) -> None:
-    first = rig.wait_first("a")
-    for number in range(20):
-        waits = [rig.wait(f"b{number}") for _ in range(3)]
-        for _ in waits:
-            rig.refuse()
-        assert all(isinstance(wait.error, TooManyLocks) for wait in waits)
-    rig.give_up(first)
-    rig.assert_clean()
-
-
 def test_who_may_hold_no_more_may_not_wait_for_more_either() -> None:
     with WaitingRig(max_held=1) as rig:
         held = rig.hold("other")
@@ -138,9 +45,6 @@ def test_who_may_hold_no_more_may_not_wait_for_more_either() -> None:
         assert isinstance(first.error, TooManyLocks)
         assert isinstance(second.error, TooManyLocks)
         rig.assert_clean()
-
-
-# Errors
 
 
 def each_its_own(waits: list[Wait]) -> list[type[Exception]]:
@@ -242,23 +146,6 @@ def test_at_the_end_of_the_interpreter_nobody_is_told(rig: WaitingRig) -> None:
     rig.ask(lambda future: rig.engine.close(1.0, future, exiting=True))
     assert not any(wait.future.done for wait in waits)
     assert rig.waiting == 0
-
-
-@stages
-def test_a_forked_child_has_no_lines(rig: WaitingRig, stage: Stage) -> None:
-    stage(rig)
-    rig.fork()  # as in the child: all that is the parent's is dropped without a word
-    rig.turn()
-    assert (len(rig.lines), rig.waiting, rig.lines.in_flight) == (0, 0, {})
-    own = rig.wait("a")
-    rig.go_on(0.1, rig.be_taken())
-    rig.wake("a")
-    rig.grant(own)
-    rig.let_go(own)
-    rig.assert_clean()
-
-
-# On the way
 
 
 def test_who_waits_on_a_context_that_is_being_closed_is_told_when_his_first_answer_comes(rig: WaitingRig) -> None:

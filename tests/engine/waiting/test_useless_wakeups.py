@@ -6,15 +6,13 @@ import random
 
 import pytest
 
-from tests.engine.rig import NIL, OK, START, array
+from tests.engine.rig import NIL, array
 from tests.engine.waiting_rig import Wait, WaitingRig, message
 from wheel_lock.engine.pacing import Pace
 
 TICK_S = 0.01
 AT_ONCE = 8
 pytestmark = pytest.mark.rig(fallback_s=1000.0)
-
-CHANNEL = b"wheel_lock:wake:{a}"
 
 
 def flood(rig: WaitingRig, expires_at: float, wake_ups: int = 100) -> int:
@@ -60,60 +58,6 @@ def test_an_honest_release_behind_them_is_found_at_the_next_tick(rig: WaitingRig
     assert rig.server.take() == []
     rig.go_on(0.7 * TICK_S)
     rig.grant(wait)
-
-
-def test_a_grant_begins_anew(rig: WaitingRig) -> None:
-    wait, expires_at = hold_off(rig)
-    after = rig.wait("a", fallback=1000.0)
-    flood(rig, expires_at)
-    rig.wake("a")
-    rig.go_on(2 * TICK_S)
-    rig.grant(wait)
-    assert rig.let_go(wait) == ["release", "SET"]
-    expires_at = rig.now + 20.0
-    rig.say(NIL)
-    assert flood(rig, expires_at) == AT_ONCE
-    rig.give_up(after)
-
-
-def test_wake_ups_of_a_lock_that_changes_hands_are_heeded_all(rig: WaitingRig) -> None:
-    hold_off(rig)
-    for number in range(1, 100):
-        rig.wake("a")
-        assert len(rig.refuse(30_000 - 20 * number)) == 1  # another holder each time
-
-
-def test_a_release_of_its_own_process_is_followed_at_once_all_the_same(rig: WaitingRig) -> None:
-    _, expires_at = hold_off(rig)
-    flood(rig, expires_at)
-    rig.wake("a")
-    stray = rig.lease("a")
-    rig.post(lambda: rig.lines.ended(stray))
-    rig.reply("SET", OK)
-
-
-def test_each_name_has_a_pace_of_its_own(rig: WaitingRig) -> None:
-    _, expires_at = hold_off(rig)
-    other = rig.wait_first("b", fallback=1000.0)
-    flood(rig, expires_at)
-    rig.wake("b")
-    rig.grant(other)
-
-
-def test_a_waiter_whose_time_is_up_goes_whatever_is_published(rig: WaitingRig) -> None:
-    wait = rig.wait("a", fallback=1000.0, blocking_timeout=1.0)
-    rig.refuse()
-    rig.listen()
-    rig.refuse()
-
-    def serve() -> None:
-        rig.listen()
-        rig.listener.say(message(CHANNEL))
-        rig.turn()
-        rig.refuse()
-
-    rig.go_to(START + 1.1, serve)
-    assert wait.refused
 
 
 def test_channels_that_nobody_listens_to_are_not_worth_a_command_each(rig: WaitingRig) -> None:
