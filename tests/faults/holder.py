@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 import time
@@ -18,10 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.direct.opened import on_path, opened
 from tests.faults.support import Pulse
-from wheel_lock import Lock, LockContext, LockLost, LostEvent
-from wheel_lock.engine.direct import path
+from wheel_lock import Lock, LockContext, LostEvent
 
 now = time.monotonic
 STRANGE, STUCK_S = 3, 5
@@ -118,15 +115,6 @@ class Program:
         self.locks.update({str(name): lock for name, lock in locks.items() if lock is not None})
         return sum(lock is not None for lock in locks.values())
 
-    def do_open_path(self) -> None:
-        """Use the context until its direct path is open. From now on what is held on it stays there."""
-        path.LOOK_S = 3600.0
-        opened(self.context)
-
-    def do_on_path(self, name: str) -> bool:
-        """Whether the lock is held on the direct path."""
-        return on_path(self.locks[name])
-
     def do_look(self, name: str) -> dict[str, Any]:
         lock = self.locks[name]
         held = lock.is_held  # first: it is what the stamps are about
@@ -148,9 +136,6 @@ class Program:
 
     def do_extend(self, name: str) -> None:
         self.locks[name].extend(1.0)
-
-    def do_owned(self, name: str) -> bool:
-        return self.locks[name].owned()
 
     def do_stats(self) -> dict[str, Any]:
         stats, timer = self.context.stats(), self.context.timer
@@ -210,36 +195,6 @@ class Program:
             assert process.exitcode is not None
             return process.exitcode
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-    def do_fork_often(self, times: int) -> list[int]:
-        """Fork children one after the other; each uses the context once. Returns their exit codes."""
-        codes = []
-        for number in range(times):
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    self._be_short_lived(f"child-{number}")
-                except BaseException:
-                    sys.excepthook(*sys.exc_info())
-                    os._exit(1)
-            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        return codes
-
-    def _be_short_lived(self, name: str) -> None:
-        signal.alarm(STUCK_S)  # a deadlock shows as an exit code of -SIGALRM
-        if self.do_held() or self.context.held():
-            os._exit(STRANGE)
-        for lock in list(self.locks.values())[:3]:
-            try:
-                lock.release()
-            except LockLost:
-                continue
-            os._exit(STRANGE)
-        lock = self.context.lock(name, timeout=2.0)
-        with lock:
-            if not lock.is_held:
-                os._exit(STRANGE)
-        os._exit(0)
 
 
 def main(settings: str, *fds: int) -> None:

@@ -18,8 +18,7 @@ from tests.faults.support import (
 )
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from wheel_lock import Lock, LockContext, LockLost, LossReason, LostEvent
-from wheel_lock.runtime import native
+from wheel_lock import LockContext, LockLost, LossReason, LostEvent
 
 pytestmark = pytest.mark.slow
 
@@ -69,34 +68,6 @@ def test_fault_06_a_callback_that_raises_harms_nobody_else(
         assert sorted(map(str, called)) == ["bad", "worse"]
         assert {lock.lost for lock in locks} == {LossReason.KEY_GONE}
         assert context.timer.deaths == 0
-
-
-def test_fault_06_a_loss_is_told_although_the_system_had_no_thread_for_that_at_first(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str | bytes] = []
-    refused = threading.Event()
-
-    def refuse(*arguments: object) -> int:
-        refused.set()
-        raise RuntimeError("can't start new thread")
-
-    async def lose(context: LockContext, thread: Lock) -> None:
-        task = context.asyncio.lock("task", 3.0, renew_every=0.1, on_lost=lambda event: told.append(event.name))
-        await task.acquire()
-        with monkeypatch.context() as patch:
-            patch.setattr(native, "start_new_thread", refuse)
-            lose_at_the_server(redis_server, "task", "thread")
-            while task.is_held or thread.is_held or not refused.is_set():
-                await asyncio.sleep(0.01)
-        while len(told) < 2:
-            await asyncio.sleep(0.01)
-
-    with own_context(redis_server) as context:
-        thread = context.lock("thread", timeout=3.0, renew_every=0.1, on_lost=lambda event: told.append(event.name))
-        thread.acquire()
-        asyncio.run(asyncio.wait_for(lose(context, thread), 20.0))
-        assert sorted(map(str, told)) == ["task", "thread"]
 
 
 def test_fault_55_a_callback_that_sleeps_delays_no_other_context_and_no_task(redis_server: RedisServer) -> None:

@@ -92,27 +92,6 @@ def test_fault_09_a_forked_child_holds_nothing_and_its_parent_is_unaffected(
         assert client.get(NAME) is None
 
 
-def test_fault_09_a_child_may_acquire_through_the_parents_lock_object(redis_server: RedisServer) -> None:
-    """9. The lock object is shared like the context is; each process has its own lease through it."""
-    client = redis_server.client()
-    with Holder(redis_server.url, forks=1) as parent:
-        first = parent.acquire(NAME, timeout=10.0, renew_every=0.1, fencing=True, blocking_timeout=10.0).result
-        child = parent.fork()
-        child.order("acquire", name=NAME)
-        goes_on(parent, NAME)
-        assert parent.ask("release", name=NAME).error == ""
-        second = child.answer().result
-        assert second["granted"]
-        assert second["held"]
-        assert second["fence"] > first["fence"]
-        assert second["lost"] is None
-        goes_on(child, NAME)
-        assert parent.ask("release", name=NAME).error == "LockNotHeld"
-        assert client.get(NAME) == second["token"].encode()
-        assert child.ask("release", name=NAME).error == ""
-        assert parent.reap(child) == 0
-
-
 @pytest.mark.parametrize("tidy", [True, False], ids=["interpreter ends", "os._exit"])
 def test_fault_09_a_child_that_holds_locks_takes_only_its_own_with_it(redis_server: RedisServer, tidy: bool) -> None:
     """9. Child exit does not disturb the parent, whether the child's interpreter finalises everything or nothing."""
@@ -153,22 +132,6 @@ def test_fault_09_a_fork_while_another_thread_is_inside_acquire(redis_server: Re
         assert child.ask("release", name="child").error == ""
         assert parent.reap(child) == 0
         assert parent.ask("look", name="own").result["held"]
-
-
-def test_fault_09_a_fork_while_a_connection_is_being_made(redis_server: RedisServer, proxy: TcpProxy) -> None:
-    """9. The helper thread that connects does not exist in the child, which connects for itself."""
-    proxy.to_client.delay_s = float("inf")
-    with Holder(proxy.url, forks=1, connect_timeout=10.0, response_timeout=10.0) as parent:
-        parent.ask("acquire_in_thread", name=NAME, timeout=2.0, renew_every=0.1)
-        eventually(lambda: commands(proxy))
-        child = parent.fork()
-        proxy.to_client.delay_s = 0.0
-        child.acquire("child", timeout=2.0)
-        eventually(lambda: parent.events)
-        assert parent.ask("look", name=NAME).result["held"]
-        assert child.ask("release", name="child").error == ""
-        assert parent.reap(child) == 0
-        goes_on(parent, NAME)
 
 
 def test_fault_10_a_context_made_before_the_fork_serves_every_worker(fresh_redis: RedisServer) -> None:

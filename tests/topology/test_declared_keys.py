@@ -55,15 +55,6 @@ def test_the_refusal_itself_switches_to_one_lease_a_call(proxy: KeyedProxy) -> N
         assert all(context.acquire_many(locks).values())
 
 
-def test_calls_that_are_under_way_when_the_first_is_refused_are_sent_in_the_other_way_too(proxy: KeyedProxy) -> None:
-    proxy.strict = False
-    with LockContext(client_of(proxy), batch_size=50) as context:
-        before = proxy.refused
-        locks = granted(context.acquire_many([f"order:{n}" for n in range(300)]))
-        assert proxy.refused > before + 1
-        context.release_many(locks)
-
-
 def test_callers_whose_calls_are_refused_together_are_all_served(proxy: KeyedProxy) -> None:
     proxy.strict = False
     with LockContext(client_of(proxy)) as context:
