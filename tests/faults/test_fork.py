@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.holders import Holder, Peer
-from tests.faults.sent_commands import commands, of_kind
+from tests.faults.sent_commands import commands
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -108,30 +108,6 @@ def test_fault_09_a_child_that_holds_locks_takes_only_its_own_with_it(redis_serv
         goes_on(parent, NAME)
         assert parent.ask("stats").result["connects"] == 1
         assert parent.told == []
-
-
-def test_fault_09_a_fork_while_another_thread_is_inside_acquire(redis_server: RedisServer, proxy: TcpProxy) -> None:
-    """9. ... and while another thread is inside the library: the child does not deadlock (1 s), and does not go on with
-    what that thread had begun."""
-    client = redis_server.client()
-    client.set(NAME, "somebody else")
-    with Holder(proxy.url, forks=1) as parent:
-        parent.acquire("own", timeout=10.0)
-        parent.ask("acquire_in_thread", name=NAME, timeout=10.0, retry_every=0.01)
-        eventually(lambda: len(commands(proxy, mentioning=NAME)) >= 3)
-        child = parent.fork()
-        assert child.ask("held").result == []
-        child.acquire("child", timeout=2.0)
-        tried_by = {command.connection for command in of_kind("set", commands(proxy, mentioning=NAME))}
-        assert len(tried_by) == 1
-        client.delete(NAME)
-        [acquired] = eventually(lambda: parent.events)
-        assert acquired["event"] == "acquired"
-        assert not child.ask("look", name=NAME).result["held"]
-        assert child.events == []
-        assert child.ask("release", name="child").error == ""
-        assert parent.reap(child) == 0
-        assert parent.ask("look", name="own").result["held"]
 
 
 def test_fault_10_a_context_made_before_the_fork_serves_every_worker(fresh_redis: RedisServer) -> None:

@@ -331,15 +331,3 @@ def test_a_refused_release_or_extend_is_no_proof_of_a_loss(
     view.execute_command("ACL", "SETUSER", "app", "+@all", "~*")
     eventually(lambda: held.locks["extended"].renewals, LONG_S, "it is renewed again")
     assert held.told() == []
-
-
-def test_an_acquire_whose_fence_is_refused_leaves_no_lock_behind(wheel: SharedWheel, guarded: RedisServer) -> None:
-    """34. ACL rights too few from the start: the lock's own key is allowed, the one for its fence is not."""
-    view = guarded.client()
-    view.execute_command("ACL", "SETUSER", "app", "resetkeys", "~job*")
-    context = wheel.context(as_user(guarded))
-    lock = context.lock("job", timeout=60.0, fencing=True)
-    with pytest.raises(LockServerError):
-        lock.acquire()
-    assert not lock.is_held
-    eventually(lambda: not view.exists("job"), LONG_S, "the name is free")

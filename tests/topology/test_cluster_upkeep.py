@@ -11,15 +11,12 @@ import pytest
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
 
-from tests.support.background import Background
 from tests.support.liar import Liar, array, bulk
-from tests.support.redis_server import RedisServer, require_redis_7
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
 from tests.topology.moving_slots import (
     is_renewed,
-    is_replicated,
-    listeners,
     names_at,
     names_in,
     on_its_way,
@@ -37,19 +34,6 @@ THIRD = MASTERS - 1  # the only master that is ever replaced
 
 def is_master(server: RedisServer) -> bool:
     return bool(server.client().role()[0] == b"master")
-
-
-def owner_and_heir(nodes: Nodes) -> tuple[RedisServer, RedisServer]:
-    """The third master, whichever it is by now, and its replica."""
-    first, second = nodes.servers[THIRD], nodes.servers[THIRD + MASTERS]
-    return (first, second) if is_master(first) else (second, first)
-
-
-def take_over(owner: RedisServer, heir: RedisServer) -> None:
-    """Have a replica that knows everything take over."""
-    is_replicated(owner, heir)
-    heir.client().execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
-    eventually(lambda: is_master(heir) and not is_master(owner), LONG_S)
 
 
 def cluster_of(context: LockContext) -> ClusterRouter:
@@ -203,29 +187,6 @@ def test_a_lock_whose_slot_is_nobodys_does_not_hold_up_its_neighbours(nodes: Nod
 
 
 # -- nodes that come and go ------------------------------------------------------------------------------------------
-
-
-def test_a_master_that_has_lost_everything_is_not_listened_to_any_more(nodes: Nodes, context: LockContext) -> None:
-    require_redis_7()
-    owner, heir = owner_and_heir(nodes)
-    name, other = names_at(THIRD, 2)
-    channel = f"wheel_lock:wake:{{{name}}}"
-    nodes.client().set(name, "somebody else's", px=60_000)
-    keep = context.lock(other, timeout=60.0, renew_every=0.1)
-    assert keep.acquire()
-    waiter = context.lock(name, timeout=60.0, thread_local=False)
-    waiting = Background(waiter.acquire)
-    eventually(lambda: listeners(owner, channel) == 1, LONG_S)
-    take_over(owner, heir)
-    eventually(lambda: listeners(heir, channel) == 1, LONG_S)
-    eventually(
-        lambda: not any(entry["name"].startswith("wheel_lock:") for entry in owner.client().client_list()), LONG_S
-    )
-    heir.client().delete(name)
-    heir.client().execute_command("SPUBLISH", channel, "0")
-    assert waiting.result(LONG_S)
-    waiter.release()
-    keep.release()
 
 
 def test_nodes_that_own_nothing_any_more_are_forgotten(

@@ -92,16 +92,6 @@ def test_a_grant_that_no_replica_has_is_taken_back(pair: Pair) -> None:
         eventually(lambda: acquired(context))
 
 
-@pytest.mark.parametrize("fencing", [False, True])
-def test_a_grant_under_a_chosen_token_that_no_replica_has_is_taken_back(pair: Pair, fencing: bool) -> None:
-    with LockContext(pair.client(), min_replicas=1, replica_timeout=0.2, response_timeout=3.0) as context:
-        eventually(lambda: acquired(context))
-        pair.replica.pause()
-        with pytest.raises(NotReplicated):
-            context.lock("a", timeout=60.0, fencing=fencing).acquire(token="host-1")
-        eventually(lambda: not pair.client().exists("a"))
-
-
 def test_replicas_are_not_asked_on_another_connection_than_the_grant_came_on(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

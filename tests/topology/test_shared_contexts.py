@@ -124,12 +124,6 @@ class OnlyAwaited(CredentialProvider):
     get_credentials = CredentialProvider.get_credentials
 
 
-class Caching(Sentinel):
-    """One that keeps the client that it has made."""
-
-    master: redis.Redis
-
-
 class GreetingCluster(redis.RedisCluster):
     """One whose own method is what the user has asked for, and one that says where its nodes are."""
 
@@ -141,18 +135,6 @@ class GreetingCluster(redis.RedisCluster):
 
     def remap(self, place: tuple[str, int]) -> tuple[str, int]:
         return place
-
-
-def closing_over(place: Place) -> redis.Redis:
-    made: list[redis.Redis] = []
-
-    def greet(connection: Any) -> None:
-        assert made
-        greeted.append("closure")
-        usual(connection)
-
-    made.append(redis.Redis(**{"redis_connect_func": greet, **place.tcp}))
-    return made[0]
 
 
 def known_to(provider: Any, client: Any) -> Any:
@@ -172,23 +154,13 @@ def with_awaited_provider(place: Place) -> redis.asyncio.Redis:
     return client
 
 
-def cached(place: Place) -> redis.Redis:
-    asking: Any = Caching
-    asking = asking(place.sentinels)
-    asking.master = asking.master_for(SERVICE)
-    client: redis.Redis = asking.master
-    return client
-
-
 CLIENTS: dict[str, Callable[[Place], Any]] = {
     "tcp": lambda place: redis.Redis(**place.tcp),
     "tls": lambda place: redis.Redis(**place.tls),
     "unix": lambda place: redis.Redis(**place.unix),
     "own method": lambda place: Greeting(**place.tcp),
-    "closure": closing_over,
     "provider": with_provider,
     "sentinel": lambda place: Sentinel(place.sentinels).master_for(SERVICE),
-    "caching sentinel": cached,
     "cluster": lambda place: redis.RedisCluster(**place.nodes),
     "cluster, replicas read": lambda place: redis.RedisCluster(**READING, **place.nodes),
     "cluster, own method": lambda place: GreetingCluster(**place.nodes),
@@ -200,7 +172,6 @@ CLIENTS: dict[str, Callable[[Place], Any]] = {
 }
 OWN = {
     "own method": "own",
-    "closure": "closure",
     "provider": "provider",
     "asyncio provider": "provider",
     "cluster, own method": "own",
@@ -281,14 +252,6 @@ def test_no_connection_of_a_context_is_for_reading_from_replicas(place: Place, k
                 assert not any("r" in one["flags"] for one in ours)
     if isinstance(client, redis.RedisCluster):
         client.close()
-
-
-def test_who_keeps_the_context_keeps_what_it_connects_with(place: Place) -> None:
-    context = LockContext.shared(CLIENTS["own method"](place))
-    gc.collect()
-    with context.lock("order:42"):
-        assert greeted == ["own"]
-    context.close()
 
 
 def test_a_client_whose_function_went_with_it_is_said_to_be_gone(place: Place) -> None:
