@@ -121,12 +121,6 @@ def keys_in(slot: int, server: RedisServer) -> int:
     return int(server.admin.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot))
 
 
-def is_replicated(master: RedisServer, replica: RedisServer) -> None:
-    """Wait until a replica has everything that its master has by now."""
-    written = master.admin.info("replication")["master_repl_offset"]
-    eventually(lambda: replica.admin.info("replication")["slave_repl_offset"] >= written, LONG_S)
-
-
 def granted(locks: Mapping[str, Lock | None]) -> list[Lock]:
     """What a bulk acquire has returned that got all it asked for."""
     assert all(locks.values())

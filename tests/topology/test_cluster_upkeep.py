@@ -29,8 +29,6 @@ from wheel_lock.protocol.keys import SLOTS
 
 pytestmark = pytest.mark.slow
 
-THIRD = MASTERS - 1  # the only master that is ever replaced
-
 
 def is_master(server: RedisServer) -> bool:
     return bool(server.client().role()[0] == b"master")
