@@ -39,7 +39,7 @@ HOSTILE: dict[str, str | bytes] = {
 }
 
 
-ALONE = ["crlf", "nul", "empty tag", "nested", "not utf-8", "unicode", "percent", "lua", "longest in bytes"]
+ALONE = ["crlf", "empty tag", "not utf-8", "percent", "longest in bytes"]
 """Those that are used one by one, too, because each has its own way to go wrong."""
 
 

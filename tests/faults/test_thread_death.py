@@ -6,9 +6,7 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -16,7 +14,6 @@ from typing import Any
 import pytest
 
 import wheel_lock
-from tests.faults.sent_commands import commands
 from tests.faults.support import (
     LATE_S,
     Losses,
@@ -27,9 +24,8 @@ from tests.faults.support import (
     own_context,
     wait_s,
 )
-from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
-from tests.support.timers import kill, raise_in, timer_thread
+from tests.support.timers import kill
 from tests.support.waiting import eventually
 from wheel_lock import (
     HashedWheelTimer,
@@ -37,7 +33,6 @@ from wheel_lock import (
     LockContext,
     LockLost,
     LossReason,
-    TooManyLocks,
     WheelLockError,
 )
 
@@ -78,90 +73,6 @@ def test_fault_07_the_death_of_the_thread_is_told_and_the_next_call_works(
         assert survivor.is_held
         survivor.release()
         sibling.close()
-
-
-def test_fault_07_a_lock_acquired_while_the_thread_dies_is_kept_or_refused(redis_server: RedisServer) -> None:
-    """7. Next call works - also where that call is what wakes the thread to its death."""
-    client = redis_server.client()
-    with own_context(redis_server) as context:
-        with context.lock("warm up"):
-            pass
-        eventually(lambda: context.timer.next_due_at() is None)
-        raise_in(timer_thread(context.timer), SystemExit)
-        lock = context.lock(NAME, timeout=1.5, renew_every=0.2, max_attempts=1)
-        try:
-            granted = lock.acquire()
-        except WheelLockError:
-            granted = False
-        assert context.timer.deaths == 1
-        if granted:
-            assert_is_kept(lock, redis_server, timeout_s=1.5)
-        # Whatever it said, nobody holds the lock now, so nobody may keep it alive.
-        eventually(lambda: client.get(NAME) is None, timeout_s=10.0, message="the name is free within its timeout")
-
-
-def test_fault_07_the_cap_on_held_locks_outlives_the_thread(redis_server: RedisServer, proxy: TcpProxy) -> None:
-    """7. An acquire that was under way when the thread died is counted out once, not twice."""
-    with own_context(proxy.url, max_held=1) as context, ThreadPoolExecutor(1) as other:
-        with context.lock("warm up"):
-            pass
-        proxy.to_client.delay_s = float("inf")
-        under_way = other.submit(context.lock("under way", timeout=1.0).acquire)
-        eventually(lambda: commands(proxy, mentioning="under way"))
-        kill(context.timer)
-        proxy.to_client.delay_s = 0.0
-        with pytest.raises(WheelLockError):
-            under_way.result()
-        with context.lock("first"), pytest.raises(TooManyLocks):
-            context.lock("second").acquire()
-
-
-def test_fault_07_threads_that_use_the_context_while_it_dies_again_and_again(
-    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    """7. A lock that one of them got is lost for a true reason or not at all, and no name is kept alive by nobody."""
-    caplog.set_level(logging.CRITICAL, logger="wheel_lock")
-    client = redis_server.client()
-    stop = threading.Event()
-    reasons: list[LossReason | None] = []
-    strange: list[BaseException] = []
-
-    def use(context: LockContext, prefix: str) -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-            lock = context.lock(f"{prefix}:{number}", timeout=2.0)
-            try:
-                if lock.acquire():
-                    reasons.append(lock.lost)
-                    lock.release()
-            except WheelLockError:
-                reasons.append(lock.lost)
-            except BaseException as error:
-                strange.append(error)
-
-    with own_context(redis_server, response_timeout=1.0) as context:
-        many = held(context.acquire_many([f"many:{number}" for number in range(2000)], 2.0))
-        users = [threading.Thread(target=use, args=[context, f"user:{number}"]) for number in range(4)]
-        for user in users:
-            user.start()
-        try:
-            for _ in range(6):
-                time.sleep(0.1)
-                kill(context.timer)
-        finally:
-            stop.set()  # they would haunt the tests after this one
-        for user in users:
-            user.join(10.0)
-        assert not any(user.is_alive() for user in users)
-        assert strange == []
-        assert set(reasons) <= {None, LossReason.THREAD_DIED}
-        assert {lock.lost for lock in many} == {LossReason.THREAD_DIED}
-        # Nobody holds anything now.
-        eventually(lambda: client.keys() == [], timeout_s=10.0, message="all names are free within their timeout")
-        assert context.stats().held == 0
-        with context.lock(NAME) as lock:
-            assert lock.is_held
 
 
 PLACES = 40  # a renewal, its reply and what follows are fewer calls than that

@@ -143,12 +143,6 @@ def test_a_replica_that_makes_no_sense_costs_the_range_nothing(liar: Cluster) ->
     assert connector._replicas == [("127.0.0.1", "7")]
 
 
-def test_a_slot_that_is_given_to_two_is_the_firsts(liar: Cluster) -> None:
-    all_of_it = slots(number(0), number(SLOTS - 1), node(b"127.0.0.1", number(7)))
-    liar.map = array(slots(number(5), number(5), liar.itself), *[all_of_it] * 1000)
-    assert ClusterConnector(liar.client()).ask(LONG_S) == [(5, 5, ("127.0.0.1", str(liar.port)))]
-
-
 def test_of_a_map_with_very_many_nodes_a_thousand_are_kept(liar: Cluster) -> None:
     masters = [node(b"10.0.%d.%d" % divmod(n, 256), number(1)) for n in range(SLOTS)]
     replicas = [node(b"10.1.%d.%d" % divmod(n, 256), number(1)) for n in range(5000)]
@@ -244,16 +238,6 @@ def test_a_redirection_that_makes_no_sense_costs_the_call(liar: Cluster, good: L
         eventually(lambda: lock.renewals > renewals)
         assert not log.said("survived")
         assert not log.said("died")
-
-
-def test_a_redirection_to_itself_for_ever_ends_with_the_time_of_the_call(liar: Cluster, good: LockContext) -> None:
-    liar.to_calls = b"-MOVED %d 127.0.0.1:%d\r\n" % (SLOT, liar.port)
-    with good.lock("good", timeout=LONG_S, renew_every=0.1) as lock:
-        with LockContext(liar.client(), response_timeout=1.0) as context:
-            with pytest.raises(WheelLockError):
-                context.lock(NAME).acquire(blocking=False)
-            assert sum(map(acquires, liar.asked)) < 50  # with pauses
-        assert lock.is_held
 
 
 @pytest.mark.parametrize("address", [b":%d", b"?:%d", b"[127.0.0.1]:%d", b"localhost:%d"])

@@ -7,7 +7,6 @@ import pytest
 from tests.support.logged import Log
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import Nodes
-from tests.topology.watched_master import SERVICE, Watched
 from wheel_lock import LockContext
 
 pytestmark = pytest.mark.slow
@@ -27,15 +26,3 @@ def test_one_master_of_a_cluster(nodes: Nodes, context: LockContext, log: Log) -
     assert f":{away.port} has been unreachable" in warning
     assert f"{there} locks are held there" in warning
     assert len(locks) == 30
-
-
-def test_a_master_that_sentinels_name(log: Log) -> None:
-    with Watched() as watched, LockContext(watched.client(), close_timeout=0.5) as context:
-        lock = context.lock("order:42", timeout=60.0, renew_every=0.5)
-        assert lock.acquire()
-        watched.master.kill()
-        eventually(lambda: log.said("unreachable"), PATIENCE_S)
-        (warning,) = log.said("unreachable")
-        assert f"the master of '{SERVICE}'" in warning
-        assert "1 lock is held there" in warning
-        eventually(lambda: log.said("well again"), PATIENCE_S)
