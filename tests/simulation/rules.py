@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.commands import ZSet
+from tests.simulation.hand_overs import HandOvers
 from tests.simulation.operations import CALLERS_TOKEN
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.loss_events import HeldBack, LoopCallback
@@ -81,6 +82,7 @@ RULES = {
     "copies": "a grant that waits for replicas is at so many of them",
     "limits": "an acquire ends by its caller's limit, and a lease by its own",
     "orphan": "a grant that nobody waits for is released at once, when nothing is wrong",
+    "hand-over": "an adopted lease has the hold limit of the exported one, whatever wall clocks show",
     "leader": "there is one leader at a time",
     "fork": "a forked child holds nothing, and sends nothing for what its parent holds",
     "kept": "no lease is lost without a cause",
@@ -197,6 +199,7 @@ class Rules:
         self.clocks_went_back = False
         self.fences_lost = False
         self.candidates: list[tuple[Process, Any]] = []  # who stands, or has stood, for election
+        self.hand_overs = HandOvers(self)
         self._parents: dict[bytes, float] = {}  # tokens of forked parents, and when they forked
 
     @property
