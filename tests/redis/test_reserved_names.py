@@ -121,7 +121,7 @@ def test_a_quorum_refuses_such_a_name() -> None:
 
 def test_a_hand_over_of_such_a_name_is_refused(real: Backend) -> None:
     context = real.context()
-    text = Handoff("order", b"1000", "exclusive", None, 30.0, 10.0, None, None).to_text(b"")
+    text = Handoff("order", b"1000", "exclusive", None, 30.0, 10.0, None, None, None).to_text(b"")
     prefix, _, body = text.partition(":")
     values = json.loads(base64.urlsafe_b64decode(body.partition(".")[0]))
     values["name"] = base64.urlsafe_b64encode(b"wheel_lock:permits:{pool}").decode()

@@ -239,7 +239,18 @@ def set_clock(world: World, dice: Dice) -> None:
         host.set_clock(ahead_s)
 
 
+def set_wall_clock(world: World, dice: Dice) -> None:
+    """The wall clock of a process is set to another time. Its monotonic clock goes on."""
+    process, ahead_s = _process(world, dice), dice.pick([5.0, -5.0, 0.0, -0.7, 0.7, -3600.0])
+    if process is not None:
+        world.scheduler.note("the wall clock of %s is %.1f s ahead now", process.name, ahead_s)
+        process.wall_ahead_s.append((world.scheduler.now, ahead_s))
+
+
 ONE_SERVER = ("tamper", "set clock")  # where each of several masters were tampered with, two might hold a lock
+
+WALL_CLOCK = "set wall clock"
+HARMLESS = ("interrupt", "report", WALL_CLOCK)  # nothing else may go wrong because of one of them
 
 OF_TOPOLOGIES = ("fail over", "lag", "move a slot", "stray sentinel")
 
@@ -264,4 +275,5 @@ FAULTS: dict[str, Fault] = {
     "stray sentinel": stray_sentinel,
     "collect": collect,
     "set clock": set_clock,
+    WALL_CLOCK: set_wall_clock,
 }

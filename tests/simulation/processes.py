@@ -334,6 +334,7 @@ class Process:
         paused: Whether it is stopped.
         stops: When it was stopped, and until when.
         turned_at: When its timer turned, by its own clock.
+        wall_ahead_s: Since when its wall clock is so many seconds ahead of the true time.
         lent: Locks that its users leave to one another: those for threads, and those for tasks.
         left: Locks whose users have ended.
     """
@@ -352,6 +353,7 @@ class Process:
         self.paused = False
         self.stops: list[tuple[float, float]] = []
         self.turned_at: list[float] = []
+        self.wall_ahead_s: list[tuple[float, float]] = [(0.0, 0.0)]
         self.callers: dict[Caller, None] = {}  # that have not ended: helpers come by the thousand
         self.lent: tuple[list[Any], list[Any]] = ([], [])
         self.left: list[Any] = []

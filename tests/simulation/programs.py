@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.operations import EVERYDAY, OF_BOTH, UNUSUAL
 from tests.simulation.record import Holding
 from tests.simulation.scheduler import Dice, Stopped
-from wheel_lock.errors import WheelLockError
+from wheel_lock.errors import InvalidHandoff, WheelLockError
 from wheel_lock.lease import Lease
 
 if TYPE_CHECKING:
@@ -284,8 +284,11 @@ class User:
 
     async def _export(self, lock: Any) -> None:
         self.note("exports %s", lock.name)
+        lease, began = lock._own_or_latest(), self.world.scheduler.now
         with self.promised("an export"):
-            self.world.mailbox.append(await self.do(lock.export()))
+            text = await self.do(lock.export())
+            self.world.rules.hand_overs.exported(self.process, lease, text, began)
+            self.world.mailbox.append(text)
             return
         await self.release(lock)
 
@@ -295,16 +298,28 @@ class User:
         await self.release(lock)
 
     async def adopt(self, dice: Dice) -> None:
-        """Take over a lock that somebody has exported."""
-        if self.world.mailbox:
+        """Take over a lock that somebody has exported; if there is none, export one that may not be held for long."""
+        if not self.world.mailbox:
+            holding, terms = self.new_holding(), {"max_hold": dice.pick([1.2, 4.0]), "timeout": 1.0}
+            lock = self.context.lock(dice.pick(NAMES["exclusive"]), on_lost=holding.on_lost, **terms)
+            if await self.do(lock.acquire(blocking=False)):
+                self.world.rules.holds(lock, holding, terms)
+                await self._export(lock)
+        else:
             texts = self.world.mailbox
             text = texts[0] if dice.one_in(8) else texts.pop(0)  # one that is used twice
             holding = self.new_holding()
             self.note("adopts")
-            lock = await self.do(self.context.adopt(text, on_lost=holding.on_lost))
+            hand_overs, began = self.world.rules.hand_overs, self.world.scheduler.now
+            try:
+                lock = await self.do(self.context.adopt(text, on_lost=holding.on_lost))
+            except InvalidHandoff as error:
+                hand_overs.refused(self.process, text, began, error)
+                raise
+            hand_overs.adopted(self.process, lock._own_or_latest(), text, began)
             self.world.rules.holds(lock, holding, {})
             await self.sleep(dice.up_to(1.0))
-            await self.release(lock)
+            await (self._export if dice.one_in(4) else self.release)(lock)
 
     # -- several locks -------------------------------------------------------------------------------------------------
 

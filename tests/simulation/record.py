@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.hand_overs import HandOvers
 from wheel_lock.engine.engine import Engine
 from wheel_lock.lease import Lease
 from wheel_lock.observe import LostEvent
@@ -41,6 +42,7 @@ RULES = {
     "copies": "a grant that waits for replicas is at so many of them",
     "limits": "an acquire ends by its caller's limit, and a lease by its own",
     "orphan": "a grant that nobody waits for is released at once, when nothing is wrong",
+    "hand-over": "an adopted lease has the hold limit of the exported one, whatever wall clocks show",
     "leader": "there is one leader at a time",
     "fork": "a forked child holds nothing, and sends nothing for what its parent holds",
     "kept": "no lease is lost without a cause",
@@ -153,6 +155,7 @@ class Record:
         self.clocks_went_back = False
         self.fences_lost = False
         self.candidates: list[tuple[Process, Any]] = []  # who stands, or has stood, for election
+        self.hand_overs = HandOvers(self)
         self.permits: dict[bytes, int] = {}  # set by its world
         self._parents: dict[bytes, float] = {}  # tokens of forked parents, and when they forked
 

@@ -83,16 +83,17 @@ class OrderedSet(MutableSet[_T]):
 
 
 class _Time:
-    """Stands for the module ``time``. The whole world has one wall clock."""
+    """Stands for the module ``time``. Each process has a wall clock of its own, which somebody may set."""
 
     def __init__(self, world: World) -> None:
         self._scheduler = world.scheduler
+        self._world = world
 
     def monotonic(self) -> float:
         return self._scheduler.now
 
     def time(self) -> float:
-        return _EPOCH_S + self._scheduler.now
+        return _EPOCH_S + self._scheduler.now + self._world.process.wall_ahead_s[-1][1]
 
 
 class _Failures(logging.Handler):

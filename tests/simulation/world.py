@@ -25,7 +25,7 @@ import wheel_lock.net.connection
 import wheel_lock.net.node
 import wheel_lock.sync.call
 from tests.simulation import direct, seams
-from tests.simulation.faults import FAULTS, OF_TOPOLOGIES, ONE_SERVER
+from tests.simulation.faults import FAULTS, HARMLESS, OF_TOPOLOGIES, ONE_SERVER, WALL_CLOCK
 from tests.simulation.hosts import Host
 from tests.simulation.network import Link, SimulatedConnector
 from tests.simulation.processes import Caller, Context, MajorityContext, Process
@@ -132,7 +132,10 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     settings.faults = tuple(
         name
         for name in FAULTS
-        if dice.one_in(2) and not (settings.masters > 1 and name in ONE_SERVER) and name not in _others_faults(settings)
+        if name != WALL_CLOCK
+        and dice.one_in(2)
+        and not (settings.masters > 1 and name in ONE_SERVER)
+        and name not in _others_faults(settings)
     )
     if dice.one_in(6):
         settings.faults = ()
@@ -170,6 +173,8 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
                 settings.constants.append((module, name, dice.pick(values)))
             if not dice.left:
                 dice = draw()
+    if draw().one_in(3):  # also where nothing else goes wrong
+        settings.faults += (WALL_CLOCK,)
     return settings
 
 
@@ -281,7 +286,7 @@ class World:
         self.steps += 1
         self.faults[name] += 1
         pause_s = dice.up_to(self.settings.calm_s)
-        if name not in ("interrupt", "report"):
+        if name not in HARMLESS:
             self.rules.trouble(0.0)
         FAULTS[name](self, dice)
         self.scheduler.after(pause_s, self._strike)

@@ -198,10 +198,12 @@ class BaseLock(Side):
         options, limits = self._options, lease.limits
         timeout_s, every_s = options.timeout_s, options.renew_every_s
         left = None if options.max_renewals is None else max(options.max_renewals - lease.renewals, 0)
-        hold_until = None
+        hold_until = hold_left = None
         if limits is not None and options.max_hold_s is not None:
-            hold_until = time.time() + limits.hold_until - self._engine.timer.clock.now()
-        return Handoff(self.name, lease.token, self._lock_type.name, lease.fence, timeout_s, every_s, left, hold_until)
+            hold_left = limits.hold_until - self._engine.timer.clock.now()
+            hold_until = time.time() + hold_left
+        kind, fence = self._lock_type.name, lease.fence
+        return Handoff(self.name, lease.token, kind, fence, timeout_s, every_s, left, hold_until, hold_left)
 
     def _take_granted(self, leases: Sequence[Lease]) -> None:
         """Keep the granted leases."""

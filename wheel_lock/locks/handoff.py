@@ -41,10 +41,8 @@ def adopted_type(handoff: Handoff) -> LockType:
 
 def adopted_options(handoff: Handoff, thread_local: bool) -> LockOptions:
     """Return the options of the adopting lease. Raises InvalidHandoff if ``max_hold`` is over."""
-    if handoff.hold_until is None:
-        return handoff.options(thread_local=thread_local)
-    left_s = handoff.hold_until - time.time()
-    if left_s <= 0:
+    left_s = handoff.hold_left_s(time.time())
+    if left_s is not None and left_s <= 0:
         raise InvalidHandoff(f"The lock {quoted(handoff.name)} may not be held any longer", handoff.name)
     return handoff.options(max_hold=left_s, thread_local=thread_local)
 

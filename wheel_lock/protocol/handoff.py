@@ -14,7 +14,7 @@ from wheel_lock.options import MAX_SECONDS, LockOptions, count, lock_name, lock_
 
 _PREFIX = "wheel_lock-handoff-1:"
 _SUM_CHARACTERS = 16
-_PLAIN_FIELDS = ("fence", "timeout", "renew_every", "max_renewals", "hold_until")  # in the text as in a Handoff
+_PLAIN_FIELDS = ("fence", "timeout", "renew_every", "max_renewals", "hold_until", "hold_left")  # in the text as here
 _MAX_CHARACTERS = 4096  # a name and a token of 512 bytes each, encoded twice, make 1,900 of them
 
 
@@ -31,6 +31,8 @@ class Handoff:
         renew_every: Seconds between renewals; None for no renewal.
         max_renewals: The number of renewals that are left, or None for no limit.
         hold_until: The end of its hold limit in seconds of the wall clock, the only clock that two machines share; or None.
+        hold_left: How many seconds of its hold limit were left at the export, or None. An adopter holds it no longer than
+            that, even if a wall clock has been set back.
     """
 
     name: str | bytes
@@ -41,6 +43,7 @@ class Handoff:
     renew_every: float | None
     max_renewals: int | None
     hold_until: float | None
+    hold_left: float | None
 
     def to_text(self, prefix: bytes) -> str:
         """Return the values as one line of ASCII, which is as secret as a token: it is enough to take over the lock."""
@@ -86,10 +89,9 @@ class Handoff:
             handoff.options()
             if handoff.fence is not None:
                 count("the fence", handoff.fence, least=1)
-            if handoff.hold_until is not None and not (
-                type(handoff.hold_until) is float and math.isfinite(handoff.hold_until)
-            ):
-                raise ValueError("the hold limit is no number")
+            hold = handoff.hold_until, handoff.hold_left
+            if hold != (None, None) and not all(type(each) is float and math.isfinite(each) for each in hold):
+                raise ValueError("the hold limit is not a number")
             if type(handoff.lock_type) is not str:
                 raise ValueError("the lock type is no text")
         except (ValueError, TypeError, LookupError, RecursionError) as error:
@@ -101,6 +103,12 @@ class Handoff:
                 handoff.name,
             )
         return handoff
+
+    def hold_left_s(self, wall_s: float) -> float | None:
+        """Return the seconds that are left of its hold limit at this time of the wall clock; None without a limit."""
+        if self.hold_until is None or self.hold_left is None:
+            return None
+        return min(self.hold_until - wall_s, self.hold_left)
 
     def options(self, *, max_hold: float | None = None, thread_local: bool = True) -> LockOptions:
         """Return the options of the lease that takes its place."""

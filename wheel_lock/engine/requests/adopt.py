@@ -75,10 +75,9 @@ class Adopt(Acquire):
             self.future.set_exception(LockLost(self.lease.name, reason))
 
     def take(self, fence: int) -> None:
-        until = self._handoff.hold_until
-        if until is not None:
-            # Computed now: the text may have been parsed long ago, if connecting has taken long.
-            left_s = until - time.time() + self.timer.clock.now() - self.sent_at
+        # Computed now: the text may have been parsed long ago, if connecting has taken long.
+        left_s = self._handoff.hold_left_s(time.time() - (self.timer.clock.now() - self.sent_at))
+        if left_s is not None:
             if left_s <= 0:
                 self._reject(True)
                 return
