@@ -239,7 +239,23 @@ def set_clock(world: World, dice: Dice) -> None:
         host.set_clock(ahead_s)
 
 
-ONE_SERVER = ("tamper", "set clock")  # where each of several masters were tampered with, two might hold a lock
+def swallow(world: World, dice: Dice) -> None:
+    """A proxy takes the next requests of a connection, which breaks, and sends them on later."""
+    link = _link(world, dice)
+    if link is not None and link.wires:
+        later_s = dice.up_to(2.0)
+        world.scheduler.note("a connection of %s breaks with its next requests: %.3f s later", link.name, later_s)
+        dice.pick(link.wires).break_with_requests(later_s)
+
+
+def rob(world: World, dice: Dice) -> None:
+    """A stranger takes one of several locks that were just granted together, of which the holder has not heard yet."""
+    host = _host(world, dice)
+    if host.alive and not host.server.replica:
+        host.robs = True
+
+
+ONE_SERVER = ("tamper", "set clock", "rob")  # where each of several masters were tampered with, two might hold a lock
 
 OF_TOPOLOGIES = ("fail over", "lag", "move a slot", "stray sentinel")
 
@@ -264,4 +280,6 @@ FAULTS: dict[str, Fault] = {
     "stray sentinel": stray_sentinel,
     "collect": collect,
     "set clock": set_clock,
+    "rob": rob,
+    "swallow": swallow,
 }

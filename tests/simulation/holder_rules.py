@@ -252,8 +252,8 @@ class HolderRules(ServerRules):
             deadline = turned_at[place] + _GRACE_S
         return deadline - _GRACE_S
 
-    def released(self, lease: Lease) -> None:
-        """A release has returned."""
+    def released(self, lease: Lease, *, answered: bool) -> None:
+        """A release has returned. ``answered`` says that no connection of its process has broken meanwhile."""
         self.exercised["S6"] += 1
         self._released[lease.token] = self.now
         if isinstance(lease, QuorumLease):
@@ -265,7 +265,7 @@ class HolderRules(ServerRules):
             # A failover may bring it back, and a replaced master keeps it.
             if token != lease.token or any(span.released for span in spans):
                 continue
-            if self._is_well or any(span.end > self.now and span.place == host for span in spans):
+            if answered or self._is_well or any(span.end > self.now and span.place == host for span in spans):
                 self.broken("released", f"{key!r} was released, and its key was still there, or had gone before")
 
     def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:

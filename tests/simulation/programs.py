@@ -155,7 +155,7 @@ class User:
 
     def waiting(self, dice: Dice) -> tuple[bool, float | None]:
         """Return whether to wait, and for how long."""
-        return dice.pick([(True, 2.0), (True, None), (False, None), (True, 0.3)])
+        return dice.pick([(True, 2.0), (True, None), (False, None), (True, 0.3), (True, 0.01)])
 
     async def exclusive(self, dice: Dice) -> None:
         name, fencing = self.pick_name("exclusive", dice), dice.one_in(2)
@@ -274,8 +274,9 @@ class User:
         """Release a lock."""
         lease: Lease | None = lock._own_or_latest()
         self.note("releases %s", lock.name)
+        breaks = self.process.breaks
         if await self.do(lock.release()) and lease is not None:
-            self.world.rules.released(lease)
+            self.world.rules.released(lease, answered=breaks == self.process.breaks)
         self.note("released %s", lock.name)
 
     async def _abandon(self, lock: Any) -> None:
