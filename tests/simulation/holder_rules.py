@@ -118,6 +118,8 @@ class HolderRules(ServerRules):
         """Note since when an engine knows which server Sentinels call the master."""
         opinion = engine.connector.opinions.belief  # type: ignore[union-attr]
         if opinion is not None and self._named.get(engine, ((), 0.0))[0] != opinion.servers:
+            if engine in self._named:
+                self._left_a_master.add(engine)
             self._named[engine] = opinion.servers, self.now
 
     def _check_master(self, belief: Belief, promises: dict[str, float]) -> None:
@@ -128,7 +130,7 @@ class HolderRules(ServerRules):
                 continue
             servers, since = self._named[engine]
             places = [place for place, promised in promises.items() if belief.until <= promised + SAME_S]
-            self.exercised["replaced"] += 1
+            self.exercised["replaced"] += engine in self._left_a_master
             if (
                 places
                 and belief.host not in places
@@ -170,7 +172,6 @@ class HolderRules(ServerRules):
             and not self._was_replaced(process, lease)
             and (candidate in known or lease.is_valid(process.clock.now()))
         ]
-        self.exercised["leader"] += bool(leaders)
         if len(leaders) > 1:
             self.broken("leader", f"there are several leaders: {leaders}")
 

@@ -189,6 +189,7 @@ async def stand(user: User, dice: Dice) -> None:
         if any(other is not leadership and other not in demotions for other in elections):
             world.rules.broken("leader", f"{user.name} was elected again before it was demoted")
         elections.append(leadership)
+        world.rules.exercised["leader"] += sum(process.alive for process, _ in world.rules.candidates) > 1
         return user.sleep(seconds) if user.is_task else user.sleep_as_thread(seconds)
 
     def demoted(leadership: Any) -> None:

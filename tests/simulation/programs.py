@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.operations import EVERYDAY, OF_BOTH, UNUSUAL
 from tests.simulation.record import Holding
 from tests.simulation.scheduler import Dice, Stopped
-from wheel_lock.errors import WheelLockError
+from wheel_lock.errors import LockServerError, WheelLockError
 from wheel_lock.lease import Lease
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 TIMEOUTS = (1.0, 0.5, 3.0)
 PERMITS = 2
+# Errors that say where a key is, or that a script is not there: the library follows them.
+_NOT_FOR_CALLERS = ("MOVED ", "ASK ", "NOSCRIPT", "non local key", "CROSSSLOT")
 NAMES = {
     "exclusive": ("x", "y", "z"),
     "reentrant": ("r",),
@@ -58,7 +60,9 @@ class Promised:
         if error is None or isinstance(error, (Stopped, Interruption, asyncio.CancelledError, GeneratorExit)):
             return False
         user, what = self._user, self._what
-        if isinstance(error, self._errors):
+        if isinstance(error, LockServerError) and any(text in str(error) for text in _NOT_FOR_CALLERS):
+            user.world.rules.broken("callers", f"{user.name}: {what} raised {error!r}", error)
+        elif isinstance(error, self._errors):
             user.note("%s ended with %s: %s", what, type(error).__name__, str(error))
         else:
             user.world.rules.broken("callers", f"{user.name}: {what} raised {error!r}", error)

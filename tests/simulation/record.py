@@ -50,6 +50,7 @@ RULES = {
     "internal failure": "no code of the library fails",
     "callers": "no public method raises what it does not promise",
 }
+ALWAYS = ("hot loop", "internal failure", "callers")  # which every moment exercises
 
 
 @dataclass
@@ -148,6 +149,7 @@ class Record:
         self._handed_over: set[bytes] = set()
         self._unconfirmed: set[bytes] = set()
         self._named: dict[Engine, tuple[tuple[Any, ...], float]] = {}
+        self._left_a_master: set[Engine] = set()
         self._free_since: dict[tuple[str, bytes], tuple[float, bool]] = {}  # and whether they were released, or expired
         self._sender: Process | None = None  # of the command that a server executes
         self._waiters: dict[Wait, None] = {}  # in the order in which they came
