@@ -337,6 +337,8 @@ class Process:
         wall_ahead_s: Since when its wall clock is so many seconds ahead of the true time.
         lent: Locks that its users leave to one another: those for threads, and those for tasks.
         left: Locks whose users have ended.
+        forks: How often it has forked.
+        breaks: How many of its connections have ended.
     """
 
     def __init__(self, world: World, name: str, rate: float) -> None:
@@ -358,7 +360,8 @@ class Process:
         self.lent: tuple[list[Any], list[Any]] = ([], [])
         self.left: list[Any] = []
         self.users = 0  # so far
-        self._forks = 0
+        self.forks = 0
+        self.breaks = 0
         self._vanished: list[Caller] = []  # the threads that a forked child does not have
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self._loop: EventLoop | None = None
@@ -469,10 +472,10 @@ class Process:
 
     def notify(self, call: Callable[..., object], *arguments: object) -> None:
         """Have something called on a notifier's thread."""
-        forks = self._forks
+        forks = self.forks
 
         def call_it() -> None:
-            if forks == self._forks:
+            if forks == self.forks:
                 call(*arguments)
 
         self.world.scheduler.after(self.delay_s(), partial(self.run, call_it))
@@ -560,7 +563,7 @@ class Process:
         The child has nothing of the parent but its memory: other threads are not there, and what was to be told is not.
         """
         self.world.rules.forked(self)
-        self._forks += 1
+        self.forks += 1
         wires = [wire for link in self.links.values() for wire in link.wires]
         for caller in list(self.callers):
             if caller is not self.world.caller:

@@ -52,6 +52,7 @@ RULES = {
     "internal failure": "no code of the library fails",
     "callers": "no public method raises what it does not promise",
 }
+ALWAYS = ("hot loop", "internal failure", "callers")  # which every moment exercises
 
 
 @dataclass
@@ -64,6 +65,8 @@ class Span:
         tampered: Whether a stranger has changed it, or a failover.
         copies: The servers that have got it as replicas.
         released: Whether it ended by a command about the token.
+        process: Whose command made it, if that came in time.
+        forks: How often that had forked before.
     """
 
     start: float
@@ -73,6 +76,8 @@ class Span:
     tampered: bool = False
     copies: set[str] = field(default_factory=set)
     released: bool = False
+    process: Process | None = None
+    forks: int = 0
 
 
 @dataclass(eq=False)
@@ -146,7 +151,9 @@ class Record:
         self._handed_over: set[bytes] = set()
         self._unconfirmed: set[bytes] = set()
         self._named: dict[Engine, tuple[tuple[Any, ...], float]] = {}
-        self._free_since: dict[tuple[str, bytes], float] = {}  # of the locks that were released
+        self._left_a_master: set[Engine] = set()
+        self._free_since: dict[tuple[str, bytes], tuple[float, bool]] = {}  # and whether they were released, or expired
+        self._sender: Process | None = None  # of the command that a server executes
         self._waiters: dict[Wait, None] = {}  # in the order in which they came
         self.trouble_until = 0.0  # from then on nothing is wrong
         self._tampering = False

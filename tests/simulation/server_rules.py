@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.network import LATE_S
 from tests.simulation.operations import CALLERS_TOKEN
 from tests.simulation.record import SAME_S, Record, Span, Wait
 from tests.simulation.server import ZSet
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from tests.simulation.processes import Process
 
 _WOKEN_S, _WOKEN_SOON_S = 0.3, 0.06  # where anything is slow, and elsewhere
-_ORPHAN_S = 1.0
+_ORPHAN_S = 0.6
+_LOOKED_S = 0.1  # in which a waiter looks for what nobody tells
 _HEARD_S = 0.15  # in which a caller hears of its result
 # The types whose waiters of one process are a queue. (So are those of reentrant locks; but who holds one does not wait.)
 _IN_LINE = ("exclusive", "fenced")
@@ -118,6 +120,7 @@ class ServerRules(Record):
         now, place = self.now, host.place(key)
         known = self._known[place, key]
         there, was_held = self._holders(host, key), any(span.end > now + SAME_S for span in known.values())
+        until, undisturbed = max((span.end for span in known.values()), default=0.0), bool(known) and not tampering
         if key in host.server.data and key not in host.server.expires and not tampering:
             self.broken("expiry", f"the key {key!r} has no expiry after {_shown(words)}")
         if tampering:
@@ -132,6 +135,7 @@ class ServerRules(Record):
                     if not tampering:
                         self._shortened(host, key, token, now)
                     released = released or token in words
+                undisturbed = undisturbed and not span.tampered
                 self._check_orphan(host, key, token, span)
                 del known[token]
             elif end != span.end:
@@ -146,7 +150,8 @@ class ServerRules(Record):
                     self._shortened(host, key, token, end)
         for token, end in there.items():
             if token not in known and end > now:
-                span = known[token] = Span(now, end, end, place)
+                by = self._sender if token in words else None
+                span = known[token] = Span(now, end, end, place, process=by, forks=0 if by is None else by.forks)
                 self._spans[host.store, key, token].append(span)
                 self._scheduler.note("%s: %s belongs to %s until %.3f", host.name, key, token, end)
                 if len(words) > 1 and words[1] in _UNCONFIRMED:
@@ -161,12 +166,14 @@ class ServerRules(Record):
         if known:
             self._free_since.pop((place, key), None)
         elif was_held and released:
-            self._free_since[place, key] = now
+            self._free_since[place, key] = now, True
+        elif undisturbed and not was_held:
+            self._free_since[place, key] = until, False
 
     def _check_wake_up(self, host: Host, key: bytes) -> None:
-        """A lock is granted that was free: not long after it was released, if there were waiters."""
-        free_since = self._free_since.get((host.place(key), key))
-        if free_since is None or free_since < self.trouble_until or self._tampering:
+        """A lock is granted that was free, or its waiter gives up: not long after it was released, or has expired."""
+        free_since, released = self._free_since.get((host.place(key), key), (0.0, False))
+        if not free_since or free_since < self.trouble_until or self._tampering:
             return
         waits = [wait for wait in self._waiters if wait.name == key and wait.since < free_since and wait.process.alive]
         if waits:
@@ -175,7 +182,7 @@ class ServerRules(Record):
             slow = settings.slow_network or settings.slow_processes or settings.piece or settings.constants
             # For 100 ms it may be the turn of readers that have gone.
             slow = slow or (isinstance(host.server.data[key], ZSet) and key not in self.permits)
-            limit_s = _WOKEN_S if slow else _WOKEN_SOON_S
+            limit_s = (_WOKEN_S if slow else _WOKEN_SOON_S) + (0.0 if released else _LOOKED_S)
             if slow and settings.topology:  # to find a server, and to subscribe there, may take several attempts
                 limit_s += settings.context["fallback_s"]
             if self.now > free_since + limit_s:
@@ -192,6 +199,9 @@ class ServerRules(Record):
         try:
             yield wait
         finally:
+            world = process.world
+            if not (world.over or process.paused or lock._engine.closed):
+                self._check_wake_up(world.host_of(wait.name), wait.name)
             self._waiters.pop(wait, None)
 
     def granted(self, wait: Wait) -> None:
@@ -233,12 +243,14 @@ class ServerRules(Record):
 
     def _check_orphan(self, host: Host, key: bytes, token: bytes, span: Span) -> None:
         """A token leaves its key: if nobody has ever believed in it, it was not there for long."""
-        if self.trouble_until > span.start or span.tampered or token == b"stranger":
+        process = span.process
+        if span.tampered or process is None or not process.alive or process.forks != span.forks:
             return
         if token in self._believed or token in self._handed_over or token.startswith(CALLERS_TOKEN):
             return
-        self.exercised["orphan"] += 1
-        if span.end > span.start + _ORPHAN_S:
+        until = max(span.start, self.trouble_until) + _ORPHAN_S
+        self.exercised["orphan"] += span.promised > until
+        if span.end > until:
             self.broken("orphan", f"{key!r} belonged to {token!r} for {span.end - span.start:.3f} s, and nobody knew")
 
     def _shortened(self, host: Host, key: bytes, token: bytes, end: float) -> None:
@@ -263,8 +275,10 @@ class ServerRules(Record):
             if alive[0] != me:
                 self.broken("fair", f"{key!r} was granted to {me!r}, and {alive[0]!r} had come before")
 
-    def command_arrives(self, words: list[bytes], sent_at: float) -> None:
-        """A command has arrived at a server."""
+    def command_arrives(self, process: Process, words: list[bytes], sent_at: float) -> None:
+        """A command of a process has arrived at a server."""
+        # What comes later may have been given up long ago, and nobody can clean up behind it.
+        self._sender = process if self.now < sent_at + LATE_S else None
         if words[0] in _READS or (len(words) > 1 and words[1] in _UNCONCERNED):
             return
         releases = len(words) > 1 and words[1] in _RELEASES
