@@ -170,16 +170,6 @@ def test_what_a_queue_has_never_heard_of_is_not_taken_back(few: None) -> None:
         assert b"fair:" not in rig.everything_sent()
 
 
-def test_behind_one_who_asks_for_the_first_time_those_who_left_are_forgotten() -> None:
-    with WaitingRig() as rig:
-        first = rig.wait("a")
-        for _ in range(3000):
-            rig.give_up(rig.wait("a"))
-        behind = first.acquisition.as_waiter()._followers
-        assert behind is not None
-        assert len(behind) < 600
-
-
 @pytest.mark.parametrize("asked_for", ["renewal", "release", "release of many"])
 def test_a_suspected_connection_with_the_fate_of_a_lease_on_it_is_kept(rig: Rig, asked_for: str) -> None:
     lease = rig.hold("a", 3.0 if asked_for == "renewal" else 60.0)
@@ -215,22 +205,3 @@ def test_where_a_write_has_failed_anything_may_have_been_sent(rig: Rig, monkeypa
     arrived = [command for command in rig.server.take() if "a" in command.names]
     assert [command.what for command in arrived] == ["release_many"]
     rig.failures.clear()
-
-
-def test_a_context_that_goes_while_its_server_is_silent_hangs_up_after_the_clean_up(rig: Rig) -> None:
-    rig.release(rig.hold("warm-up", 30.0))
-    rig.agree()
-    rig.acquire("a", 30.0)
-    silent = rig.server
-    rig.be_silent(5.1)
-    rig.post(rig.engine.retire)
-    rig.turn()
-    silent.take()
-    assert silent.hung_up
-    rig.launch.slow = False
-    rig.launch.go_on()
-    rig.go_on(1.0)
-    rig.server.agree()
-    rig.go_on(0.1)
-    rig.server.take()
-    assert not rig.connected

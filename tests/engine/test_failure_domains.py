@@ -12,7 +12,7 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.waiting.wait_queue import WaitQueue
-from wheel_lock.errors import LockUnavailable, LossReason, WheelLockError
+from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.lease import Event, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.options import ContextOptions
@@ -57,15 +57,6 @@ def test_a_step_that_is_not_legal_costs_that_lease(
     assert "test_failure_domains.py" in record.getMessage()  # the stack of whoever has asked for it
     failing.go_on(5.0, failing.agree)
     assert failing.believes(other)
-
-
-def test_a_step_of_a_lease_that_is_over_is_logged_and_changes_nothing(failing: Rig) -> None:
-    lease = failing.hold("a")
-    failing.release(lease)
-    failing.agree()
-    failing.post(lambda: lease.transition(Event.LOSE))
-    assert lease.state is State.RELEASED
-    assert failing.told == []
 
 
 def test_a_command_that_cannot_be_encoded_costs_its_caller(failing: Rig, stranger: Engine) -> None:
@@ -124,18 +115,6 @@ def test_what_is_due_and_cannot_be_renewed_costs_the_node(failing: Rig, stranger
     with breaking(RenewalGroup, "due"):
         failing.go_on(1.0 + TICK_S)
     assert failing.reasons == [("a", INTERNAL)]
-    assert believes(stranger)
-    again = failing.hold("a")
-    failing.go_on(5.0, failing.agree)
-    assert failing.believes(again)
-
-
-def test_work_of_an_engine_that_fails_costs_that_engine(failing: Rig, stranger: Engine) -> None:
-    failing.hold("a")
-    waits = failing.acquire("b")
-    failing.post(fail)
-    assert failing.reasons == [("a", INTERNAL)]
-    assert isinstance(waits.future.error, LockUnavailable)
     assert believes(stranger)
     again = failing.hold("a")
     failing.go_on(5.0, failing.agree)

@@ -57,21 +57,6 @@ def test_a_node_that_cannot_be_reached_is_tried_with_growing_pauses_which_begin_
     assert rig.connector.attempts == attempts + 1
 
 
-@pytest.mark.parametrize("said", [b"", b"*"])
-def test_the_pauses_do_not_begin_small_again_before_a_whole_reply(rig: Rig, said: bytes) -> None:
-    rig.hold("a", 3.0)
-    rig.go_to(START + 1.0)
-
-    def stammer_and_hang_up() -> None:
-        for server in rig.connector.servers:
-            if not server.closed and server.take():
-                server.say(said)
-                server.close()
-
-    rig.go_to(START + 2.9, stammer_and_hang_up)
-    assert 5 <= rig.connector.attempts <= 12
-
-
 @pytest.mark.parametrize(
     "reason",
     [
@@ -149,20 +134,6 @@ def test_a_connection_that_comes_after_the_last_turn_is_closed(rig: Rig, monkeyp
     rig.launch.go_on()
     assert rig.server.take() == []
     assert rig.server.hung_up
-
-
-def test_a_connection_to_a_server_that_has_been_replaced_as_master_meanwhile_is_not_used(rig: Rig) -> None:
-    rig.launch.slow = True
-    attempt = rig.acquire("a")
-    error = ConnectionAbortedError("another server is the master now")
-    rig.engine.router.renewer.node.leave_for([("another", "6379")], error)
-    rig.connect()
-    assert rig.server.take() == []
-    assert rig.server.hung_up
-    rig.engine.router.renewer.node.leave_for([("another", "6379"), ("scripted", "6379")], error)
-    rig.launch.slow = False
-    rig.go_on(1.0, rig.agree)
-    assert attempt.future.result()
 
 
 class _Struck(BaseException):

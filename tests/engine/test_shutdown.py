@@ -115,21 +115,6 @@ def test_a_close_is_over_in_the_last_turn_of_a_timer_that_stops(
 # A context that nobody refers to any more
 
 
-def test_a_retired_engine_keeps_what_is_held_and_hangs_up_after_the_last_release(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.post(rig.engine.retire)
-    rig.go_on(5.0, rig.agree)
-    assert rig.believes(lease)
-    future = rig.release(lease)
-    rig.agree()
-    assert future.done
-    rig.go_on(0.1)
-    rig.server.take()
-    assert rig.server.hung_up
-    rig.go_on(5.0)
-    assert rig.connector.attempts == 1
-
-
 @pytest.mark.parametrize("end", ["gone", "silent", "released before"])
 def test_a_retired_engine_hangs_up_when_nothing_is_held_any_more(rig: Rig, end: str) -> None:
     lease = rig.hold("a")
@@ -233,17 +218,3 @@ def test_the_childs_copy_of_the_socket_is_closed_without_a_shutdown(rig: Rig) ->
         assert keep.recv(10) == integer(1)
     finally:
         keep.close()
-
-
-@pytest.mark.rig(max_held=1)
-def test_a_parents_request_is_not_sent_by_the_child_and_its_place_is_free_there(rig: Rig) -> None:
-    rig.launch.slow = True
-    attempt = rig.acquire("a")
-    rig.fork()
-    rig.connect()
-    assert rig.server.take() == []
-    assert not attempt.future.done
-    assert rig.acquiring == 0
-    rig.launch.slow = False
-    rig.hold("b")
-    assert b"$1\r\na\r\n" not in rig.everything_sent()

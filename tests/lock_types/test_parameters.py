@@ -16,7 +16,7 @@ from tests.support.event_loops import Run, at_once
 from tests.support.lock_types import KINDS, NAME, make
 from tests.support.ports import candidate_port
 from tests.support.waiting import eventually
-from wheel_lock import LockAlreadyHeld, LockContext, LossReason, WheelLockError
+from wheel_lock import LockAlreadyHeld, LockContext, LockNotHeld, LossReason, WheelLockError
 
 pytestmark = pytest.mark.servers("real")
 
@@ -227,3 +227,16 @@ def test_names_in_bulk_run_no_method_on_the_timers_thread(backend: Backend) -> N
     context.lock("c").acquire()
     assert context.force_release(Loud("c"))
     assert not {name for name in ran_on if name.startswith("wheel-lock")}
+
+
+def test_a_multi_lock_of_which_one_was_released_by_itself_says_so_and_releases_the_others(
+    backend: Backend, context: LockContext
+) -> None:
+    lock = context.multi_lock(["a", "b"])
+    assert lock.acquire()
+    assert lock.locks["a"].release()
+    with pytest.raises(LockAlreadyHeld):
+        lock.acquire()
+    with pytest.raises(LockNotHeld):
+        lock.release()
+    assert not backend.view.exists("a", "b")

@@ -12,19 +12,17 @@ import redis
 import redis.sentinel
 
 from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters
-from tests.support.backend import REFUSED_S, Losses
-from tests.support.background import Background, in_thread
+from tests.support.backend import Losses
+from tests.support.background import in_thread
 from tests.support.waiting import eventually
 from wheel_lock import (
     HashedWheelTimer,
-    LockAlreadyHeld,
     LockContext,
     LockLost,
     LockNotHeld,
     LockServerError,
     LossReason,
     LostEvent,
-    TooManyLocks,
     WheelLockError,
     WrongThread,
 )
@@ -69,33 +67,6 @@ def test_data_under_the_name_is_an_error_to_those_who_wait(masters: Masters, con
     with pytest.raises(LockServerError, match="hash that does not expire") as caught:
         context.lock("order:42").acquire()
     assert caught.value.code == "WRONGTYPE"
-
-
-def test_it_excludes_others_and_lets_them_in_after_the_release(masters: Masters, context: QuorumContext) -> None:
-    with masters.connected(node_timeout=UNHURRIED_S) as other:
-        with context.lock("order:42") as lock:
-            assert other.lock("order:42").acquire(blocking=False) is False
-            assert other.lock("order:42").acquire(blocking_timeout=REFUSED_S) is False
-            assert other.lock("order:42", max_attempts=2).acquire() is False
-            with pytest.raises(LockAlreadyHeld):
-                lock.acquire()
-            waiting = other.lock("order:42", thread_local=False)
-            waiter = Background(waiting.acquire)
-            eventually(lambda: other.stats().waiting == 1)
-        assert waiter.result() is True
-        assert waiting.is_held
-        assert masters.count("order:42") >= 3
-        waiting.release()
-
-
-def test_it_can_be_extended(context: QuorumContext) -> None:
-    with context.lock("order:42", timeout=10.0) as lock:
-        assert lock.extend(40.0, replace_ttl=True)
-        assert 30.0 < lock.remaining() < 40.0
-        assert lock.extend(10.0)
-        assert 40.0 < lock.remaining() < 50.0
-        assert lock.reacquire()
-        assert lock.remaining() < 10.0
 
 
 def test_a_reentrant_lock_is_counted_here(masters: Masters, context: QuorumContext) -> None:
@@ -159,26 +130,6 @@ def test_a_task_is_cancelled_when_the_majority_is_gone(masters: Masters, context
         asyncio.run(main())
 
 
-def test_losing_the_majority_is_told_once_and_nothing_is_left(masters: Masters, context: QuorumContext) -> None:
-    losses = Losses()
-    lock = context.lock("order:42", timeout=2.0, renew_every=0.2, on_lost=losses)
-    lock.acquire()
-    eventually(lambda: masters.count("order:42") == 5)
-    eventually(lambda: masters.delete("order:42") and not lock.is_held, timeout_s=LONG_S)
-    assert lock.lost is LossReason.KEY_GONE
-    eventually(lambda: masters.count("order:42") == 0)
-    eventually(lambda: losses.events)
-    eventually(lambda: context.timer.clock.now() > losses.events[0].deadline)  # at which nothing more comes
-    told = losses.all_told()
-    assert [event.reason for event in told] == [LossReason.KEY_GONE]
-    assert told[0].at <= told[0].deadline
-    assert not lock.is_held
-    assert context.stats().lost == 1
-    with pytest.raises(LockLost):
-        lock.release()
-    assert lock.acquire(blocking=False)
-
-
 @pytest.mark.parametrize(
     ("terms", "held_s", "reason"),
     [
@@ -223,11 +174,6 @@ def test_close_releases_everywhere(masters: Masters) -> None:
     eventually(lambda: [event.reason for event in told] == [LossReason.CONTEXT_CLOSED])
     with pytest.raises(WheelLockError):
         context.lock("order:42").acquire()
-
-
-def test_too_many(masters: Masters) -> None:
-    with masters.context(max_held=1) as context, context.lock("a"), pytest.raises(TooManyLocks):
-        context.lock("b").acquire()
 
 
 def test_what_several_masters_cannot_do_is_refused_before_any_io(masters: Masters) -> None:

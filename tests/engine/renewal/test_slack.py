@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -10,11 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.engine.rig import START, TICK_S, Rig, integer, names
-from tests.engine.waiting_rig import WaitingRig
+from tests.engine.rig import START, TICK_S, Rig, names
 from wheel_lock.lease import State
-from wheel_lock.lock_types import REENTRANT
-from wheel_lock.net.connection import PipelinedConnection
 
 SLACK = 1 / 32
 INTERVAL_S = 10.0
@@ -78,20 +74,6 @@ def test_no_renewal_is_late_and_none_is_earlier_than_the_slack(moments: list[int
                 assert INTERVAL_TICKS - most <= later - earlier <= INTERVAL_TICKS, name
         assert rig.told == []
         assert rig.stats().renewal_lag_max_s < TICK_S
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_leases_acquired_at_random_times_are_soon_renewed_at_few_ticks(seed: int) -> None:
-    with Rig() as rig:
-        acquired_at(rig, random.Random(seed).choices(range(INTERVAL_TICKS), k=300))
-        seen = renewals(rig, 4 * INTERVAL_S)
-        last = joint_ticks(seen, round((rig.now - START) / TICK_S) - INTERVAL_TICKS)
-        assert sum(last.values()) in range(300, 303)
-        assert len(last) <= INTERVAL_TICKS // SLACK_TICKS + 1
-        # From the second round on they stay together, at the same ticks.
-        again = renewals(rig, INTERVAL_S)
-        places = {tick % INTERVAL_TICKS for ticks in again.values() for tick in ticks}
-        assert places == {tick % INTERVAL_TICKS for tick in last}
 
 
 @pytest.mark.parametrize("count", [1000, 10_000])
@@ -159,23 +141,3 @@ def test_a_limited_number_of_renewals_is_not_used_up_early(rig: Rig, terms: dict
     assert seen["b"] == [1020, 2020, 3020]
     renewals(rig, 40.0)
     assert limited.state is State.LOST
-
-
-def test_groups_of_one_node_join_each_other_in_one_write(rig: WaitingRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    acquired_at(rig, [0, 2])
-    rig.go_on(0.05)
-    rig.hold("c", 31.0, renew_every=INTERVAL_S)
-    rig.acquire("d", 30.0, renew_every=INTERVAL_S, kind=REENTRANT)
-    rig.reply(None, integer(0))
-    writes: list[int] = []
-    write = PipelinedConnection._write
-
-    def counted(connection: PipelinedConnection) -> None:
-        writes.append(connection.unanswered)
-        write(connection)
-
-    monkeypatch.setattr(PipelinedConnection, "_write", counted)
-    rig.go_to(START + INTERVAL_S)
-    assert {lease.state for lease in rig.engine.held} == {State.RENEWING}
-    assert len(rig.server.take()) == 3  # the first two share a call
-    assert writes == [3]

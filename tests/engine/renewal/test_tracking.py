@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.engine.rig import BUSY, NOSCRIPT, REFUSED, Rig, error, integer, names
+from tests.engine.rig import BUSY, NOSCRIPT, REFUSED, error, integer, names
 from tests.engine.watched_rig import WatchedRig
 from tests.support.logged import Log
 from wheel_lock.errors import LossReason
@@ -22,15 +22,6 @@ NOPERM = error("NOPERM this user has no permissions to run the 'client|tracking'
 def rig() -> Iterator[WatchedRig]:
     with WatchedRig() as rig:
         yield rig
-
-
-def test_nothing_is_sent_for_it_where_locks_are_not_watched() -> None:
-    with Rig() as rig:
-        rig.hold("a", 30.0)
-        rig.go_on(11.0, rig.agree)
-        assert rig.connector.listeners.servers == []
-        assert b"CLIENT" not in rig.everything_sent()
-        assert b"EXISTS" not in rig.everything_sent()
 
 
 def _extend_while_the_connection_is_replaced(rig: WatchedRig, lease: Lease) -> None:
@@ -143,17 +134,6 @@ def test_a_missing_right_to_register_keys_is_a_refusal(rig: WatchedRig, log: Log
     rig.pass_time(1.0)
     assert not rig.stats().watching
     assert len(log.said("does not report changes of locks")) == 1
-
-
-def test_a_refusal_that_comes_again_on_another_connection_is_not_logged_again(rig: WatchedRig, log: Log) -> None:
-    rig.replies["CACHING"] = NOPERM
-    rig.hold("a")
-    rig.pass_time(0.5)
-    for _ in range(3):
-        rig.server.close()
-        rig.pass_time(1.0)
-    assert len(rig.tracked()) == 4
-    assert len(log.lines) == 1
 
 
 @pytest.mark.parametrize("command", ["TRACKING", "CACHING", "EXISTS"])

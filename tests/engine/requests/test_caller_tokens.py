@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import FINE, NOSCRIPT, OK, START, Attempt, Rig, error, failure, integer, names
+from tests.engine.rig import NOSCRIPT, OK, START, Attempt, Rig, error, failure, integer, names
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockLost, LossReason
 from wheel_lock.lease import Lease, State
@@ -73,21 +73,6 @@ def test_nor_is_one_that_a_router_sends_again_after_a_pause(rig: Rig, monkeypatc
     rig.go_on(4.5)
     assert rig.server.take() == []
     assert_lapsed(rig, lease, future)
-
-
-def test_so_does_one_of_which_a_part_lapses_before_it_is_repeated(rig: Rig) -> None:
-    first = hold(rig, "lock:0")
-    rig.go_on(0.5)
-    second = hold(rig, "lock:1")
-    future = rig.release_many([first, second])
-    assert rig.server.one("release_many").names == ["lock:0", "lock:1"]
-    rig.clock.jump(2.6)
-    rig.say(NOSCRIPT)
-    assert rig.server.one("release_many").names == ["lock:1"]
-    rig.say(FINE)
-    assert future.result() == {"lock:0": LAPSED}
-    assert rig.reasons == [("lock:0", LAPSED)]
-    assert (first.state, second.state) == (State.LOST, State.RELEASED)
 
 
 @pytest.mark.parametrize("reply", [NOSCRIPT, WANTS_KEYS])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import BUSY, START, Rig, array, failure, integer
+from tests.engine.rig import START, Rig, array, failure, integer
 from wheel_lock.errors import (
     LockLost,
     LockNotHeld,
     LockUnavailable,
-    LossReason,
     WheelLockError,
 )
 from wheel_lock.lease import State
@@ -100,41 +99,6 @@ def test_a_broken_extend_that_adds_is_not_sent_again(rig: Rig) -> None:
     assert rig.believes(lease)
     rig.go_on(0.1)
     assert rig.whats() == ["renew"]
-
-
-def test_a_broken_extend_that_replaces_is_sent_again(rig: Rig) -> None:
-    lease = rig.hold("a")
-    future = rig.extend(lease, 5.0, replace=True)
-    rig.reconnect()
-    assert rig.whats() == ["extend"]
-    rig.say(integer(5_000))
-    assert future.result() is None
-    assert START + 4.948 < lease.deadline <= rig.now + 4.948
-
-
-@pytest.mark.parametrize("limits", [{"renew": False}, {"max_renewals": 0}, {"max_renewals": 1}])
-def test_a_failing_extend_does_not_renew_what_is_to_be_renewed_no_more(rig: Rig, limits: dict[str, int]) -> None:
-    lease = rig.hold("a", **limits)
-    rig.go_on(1.0, rig.agree)
-    renewed = lease.renewals
-    deadline = lease.deadline
-    future = rig.extend(lease, 5.0)
-    rig.reply(None, BUSY)
-    assert future.error is not None
-    rig.go_on(6.0, rig.agree)
-    assert lease.renewals == renewed
-    assert rig.reasons == [("a", LossReason.RENEWAL_LIMIT)]
-    [(_, event)] = rig.told
-    assert event.at <= deadline
-
-
-def test_an_extend_keeps_within_the_hold_limit(rig: Rig) -> None:
-    lease = rig.hold("a", max_hold=5.0)
-    rig.extend(lease, 30.0, replace=True)
-    rig.say(integer(30_000))
-    assert lease.deadline == pytest.approx(START + 5.0)
-    rig.go_on(6.0, rig.agree)
-    assert rig.reasons == [("a", LossReason.HOLD_LIMIT)]
 
 
 def test_an_extension_that_is_too_long_for_a_lease_that_has_ended_meanwhile_is_a_loss(rig: Rig) -> None:

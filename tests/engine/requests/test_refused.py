@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection
 
 import pytest
 
-from tests.engine.rig import FINE, NOSCRIPT, START, Command, Rig, array, error, integer, names
+from tests.engine.rig import FINE, NOSCRIPT, Command, Rig, array, error, integer, names
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.lock_types import READ
@@ -132,27 +131,3 @@ def test_probes_do_not_end_at_leases_whose_owners_have_ended(abandoned: int) -> 
         rig.go_on(1.3, replying(rig, [], lambda command: FINE))
         assert lease.renewals == 1
         assert [event.reason for _, event in rig.told] == [LossReason.ABANDONED] * abandoned
-
-
-# -- many calls under way ----------------------------------------------------------------------------------------------
-
-
-def test_what_was_refused_once_is_asked_again_however_many_calls_are_always_under_way() -> None:
-    with Rig(batch_size=1) as rig:  # and the server is far away
-        others = rig.hold_many(names(200), 10.0, renew_every=3.0)
-        lease = rig.hold("a", 10.0, renew_every=3.0)
-        on_their_way: deque[tuple[float, bytes]] = deque()
-        refused = False
-        while rig.now < START + 12.0:
-            for command in rig.server.take():
-                refuses, refused = not refused and command.names == ["a"], refused or command.names == ["a"]
-                reply = array(1, "MISCONF no disk") if refuses else FINE
-                on_their_way.append((rig.now + 1.5, reply))
-            while on_their_way and on_their_way[0][0] <= rig.now:
-                rig.server.say(on_their_way.popleft()[1])
-            rig.turn()
-            rig.clock.jump(0.02)
-        assert refused
-        assert lease.renewals
-        assert rig.told == []
-        assert all(other.renewals for other in others)

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, TICK_S, Rig, breaking, failure, integer
+from tests.engine.rig import FINE, Rig, breaking, failure, integer
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.swap import Swap
 from wheel_lock.errors import (
     LockLost,
     LockNotHeld,
-    LockTimeout,
-    LockUnavailable,
     LossReason,
     WheelLockError,
 )
@@ -133,32 +131,6 @@ def test_a_swap_that_finds_it_lost_says_why(rig: Rig, swapping: Swapping) -> Non
         assert failure(future, LockLost).reason is LossReason.KEY_GONE
     assert rig.server.take() == []
     swapping.assert_over(told=LossReason.KEY_GONE)
-
-
-@pytest.mark.parametrize("connected", [True, False])
-@pytest.mark.parametrize("released", [True, False])
-@pytest.mark.parametrize(
-    ("timeout", "left"), [(0.05, 0.04), (0.333, 0.1), (1.0, 1.0), (2.9, 0.06), (2.9, 1.3), (30.0, 0.5)]
-)
-def test_the_loss_of_a_writer_whose_swap_is_unanswered_is_told_by_its_deadline(
-    rig: Rig, timeout: float, left: float, released: bool, connected: bool
-) -> None:
-    swapping = Swapping(rig, timeout, renew=False)
-    deadline = swapping.old.deadline
-    rig.go_on(timeout - left)
-    if connected:
-        swapping.begun()
-    else:
-        rig.launch.slow = True
-        rig.server.close()
-        rig.turn()
-        swapping.begin()
-    release = rig.release(swapping.new) if released else None
-    rig.go_on(left)
-    failure(swapping.future, LockTimeout if connected else LockUnavailable)
-    assert release is None or release.done
-    swapping.assert_over(told=None if released else LossReason.NOT_CONFIRMED)
-    assert all(deadline - 2 * TICK_S <= event.at <= deadline for _, event in rig.told)
 
 
 @pytest.mark.parametrize("late_by", [0.0, 0.5])

@@ -49,15 +49,6 @@ def test_a_server_that_is_silent_takes_no_longer_than_the_limit_and_its_grant_is
     rig.assert_clean()
 
 
-def test_a_short_limit_does_not_make_the_connection_suspect(rig: WaitingRig) -> None:
-    warm(rig)
-    attempts = rig.connector.attempts
-    wait = rig.wait("a", timeout=30.0, blocking_timeout=0.3)
-    ends_at(rig, wait)
-    assert rig.ready
-    assert rig.connector.attempts == attempts
-
-
 @pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize("limit_s", [0.0, 0.05])
 def test_the_smallest_limits_end_soon_but_do_not_cut_a_round_trip_off(
@@ -72,22 +63,6 @@ def test_the_smallest_limits_end_soon_but_do_not_cut_a_round_trip_off(
     else:
         assert ends_at(rig, wait) <= LEAST_S + 0.03
         assert isinstance(wait.error, LockTimeout)
-
-
-@pytest.mark.parametrize("limit_s", [0.0, 0.05])
-def test_a_first_connection_is_not_cut_off(rig: WaitingRig, limit_s: float) -> None:
-    rig.launch.slow = True
-    wait = rig.wait("a", blocking_timeout=limit_s)
-    rig.go_on(0.4)
-    rig.connect()
-    rig.say(OK)
-    assert wait.granted
-
-
-@pytest.mark.rig(response_timeout_s=0.06)
-def test_a_limit_of_a_context_that_is_smaller_still_holds(rig: WaitingRig) -> None:
-    warm(rig)
-    assert ends_at(rig, rig.wait("a", blocking_timeout=0.0)) <= 0.06 + TICK_S
 
 
 def test_who_comes_while_another_asks_for_the_first_time_keeps_to_its_own_limit(rig: WaitingRig) -> None:

@@ -1,15 +1,17 @@
-"""How a wait ends without the lock, at whatever stage: nothing is left behind, and the next in line gets his turn."""
+"""How a wait ends without the lock, at whatever stage: each caller is told, and nothing is left behind."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
 
-from tests.engine.rig import BUG, BUSY, FINE, NIL, OK, REFUSED
+from tests.engine.rig import BUG, BUSY, FINE, NIL, OK, REFUSED, breaking
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
+from wheel_lock.lock_types import EXCLUSIVE
 
 
 def test_no_more_than_max_waiting_may_wait() -> None:
@@ -29,22 +31,6 @@ def test_no_more_than_max_waiting_may_wait() -> None:
         rig.grant(first)
         assert rig.wait("a").goes_on
         assert isinstance(rig.wait("a").error, TooManyLocks)
-
-
-def test_who_may_hold_no_more_may_not_wait_for_more_either() -> None:
-    with WaitingRig(max_held=1) as rig:
-        held = rig.hold("other")
-        wait = rig.wait("a")
-        assert isinstance(wait.error, TooManyLocks)
-        rig.release(held)
-        rig.agree()
-        first, second = rig.wait_first("a"), rig.wait("a")
-        rig.hold("other")
-        rig.wake("a")
-        assert rig.server.take() == []
-        assert isinstance(first.error, TooManyLocks)
-        assert isinstance(second.error, TooManyLocks)
-        rig.assert_clean()
 
 
 def each_its_own(waits: list[Wait]) -> list[type[Exception]]:
@@ -156,3 +142,37 @@ def test_who_waits_on_a_context_that_is_being_closed_is_told_when_his_first_answ
     assert hasty.refused
     assert isinstance(poller.error, ContextClosed)
     assert isinstance(poller.error, WheelLockError)
+
+
+def test_nothing_of_a_grant_and_a_release_is_left_to_the_garbage_collector(rig: WaitingRig) -> None:
+    rig.wait("warm")
+    rig.say(OK)
+    rig.server.take()
+    gc.collect()
+    gc.disable()
+    try:
+        wait = rig.wait("a")
+        rig.say(OK)
+        rig.let_go(wait)
+        del wait
+        rig.go_on(0.1)  # requests are remembered for a while, because their replies may be late
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        assert [garbage for garbage in gc.garbage if type(garbage).__module__.startswith("wheel_lock")] == []
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+@pytest.mark.parametrize("method", ["plain_try", "parse_acquire"])
+def test_a_failure_costs_the_caller_and_those_who_share_its_try(failing: WaitingRig, method: str) -> None:
+    with breaking(type(EXCLUSIVE), method):
+        waits = [failing.wait("a"), failing.wait("a")]
+        if method == "parse_acquire":
+            failing.say(OK)
+    assert all(isinstance(wait.error, WheelLockError) for wait in waits)
+    assert failing.lines.in_flight == {}
+    assert failing.engine.leases.acquiring == 0
+    failing.go_on(1.0, failing.agree)
+    assert failing.wait("a").error is None

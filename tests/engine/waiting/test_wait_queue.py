@@ -1,13 +1,19 @@
-"""Lines: of the callers that wait for one name in a process only the first contends, and all get their turn in order."""
+"""Wait queues: what waiting costs the server, how often a queue looks and tries, and when it lets others go first."""
 
 from __future__ import annotations
 
+import random
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
 
-from tests.engine.rig import OK, REFUSED, START, array
-from tests.engine.waiting_rig import Wait, WaitingRig
+from tests.engine.rig import NIL, OK, REFUSED, START, Command, array, integer
+from tests.engine.waiting_rig import Wait, WaitingRig, message
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.pacing import Pace
 
 
 def test_one_that_polls_asks_by_itself(rig: WaitingRig) -> None:
@@ -38,17 +44,6 @@ def test_a_thousand_waiters_cost_two_commands_per_grant(rig: WaitingRig) -> None
         rig.timer.post(wait.acquisition.give_up, rig.engine)
     rig.go_on(0.0, rig.agree)
     rig.assert_clean()
-
-
-def test_the_message_of_the_processes_own_release_brings_no_second_try(rig: WaitingRig) -> None:
-    first, second = rig.hold_first("a"), rig.wait("a")
-    rig.wait("a")
-    assert rig.let_go(first) == ["release", "SET"]
-    rig.wake("a")  # before the reply
-    rig.say(OK)
-    assert second.granted
-    rig.wake("a")  # and once more behind it
-    assert rig.server.take() == []
 
 
 def test_its_looks_come_further_and_further_apart(rig: WaitingRig) -> None:
@@ -113,3 +108,179 @@ def test_without_rivals_it_does_not_yield_and_who_hears_what_it_cannot_hear_is_o
         rig.listener.close()
         rig.turn()
         assert hand_on(rig, first, waits, rivals=0) is waits[14]
+
+
+TICK_S = 0.01
+AT_ONCE = 8
+
+
+def flood(rig: WaitingRig, expires_at: float, wake_ups: int = 100) -> int:
+    """Forge wake-ups while the holder's lease goes on as it was; return how many tries they have cost."""
+    tries = 0
+    for _ in range(wake_ups):
+        rig.wake("a")
+        while commands := rig.server.take():
+            tries += len(commands)
+            left = array(round((expires_at - rig.now) * 1000))
+            rig.say(*[NIL if command.what == "SET" else left for command in commands])
+    return tries
+
+
+def hold_off(rig: WaitingRig) -> tuple[Wait, float]:
+    """A waiter who is refused until nothing but a wake-up helps, and when the holder's lease would end."""
+    wait = rig.wait_first("a", timeout=30.0, fallback=1000.0)
+    return wait, rig.now + 30.0
+
+
+def test_within_one_step_the_first_are_heeded_and_no_more(rig: WaitingRig) -> None:
+    _, expires_at = hold_off(rig)
+    assert flood(rig, expires_at) == AT_ONCE
+    assert flood(rig, expires_at) == 0
+
+
+def test_after_that_it_is_one_try_a_tick(rig: WaitingRig) -> None:
+    _, expires_at = hold_off(rig)
+    flood(rig, expires_at)
+    tries = 0
+    for _ in range(50):
+        rig.go_on(TICK_S)
+        tries += len(rig.refuse(round((expires_at - rig.now) * 1000)))
+        tries += flood(rig, expires_at)
+    assert 20 <= tries <= 51
+
+
+def test_channels_that_nobody_listens_to_are_not_worth_a_command_each(rig: WaitingRig) -> None:
+    wait = rig.wait_first("a", fallback=1000.0)
+    for _ in range(3):
+        for number in range(200):
+            rig.listener.say(message(b"stray:%d" % number))
+        rig.turn()
+    rig.listener.say(message(b"x" * 100_000))
+    rig.turn()
+    heard = rig.listen()
+    assert len(heard) <= 16
+    assert {what for what, *_ in heard} == {"UNSUBSCRIBE"}
+    assert rig.connector.listeners.attempts == 1
+    rig.wake("a")
+    rig.grant(wait)
+
+
+def test_no_order_of_events_allows_more_than_a_try_a_tick_for_long() -> None:
+    for seed in range(50):
+        random_ = random.Random(seed)
+        pace, now, allowed = Pace(TICK_S), 100.0, 0
+        expires_at = now + 30.0
+        for _ in range(5000):
+            now += random_.choice((0.0, 0.0, 0.001, 0.02))
+            if pace.allows(now):
+                allowed += 1
+                pace.tried(now)
+                pace.refused(now, round((expires_at - now) * 1000) if random_.random() < 0.9 else None)
+        assert allowed <= (now - 100.0) / TICK_S + 2 * AT_ONCE + 1
+
+
+CHANNEL = b"wheel_lock:wake:{a}"
+IN_A_ROW = 16
+
+
+def release(rig: WaitingRig, wait: Wait, *more: Callable[[], object]) -> list[Command]:
+    """Have the holder release the lock, and more happen in the same turn; return what was sent."""
+    rig.timer.post(lambda: rig.engine.release(wait.lease, Future(lambda: None)), rig.engine)
+    for work in more:
+        rig.timer.post(work, rig.engine)
+    rig.timer.turn()
+    return rig.server.take()
+
+
+def wakes(command: Command) -> bool:
+    """Whether a release wakes those who listen."""
+    assert command.what == "release"
+    return command.arguments[2] == CHANNEL
+
+
+def in_a_row(rig: WaitingRig, grants: int, rivals: int) -> tuple[Wait, list[Wait], list[bool]]:
+    """Pass a lock on in this process so often; return its holder, those behind, and which releases woke others."""
+    holder, waits, woke = rig.hold_first("a", 30.0), [rig.wait("a", 30.0) for _ in range(50)], []
+    for _ in range(grants):
+        let_go, acquire = release(rig, holder)
+        woke.append(wakes(let_go))
+        assert acquire.what == "SET"
+        rig.say(integer(2 + rivals if woke[-1] else 1), OK)
+        holder = waits.pop(0)
+        assert holder.granted
+    return holder, waits, woke
+
+
+def test_from_a_wake_up_to_the_try_there_are_few_calls(rig: WaitingRig) -> None:
+    rig.wait_first("a", 30.0)
+    rig.wake("a")
+    rig.reply("SET", NIL)  # what is made once has been made
+    rig.listener.say(message(CHANNEL))
+    calls: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        rig.timer.turn()
+    finally:
+        sys.setprofile(None)
+    assert rig.server.one("SET")
+    assert len(calls) <= 55, calls
+
+
+def test_after_lost_races_a_try_asks_who_holds_it_now(rig: WaitingRig) -> None:
+    rig.wait_first("a", 30.0)
+    tried = []
+    for _ in range(8):
+        rig.wake("a")
+        tried += [command.what for command in rig.refuse(30_000)]
+    assert tried == ["SET"] * 4 + ["acquire"] * 4
+
+
+def test_after_a_lost_race_it_soon_asks_how_long_the_new_holder_has(rig: WaitingRig) -> None:
+    wait = rig.wait_first("a", 30.0, fallback=None)
+    rig.go_on(3.0, rig.be_taken())  # by now its looks are seconds apart
+    rig.server.take()
+    rig.wake("a")
+    rig.reply("SET", NIL)
+    rig.go_on(0.12)
+    rig.reply("acquire", array(700))
+    rig.go_on(0.68)
+    assert rig.server.take() == []
+    rig.go_on(0.04)
+    rig.grant(wait)
+
+
+@pytest.mark.parametrize("rivals", [0, 1])
+def test_what_is_passed_on_in_the_process_is_announced_at_the_beginning_of_each_row(
+    rig: WaitingRig, rivals: int
+) -> None:
+    holder, _, woke = in_a_row(rig, IN_A_ROW - 1, rivals)
+    assert woke == [True] + [False] * (IN_A_ROW - 2)
+    let_go, *more = release(rig, holder)
+    if rivals:
+        assert wakes(let_go), "their turn"
+        assert more == []
+    else:
+        assert not wakes(let_go)
+        rig.say(integer(1), OK)
+
+
+def test_without_rivals_one_of_sixteen_releases_looks_for_some(rig: WaitingRig) -> None:
+    _, _, woke = in_a_row(rig, 3 * IN_A_ROW, rivals=0)
+    assert woke == ([True] + [False] * (IN_A_ROW - 1)) * 3
+
+
+def test_what_follows_is_not_sent_after_all_and_others_are_woken(rig: WaitingRig) -> None:
+    holder, (last, *others), _ = in_a_row(rig, 3, rivals=1)
+    for wait in others:
+        rig.give_up(wait)
+    [let_go] = release(rig, holder, last.acquisition.give_up)
+    assert not wakes(let_go)
+    rig.turn()
+    assert rig.server.one("PUBLISH").arguments == (CHANNEL, b"0")
+    rig.say(integer(1), integer(1))
+    rig.assert_clean()

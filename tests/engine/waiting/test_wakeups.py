@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.rig import OK, START, array, error, names
+from tests.engine.rig import OK, START, error, names
 from tests.engine.waiting_rig import LINGER_S, WaitingRig, message
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.keys import wake_channel
 
-CHANNEL = "wheel_lock:wake:{a}"
 PING_S = 2.0
 
 
@@ -72,15 +71,6 @@ def test_a_server_that_takes_connections_and_hangs_up_is_not_asked_in_a_tight_lo
     )  # pauses of 20 ms, doubled up to half a second, a quarter more or less
 
 
-def test_a_connection_that_has_lasted_is_made_again_at_once(rig: WaitingRig) -> None:
-    rig.wait_first("a")
-    for number in range(1, 6):
-        rig.go_on(PING_S + 0.1, rig.be_taken())
-        rig.listener.close()
-        rig.go_on(0.04, rig.be_taken())
-        assert rig.connector.listeners.attempts == 1 + number
-
-
 def test_as_long_as_somebody_listens_a_ping_is_sent_now_and_then(rig: WaitingRig) -> None:
     wait = rig.wait_first("a")
     heard: list[tuple[str, ...]] = []
@@ -132,32 +122,6 @@ def test_who_may_not_subscribe_polls_and_it_is_logged_once(rig: WaitingRig, capl
     assert sum(command.what == "acquire" for command in rig.commands) in range(6, 12)
     assert asked.count("PING") == 10
     assert asked.count("SUBSCRIBE") <= 11
-
-
-def test_what_was_confirmed_after_all_is_not_asked_for_again(rig: WaitingRig) -> None:
-    for name in ("a", "b"):
-        rig.wait(name)
-        rig.refuse()
-    rig.listener.take()
-    rig.listener.say(error("BUSY Redis is busy running a script."))
-    rig.listener.say(array("subscribe", "wheel_lock:wake:{b}", 1))
-    rig.turn()
-    rig.go_on(PING_S + 0.1, rig.be_taken())
-    assert rig.connector.listeners.attempts == 1
-    rig.wake("b")
-    rig.wake("a")  # it has been subscribed to at the second time of asking
-    assert [command.names for command in rig.server.take()] == [["b"], ["a"]]
-
-
-def test_a_subscription_that_could_not_be_ended_is_ended_when_it_is_noticed(rig: WaitingRig) -> None:
-    rig.let_go(rig.hold_first("a"))
-    rig.go_on(LINGER_S + 0.1)
-    rig.listener.take()
-    rig.listener.say(error("BUSY Redis is busy running a script."))
-    rig.turn()
-    rig.wake("a")
-    assert ("UNSUBSCRIBE", CHANNEL) in rig.listen()
-    assert rig.server.take() == []
 
 
 class Hearer:
