@@ -14,7 +14,7 @@ from redis.asyncio.cluster import ClusterNode
 from tests.support.liar import Liar, array, bulk
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
+from tests.topology.cluster_nodes import LONG_S, Nodes
 from tests.topology.moving_slots import (
     is_renewed,
     names_at,
