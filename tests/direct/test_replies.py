@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.direct.opened import leaping, on_path, opened, path_of
+from tests.direct.opened import on_path, opened, path_of
 from tests.support.backend import LONG_S, Backend, Losses, token_of
 from tests.support.background import Background
 from tests.support.counting import ServerCounts
@@ -121,19 +121,6 @@ def test_a_lock_that_is_lost_on_the_path(context: LockContext, real: Backend, ho
     with pytest.raises(LockLost):
         lock.release()
     assert len(losses.all_told()) == 1
-
-
-def test_a_release_after_the_deadline_does_not_use_the_path(real: Backend) -> None:
-    context, clock = leaping(real)
-    direct = path_of(context)
-    losses = Losses()
-    lock = context.lock(NAME, timeout=10.0, on_lost=losses)
-    lock.acquire()
-    clock.leap(20.0)
-    with pytest.raises(LockLost):
-        lock.release()
-    assert len(losses.all_told()) == 1
-    assert not direct.claim
 
 
 # The connection

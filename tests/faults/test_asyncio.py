@@ -1,7 +1,4 @@
-"""Faults in programs of asyncio: cancellation at every await, a blocked or closed event loop, the end of the thread.
-
-Rows 13 to 15, and 7 as tasks see it.
-"""
+"""Faults in programs of asyncio: a blocked or closed event loop, the end of the program."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
         yield runner
 
 
-# A blocked event loop (15)
+# A blocked event loop
 
 
 @pytest.mark.parametrize("runner", ["asyncio", "uvloop"], indirect=True)
@@ -61,7 +58,7 @@ def test_renewal_goes_on_while_the_event_loop_is_blocked(
 # The end of the thread (7)
 
 
-# The end of the program (13)
+# The end of the program
 
 ASYNC_BEGINNING = """
 import asyncio

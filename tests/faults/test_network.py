@@ -54,7 +54,7 @@ def await_reconnected(context: LockContext, before: int) -> None:
 def test_resets_at_random_bytes_of_a_large_pipeline_lose_nothing(
     wheel: SharedWheel, network: TcpProxy, view: redis.Redis
 ) -> None:
-    """25. RST at byte k of a pipeline: each entry unknown."""
+    """RST at byte k of a pipeline: each entry unknown."""
     names = [f"job {number}" for number in range(2000)]
     context = wheel.context(network)
     wheel.assert_alive(context)
@@ -75,7 +75,7 @@ def test_resets_at_random_bytes_of_a_large_pipeline_lose_nothing(
 def test_a_half_open_connection_is_noticed_by_a_renewal_within_a_sixth_of_the_timeout(
     wheel: SharedWheel, network: TcpProxy, view: redis.Redis
 ) -> None:
-    """26. Half-open idle connection: noticed within L/6."""
+    """Half-open idle connection: noticed within L/6."""
     L = 3.0
     context = wheel.context(network)
     held = wheel.hold(context, ["a", "b"], timeout=L, renew_every=0.3)
@@ -94,7 +94,7 @@ def test_a_half_open_connection_is_noticed_by_a_renewal_within_a_sixth_of_the_ti
 def test_a_connection_lost_while_the_server_is_full_is_replaced_when_it_is_not(
     wheel: SharedWheel, fresh_redis: RedisServer
 ) -> None:
-    """27. maxclients reached: unknown while there is no way in, and no reason to knock in a tight loop."""
+    """maxclients reached: unknown while there is no way in, and no reason to knock in a tight loop."""
     view = fresh_redis.client()
     network = wheel.proxy(fresh_redis)
     context = wheel.context(network)

@@ -113,14 +113,4 @@ def test_who_may_not_subscribe_looks_by_himself(fresh_redis: RedisServer, rights
         assert seconds_to_grant(waiting, holder.release) < 0.2 + BUSY_S
 
 
-def test_who_may_not_publish_can_release_and_hand_on_all_the_same(fresh_redis: RedisServer) -> None:
-    with own_context(restricted(fresh_redis, "resetchannels"), fallback_interval=0.2) as holders:
-        holder = hold(holders)
-        with own_context(fresh_redis, fallback_interval=0.2) as context:
-            waiting = wait_and_listen(context, fresh_redis)
-            within = wait(holders)
-            first = min(seconds_to_grant(within, holder.release), seconds_to_grant(waiting, lambda: None))
-            assert first < 0.2 + BUSY_S
-
-
 # Ends that everybody is told of

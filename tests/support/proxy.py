@@ -168,11 +168,6 @@ class TcpProxy:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
-    @property
-    def connections(self) -> int:
-        """How many are open now."""
-        return len(self._open)
-
     def seen(self, direction: Direction) -> bytes:
         """All bytes of the log in one direction."""
         return b"".join(entry.data for entry in list(self.log) if entry.direction == direction)

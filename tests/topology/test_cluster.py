@@ -135,3 +135,15 @@ def test_nodes_are_reached_where_the_client_says_they_are(nodes: Nodes) -> None:
             assert lock.locked()
             assert asked(target) > before
         assert nodes.client().exists(name) == 0
+
+
+def test_locks_on_all_nodes_change_hands(nodes: Nodes, context: LockContext) -> None:
+    names = [f"bulk:{number}" for number in range(300)]
+    with LockContext(nodes.client()) as adopter:  # which has no map of the slots yet
+        texts = context.export_many(context.acquire_many(names).values())
+        locks = adopter.adopt_many(texts.values())
+        assert list(locks) == names
+        assert all(lock is not None and lock.is_held for lock in locks.values())
+        assert not any(context.adopt_many(texts.values()).values())
+        adopter.release_many(locks.values())
+    assert sum(server.client().dbsize() for server in nodes.masters) == 0

@@ -1,8 +1,4 @@
-"""What goes wrong with several servers: failovers, slots that move under load, shards that die or hang.
-
-Everything that the fault table says of topologies, and what clusters add to it: seeds that are not there, nodes that say
-odd things, keys that must stay together.
-"""
+"""What goes wrong with several servers: a master is demoted, dies or hangs, credentials cannot be had."""
 
 from __future__ import annotations
 
@@ -13,8 +9,9 @@ import pytest
 from redis.credentials import CredentialProvider
 
 from tests.support.background import Background
+from tests.support.logged import Log
 from tests.support.waiting import eventually
-from tests.topology.cluster_nodes import MASTERS, Nodes
+from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
 from tests.topology.moving_slots import granted, home, hung, is_renewed, names_at, names_in
 from tests.topology.watched_master import Watched
 from wheel_lock import LockContext, LossReason, LostEvent
@@ -62,6 +59,22 @@ def test_a_shard_that_dies_takes_its_own_locks_only(nodes: Nodes, context: LockC
     assert all(lock is not None and lock.is_held == (name not in theirs) for name, lock in locks.items())
     with context.lock(names_at(0, 1, "new")[0]) as lock:
         assert lock.is_held
+
+
+def test_the_log_says_which_master_is_away_and_how_many_locks_are_held_there(
+    nodes: Nodes, context: LockContext, log: Log
+) -> None:
+    names = [f"order:{number}" for number in range(30)]
+    locks = context.acquire_many(names, timeout=60.0, renew_every=0.5)
+    away = nodes.masters[1]
+    there = away.client().dbsize()
+    assert 1 < there < 30
+    away.kill()
+    eventually(lambda: log.said("unreachable"), LONG_S)
+    (warning,) = log.said("unreachable")
+    assert f":{away.port} has been unreachable" in warning
+    assert f"{there} locks are held there" in warning
+    assert len(locks) == 30
 
 
 # -- who is asked first ----------------------------------------------------------------------------------------------

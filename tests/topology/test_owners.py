@@ -6,8 +6,7 @@ import pytest
 
 from tests.support.lock_types import KINDS, make
 from tests.topology.cluster_nodes import LONG_S, Nodes
-from tests.topology.watched_master import Watched
-from wheel_lock import LockContext, LockNotAcquired, LossReason
+from wheel_lock import LockContext, LockNotAcquired
 from wheel_lock.locks import operations
 
 pytestmark = pytest.mark.slow
@@ -48,15 +47,3 @@ def test_connections_to_all_nodes_have_the_owner_in_their_names(nodes: Nodes) ->
         assert all(locks.values())
         for server in nodes.masters:
             assert f"wheel_lock:{OWNER}" in _names(server.client().client_list())
-
-
-def test_a_lock_at_the_master_of_sentinels() -> None:
-    with Watched() as watched, LockContext(watched.client(), owner=OWNER, readable_owner=True) as context:
-        lock = context.lock("order:42", timeout=600.0)
-        assert lock.acquire()
-        holder = lock.holder()
-        assert holder is not None
-        assert holder.owner == OWNER
-        assert [released.token_id for released in context.force_release("order:42")] == [holder.token_id]
-        assert lock.lost is LossReason.KEY_GONE
-        assert f"wheel_lock:{OWNER}" in _names(watched.master.client().client_list())

@@ -11,7 +11,6 @@ import redis
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockUnavailable, NotReplicated
-from wheel_lock.engine.requests.replication import ReplicationBarrier
 
 pytestmark = pytest.mark.slow
 
@@ -90,28 +89,6 @@ def test_a_grant_that_no_replica_has_is_taken_back(pair: Pair) -> None:
         eventually(lambda: pair.client().keys("[a-f]") == [])
         pair.replica.resume()
         eventually(lambda: acquired(context))
-
-
-def test_replicas_are_not_asked_on_another_connection_than_the_grant_came_on(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a new master WAIT would confirm what that has never seen."""
-    with LockContext(pair.client(), min_replicas=1, replica_timeout=LONG_S) as context:
-        with context.lock("before"):
-            pass
-        ask = ReplicationBarrier._wait
-
-        def ask_too_late(replicas: ReplicationBarrier) -> None:
-            monkeypatch.undo()
-            replicas.node.drop(ConnectionError("another server is the master"))
-            ask(replicas)
-
-        monkeypatch.setattr(ReplicationBarrier, "_wait", ask_too_late)
-        with pytest.raises(LockUnavailable, match="has gone before its replicas were asked"):
-            context.lock("order:42").acquire()
-        eventually(lambda: not pair.client().exists("order:42"))
-        with context.lock("order:42"):
-            pass
 
 
 def test_many_acquires_share_one_wait(pair: Pair) -> None:

@@ -264,22 +264,6 @@ def test_a_client_whose_function_went_with_it_is_said_to_be_gone(place: Place) -
         connector.connect(2.0)
 
 
-class Strange:
-    """What runs when somebody asks for its class, as a lazy proxy does."""
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        pytest.fail("it was asked for its class")
-
-
-def test_what_a_client_refers_to_besides_is_not_asked_what_it_is(place: Place) -> None:
-    provider: Any = Provider()
-    provider.strange, provider.dead = Strange(), weakref.proxy(Provider())
-    client = redis.Redis(credential_provider=provider, **place.tcp)
-    with LockContext.shared(client).lock("order:42"):
-        assert greeted == ["provider"]
-
-
 def test_a_large_program_behind_a_setting_is_not_searched(place: Place) -> None:
     provider: Any = Provider()
     provider.program = [[number] for number in range(100_000)]
