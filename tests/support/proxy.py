@@ -176,11 +176,7 @@ class TcpProxy:
 
     def blackhole(self) -> None:
         """Keep connections open and swallow everything both ways, closing included. New ones hear nothing."""
-        self._call(lambda: self._swallow(requests=True, replies=True))
-
-    def drop_replies(self) -> None:
-        """Requests reach the server; what the server says is swallowed."""
-        self._call(lambda: self._swallow(requests=False, replies=True))
+        self._call(self._swallow)
 
     def lead_to(self, upstream_port: int) -> None:
         """Connections that are made from now on lead to another server; cut() ends those that there are."""
@@ -430,9 +426,8 @@ class TcpProxy:
         for connection in list(self._open.values()):
             self._close(connection, reset=True)
 
-    def _swallow(self, *, requests: bool, replies: bool) -> None:
-        self.to_server._swallow = requests
-        self.to_client._swallow = replies
+    def _swallow(self) -> None:
+        self.to_server._swallow = self.to_client._swallow = True
 
     def _heal(self) -> None:
         for faults in (self.to_server, self.to_client):
