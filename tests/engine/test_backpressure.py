@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, OK, START, Attempt, Rig, integer, names, runs
+from tests.engine.rig import OK, START, Attempt, Rig, names, runs
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire import Acquire
@@ -142,23 +142,6 @@ def test_a_suspected_connection_that_nobody_waits_for_is_dropped_with_one_clean_
     assert sorted(rig.server.one("release_many").names) == sorted(names(FEW))
 
 
-def test_a_suspected_connection_is_kept_for_its_first_word_while_a_lease_is_held(crowded: Rig) -> None:
-    rig = crowded
-    (warm,) = rig.held
-    attempt = rig.acquire("a", 30.0)
-    silent = rig.server
-    rig.be_silent(5.1)
-    assert attempt.future.done
-    rig.connector.refusal = TimeoutError("nobody answers there")
-    rig.launch.go_on()
-    rig.go_on(6.0)  # it would be renewed by now
-    assert warm.state is State.OVERDUE
-    assert [command.what for command in silent.take()] == ["SET", "release_many"]
-    silent.say(OK, FINE)
-    rig.turn()
-    assert silent.one("renew").names == ["warm-up"]
-
-
 def test_what_a_queue_has_never_heard_of_is_not_taken_back(few: None) -> None:
     with WaitingRig() as rig:
         rig.hold("warm-up", 30.0)
@@ -168,25 +151,6 @@ def test_what_a_queue_has_never_heard_of_is_not_taken_back(few: None) -> None:
         rig.be_silent(5.1)
         assert all(isinstance(wait.error, LockTimeout) for wait in waits)
         assert b"fair:" not in rig.everything_sent()
-
-
-@pytest.mark.parametrize("asked_for", ["renewal", "release", "release of many"])
-def test_a_suspected_connection_with_the_fate_of_a_lease_on_it_is_kept(rig: Rig, asked_for: str) -> None:
-    lease = rig.hold("a", 3.0 if asked_for == "renewal" else 60.0)
-    silent = rig.server
-    if asked_for != "renewal":
-        released: Future[Any] = rig.release(lease) if asked_for == "release" else rig.release_many([lease])
-    rig.be_silent(1.6 if asked_for == "renewal" else 5.1)
-    assert lease.state is State.RENEWING or isinstance(released.error, LockTimeout)
-    rig.connector.refusal = TimeoutError("nobody answers there")
-    rig.connect()
-    assert rig.connected
-    rig.launch.slow = True
-    assert [name for command in silent.take() for name in command.names] == ["a"]
-    silent.say(FINE if asked_for != "release" else integer(1))
-    rig.turn()
-    assert not silent.hung_up
-    assert lease.state is not State.OVERDUE
 
 
 def test_where_a_write_has_failed_anything_may_have_been_sent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,16 +156,6 @@ def test_a_domain_that_fails_itself_hands_over_to_the_one_above(caplog: pytest.L
     assert len([record for record in caplog.records if "survived" in record.getMessage()]) == 5
 
 
-def test_users_timeouts_outlive_a_failure(failing: Rig) -> None:
-    rung: list[object] = []
-    failing.timer.new_timeout(rung.append, 1.0)
-    failing.turn()
-    failing.post(fail)
-    failing.go_on(2.0)
-    failing.drain()
-    assert len(rung) == 1
-
-
 def test_one_batch_that_fails_among_several_costs_each_lease_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with Rig(batch_size=2) as rig:
         leases = rig.hold_many([f"lock:{number}" for number in range(6)], 3.0)
@@ -188,20 +178,3 @@ def test_a_failure_leaves_no_count_below_nothing(failing: Rig) -> None:
     assert failing.acquiring == 0
     failing.launch.slow = False
     failing.launch.go_on()
-
-
-def test_an_extended_lease_that_a_failure_ends_is_cleaned_up(failing: Rig) -> None:
-    lease = failing.hold("a", 3.0)
-    failing.extend(lease, 3600.0)
-    failing.agree()
-    failing.post(lambda: failing.engine.router.renewer.crashed(BUG))
-    failing.post(fail)  # which is what the fixture expects to see
-    released: list[str] = []
-
-    def agree() -> None:
-        for command in failing.server.take():
-            released.extend(command.names if command.what == "release_many" else ())
-            failing.server.say(FINE)
-
-    failing.go_on(1.0, agree)
-    assert released == ["a"]

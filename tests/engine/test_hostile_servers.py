@@ -8,11 +8,28 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+import redis
 
 from tests.engine.rig import NotingRequest, PairConnection, Rig
+from tests.engine.test_broken_connections import NONSENSE
+from tests.hostile.fuzzing import Listener, wired
 from tests.support.tls import TlsFiles
+from wheel_lock.lease import State
 from wheel_lock.net.connection import PipelinedConnection, PushConnection
+from wheel_lock.net.connector import RedisPyConnector, is_fatal
 from wheel_lock.protocol.resp import Reply
+
+HOSTILE = [
+    b"*4294967295\r\n",
+    b"*100000000\r\n",
+    b"%1\r\n*0\r\n:1\r\n",
+    b"*1\r\n" * 1000,
+    b"*2\r\n:1\r\n" * 1000,
+    b"~1\r\n*0\r\n",
+    b"+" + b"x" * 70_000,
+    b":99999999999999999999\r\n",
+    *NONSENSE,
+]
 
 
 def nothing(*arguments: object) -> None: ...
@@ -148,3 +165,44 @@ def test_what_tls_has_buffered_is_read_in_later_turns(
     assert [request.replies for request in asked] == [[text]] * 6
     channel.drop(ConnectionAbortedError("the test is over"))
     theirs.close()
+
+
+@pytest.mark.parametrize("reply", HOSTILE)
+def test_a_hostile_message_costs_the_connection_for_wake_ups(rig: Rig, reply: bytes) -> None:
+    held = rig.hold("held", 30.0)
+    rig.wakeups.listen(b"c", Listener())
+    rig.turn()
+    bad = rig.connector.listeners.servers[-1]
+    bad.say(reply)
+    rig.turn()
+    bad.read()
+    assert bad.hung_up
+    rig.go_on(1.0, rig.agree)
+    assert len(rig.connector.listeners.servers) == 2
+    assert held.state is State.HELD
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"*4294967295\r\n",
+        b"%1\r\n*0\r\n:1\r\n",
+        b"*1\r\n" * 100 + b":1\r\n",
+        b"+" + b"x" * 70_000,
+        b"$12x\r\n",
+        b":abc\r\n",
+    ],
+)
+def test_a_hostile_answer_while_connecting_is_no_reason_to_give_up_for_good(reply: bytes) -> None:
+    connector = RedisPyConnector(wired([reply]))
+    with connector.client(10.0) as client, pytest.raises(redis.exceptions.RedisError, match="makes no sense") as raised:
+        client.execute_command("ANYTHING")
+    assert not is_fatal(raised.value)
+
+
+def test_answers_while_connecting_are_read() -> None:
+    with RedisPyConnector(wired([b"*2\r\n$3\r\nabc\r\n*1\r\n:7\r\n"])).client(10.0) as client:
+        assert client.execute_command("ANYTHING") == [b"abc", [7]]
+    connector = RedisPyConnector(wired([b"-NOAUTH Authentication required.\r\n"]))
+    with connector.client(10.0) as client, pytest.raises(redis.exceptions.AuthenticationError):
+        client.execute_command("ANYTHING")

@@ -29,17 +29,6 @@ def test_a_silent_node_is_suspected_after_a_sixth_of_the_timeout(rig: Rig, timeo
     assert len(rig.launch.held) == 1
 
 
-def test_where_less_than_that_is_left_it_is_suspected_after_half_of_what_is_left(rig: Rig) -> None:
-    rig.hold("a", 3.0)
-    rig.launch.slow = True
-    rig.jump(2.768)  # 0.2 s before the deadline
-    assert len(rig.server.take()) == 1
-    rig.go_on(0.07)
-    assert rig.ready
-    rig.go_on(0.03)
-    assert not rig.ready
-
-
 def test_a_node_that_cannot_be_reached_is_tried_with_growing_pauses_which_begin_small_after_a_reply(rig: Rig) -> None:
     rig.hold("a", 30.0)
     rig.be_away(6.0)

@@ -218,3 +218,17 @@ def test_the_childs_copy_of_the_socket_is_closed_without_a_shutdown(rig: Rig) ->
         assert keep.recv(10) == integer(1)
     finally:
         keep.close()
+
+
+@pytest.mark.rig(max_held=1)
+def test_a_parents_request_is_not_sent_by_the_child_and_its_place_is_free_there(rig: Rig) -> None:
+    rig.launch.slow = True
+    attempt = rig.acquire("a")
+    rig.fork()
+    rig.connect()
+    assert rig.server.take() == []
+    assert not attempt.future.done
+    assert rig.acquiring == 0
+    rig.launch.slow = False
+    rig.hold("b")
+    assert b"$1\r\na\r\n" not in rig.everything_sent()

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import redis
 import redis.sentinel
 
-from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters
-from tests.support.backend import Losses
+from tests.quorum.masters import UNHURRIED_S, Masters
 from tests.support.background import in_thread
 from tests.support.waiting import eventually
 from wheel_lock import (
     HashedWheelTimer,
     LockContext,
-    LockLost,
     LockNotHeld,
     LockServerError,
     LossReason,
@@ -28,7 +24,6 @@ from wheel_lock import (
 )
 from wheel_lock.aio.context import AsyncContext
 from wheel_lock.aio.factory import TaskLocks
-from wheel_lock.options import MAX_SECONDS
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.sync.factory import ThreadLocks
 
@@ -119,41 +114,6 @@ def test_asyncio(masters: Masters, context: QuorumContext) -> None:
     assert context.stats().held == 0
 
 
-def test_a_task_is_cancelled_when_the_majority_is_gone(masters: Masters, context: QuorumContext) -> None:
-    async def main() -> None:
-        async with context.asyncio.lock("order:42", timeout=10.0, renew_every=0.2, cancel_on_lost=True):
-            until = time.monotonic() + LONG_S
-            while masters.delete("order:42") and time.monotonic() < until:
-                await asyncio.sleep(0.01)
-
-    with pytest.raises(LockLost):
-        asyncio.run(main())
-
-
-@pytest.mark.parametrize(
-    ("terms", "held_s", "reason"),
-    [
-        ({"renew": False}, 29.0, LossReason.RENEWAL_LIMIT),
-        ({"max_renewals": 1}, 39.0, LossReason.RENEWAL_LIMIT),
-        ({"max_hold": 37.5}, 37.4, LossReason.HOLD_LIMIT),
-    ],
-)
-def test_limits_hold_for_the_whole(masters: Masters, terms: dict[str, Any], held_s: float, reason: LossReason) -> None:
-    losses = Losses()
-    with masters.stepped() as (context, clock):
-        lock = context.lock("limited", timeout=30.0, on_lost=losses, **terms)
-        lock.acquire()
-        eventually(lambda: masters.count("limited") == 5)
-        clock.advance(held_s)
-        assert lock.is_held
-        clock.advance(1.0)
-        assert not lock.is_held
-        (event,) = losses.all_told()
-        assert event.reason is reason
-        assert lock.lost is reason
-        assert event.at <= event.deadline
-
-
 def test_a_function_runs_while_it_holds_one(context: QuorumContext) -> None:
     @context.locked("report:{user_id}", timeout=10.0)
     def held(user_id: int) -> list[str | bytes]:
@@ -219,33 +179,6 @@ def test_clients_of_too_few_masters_are_refused() -> None:
         LockContext.quorum([*clients, redis.sentinel.Sentinel([("s1", 1)]).master_for("locks")])
     with pytest.raises(ValueError, match="node_timeout"):
         LockContext.quorum(clients, node_timeout=0.0)
-
-
-@pytest.mark.parametrize("face", ["threads", "tasks"])
-def test_an_extension_beyond_the_longest_timeout_is_refused_and_nothing_is_lost(
-    masters: Masters, context: QuorumContext, face: str
-) -> None:
-    async def awaited(value: Any) -> Any:
-        return await value if face == "tasks" else value
-
-    async def main() -> None:
-        lock: Any = (context if face == "threads" else context.asyncio).lock("order:42", timeout=MAX_SECONDS)
-        assert await awaited(lock.acquire())
-        eventually(lambda: masters.holders("order:42") == [lock.token] * 5)
-        connects = context.stats().connects
-        for seconds, told in ((2e7, "20000000 s and .* s that are left"), (5e6, "5000000 s and what the server says")):
-            with pytest.raises(ValueError, match=f"additional_time and what is left must be at most .*, not {told}"):
-                await awaited(lock.extend(seconds))
-        assert lock.is_held
-        assert await awaited(lock.extend(60.0, replace_ttl=True))
-        assert await awaited(lock.extend(60.0))
-        assert lock.is_held
-        assert lock.remaining() > 60.0
-        assert context.stats().connects == connects
-        assert context.stats().lost == 0
-        await awaited(lock.release())
-
-    asyncio.run(main())
 
 
 def test_a_timer_whose_ticks_are_too_long_for_a_timeout_is_refused_before_any_master_is_asked(masters: Masters) -> None:

@@ -126,18 +126,6 @@ def test_every_counter_counts_what_it_says(rig: Rig) -> None:
     assert (stats.renewed, stats.batches, stats.overdue, stats.held, stats.released) == (3, 2, 0, 2, 1)
 
 
-@pytest.mark.parametrize("breaks", [True, False])
-def test_a_silent_renewal_is_unknown_once_and_overdue_until_it_is_confirmed(rig: Rig, breaks: bool) -> None:
-    rig.hold_many(names(3), 3.0)
-    rig.be_silent(1.6)
-    assert (rig.stats().unknown, rig.stats().overdue) == (3, 3)
-    if breaks:
-        rig.hang_up()
-    else:
-        rig.reply(None, FINE)
-    assert (rig.stats().unknown, rig.stats().overdue) == (3, 3 if breaks else 0)
-
-
 def test_leases_of_one_timeout_have_one_group_however_many_timeouts_there_are(rig: Rig) -> None:
     renewer = rig.engine.router.renewer
     first = renewer.group(EXCLUSIVE, 30.0, 30_000, 10.0)

@@ -10,7 +10,6 @@ from tests.engine.rig import (
     BUSY,
     FINE,
     NIL,
-    NOSCRIPT,
     OK,
     START,
     TAKEN,
@@ -29,7 +28,6 @@ from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, Los
 from wheel_lock.lease import State
 from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
 from wheel_lock.options import lock_options
-from wheel_lock.protocol import scripts
 
 
 def test_an_acquire_that_finds_no_connection_times_out_with_the_reason(rig: Rig) -> None:
@@ -174,37 +172,6 @@ def test_a_finaliser_that_comes_after_a_release_has_begun_changes_nothing(rig: R
     assert rig.told == []
     assert rig.connector.attempts == 1
     assert rig.believes(other)
-
-
-def test_a_renewal_is_called_by_its_sha1_in_the_form_that_the_server_knows() -> None:
-    for flagged in (True, False):
-        with Rig() as rig:
-            rig.connector.flagged = flagged
-            rig.hold("a")
-            rig.go_on(1.0)
-            command = rig.server.one("renew")
-            assert not command.use_eval
-            assert command.sha1.decode() == scripts.RENEW.form(flagged).sha1
-
-
-@pytest.mark.parametrize("kind_of_call", ["acquire_fenced", "release", "extend", "release_many", "acquire_many"])
-def test_every_script_is_repeated_in_full_with_the_same_arguments(rig: Rig, kind_of_call: str) -> None:
-    if kind_of_call == "acquire_fenced":
-        rig.acquire("a", kind=FENCED)
-    elif kind_of_call == "acquire_many":
-        rig.acquire_many(["a", "b"])
-    else:
-        lease = rig.hold("a")
-        if kind_of_call == "release":
-            rig.release(lease)
-        elif kind_of_call == "extend":
-            rig.extend(lease, 5.0)
-        else:
-            rig.release_many([lease])
-    first = rig.server.one(kind_of_call)
-    rig.say(NOSCRIPT)
-    second = rig.server.one(kind_of_call)
-    assert second == first._replace(use_eval=True)
 
 
 def test_overdue_leases_are_drained_nearest_deadline_first_across_calls() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import NOSCRIPT, OK, START, Attempt, Rig, error, failure, integer, names
+from tests.engine.rig import NOSCRIPT, OK, Attempt, Rig, error, failure, names
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockLost, LossReason
 from wheel_lock.lease import Lease, State
@@ -28,28 +28,6 @@ def assert_lapsed(rig: Rig, lease: Lease, future: Future[None]) -> None:
     assert lease.state is State.LOST
     assert rig.reasons == [(lease.name, LAPSED)]
     assert rig.stats().lost == 1
-
-
-@pytest.mark.parametrize("in_time", [True, False])
-def test_a_release_that_waits_for_a_connection_is_sent_before_the_deadline_only(rig: Rig, in_time: bool) -> None:
-    lease = hold(rig, "a")
-    rig.be_away()
-    future = rig.release(lease)
-    rig.launch.slow = True
-    rig.connector.refusal = None
-    rig.go_to(START + (2.5 if in_time else 4.0))
-    assert not future.done
-    rig.connect()
-    if in_time:
-        assert rig.server.one("release").pairs == [(b"a", TOKEN)]
-        rig.say(integer(1))
-        assert future.result() is None
-        assert rig.told == []
-    else:
-        assert rig.server.take() == []
-        assert_lapsed(rig, lease, future)
-    rig.go_on(5.0)
-    assert rig.server.take() == []
 
 
 @pytest.mark.parametrize("reply", [NOSCRIPT, DEMOTED])
@@ -111,16 +89,6 @@ def late_reply(rig: Rig, kind: LockType, timeout: float, given_up: bool) -> Atte
     rig.clock.jump(4.0)
     rig.say(OK)
     return attempt
-
-
-@pytest.mark.parametrize("given_up", [False, True])
-def test_a_grant_that_is_read_behind_its_deadline_is_left_to_expire(rig: Rig, given_up: bool) -> None:
-    attempt = late_reply(rig, CALLER_TOKEN, 3.0, given_up)
-    assert rig.server.take() == []
-    assert not rig.held
-    if not given_up:
-        assert attempt.future.result() is False
-    assert attempt.lease.state in (State.RELEASING, State.REFUSED)
 
 
 def test_one_that_does_not_expire_is_released(rig: Rig) -> None:

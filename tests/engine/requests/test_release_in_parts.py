@@ -89,21 +89,6 @@ def test_each_turn_begins_one_part_and_each_lease_is_released_once(rig: Rig) -> 
     assert rig.stats().released == MANY
 
 
-def test_what_is_due_between_the_parts_is_renewed_also_if_it_is_to_be_released(rig: Rig) -> None:
-    kept = rig.hold("kept", 3.0)
-    leases = rig.hold_many(names(MANY), 3.0)
-    rig.server.take()
-    future = half_released(rig, leases)
-    rig.clock.jump(1.1)
-    commands = turn_until(rig, lambda: future.done)
-    renewed = [name for command in commands if command.what == "renew" for name in command.names]
-    assert "kept" in renewed
-    assert set(renewed) > {"kept", names(MANY)[-1]}
-    assert released(commands) == Counter(names(MANY))
-    assert rig.told == []
-    assert rig.believes(kept)
-
-
 @pytest.mark.parametrize("halfway", [False, True])
 @pytest.mark.parametrize("release_on_close", [False, True])
 def test_a_close_behind_it_tells_of_no_loss_and_releases_nothing_again(release_on_close: bool, halfway: bool) -> None:
@@ -293,3 +278,16 @@ def test_a_lease_of_an_ended_owner_that_is_due_between_the_parts_is_watched_and_
         turn_until(rig, lambda: future.done and not any(map(rig.believes, others)))
         rig.drain()
     assert rig.reasons == [(lease.name, LossReason.ABANDONED) for lease in others]
+
+
+def test_behind_a_close_it_begins_at_once_for_the_sweep_goes_on_without_messages() -> None:
+    with Rig(batch_size=1) as rig:
+        leases = rig.hold_many(names(MANY), 30.0)
+        closed = post_close(rig)
+        future = post_release(rig, leases)
+        rig.timer.turn()
+        assert {lease.state for lease in leases} == {State.LOST, State.RELEASING}
+        lost = {lease.name for lease in leases if lease.state is State.LOST}
+        turn_until(rig, lambda: closed.done)
+        assert future.result() == dict.fromkeys(lost, LossReason.CONTEXT_CLOSED)
+        assert {name for name, _ in rig.reasons} == lost

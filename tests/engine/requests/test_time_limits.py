@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TICK_S, Rig, names
+from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TICK_S, names
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.errors import LockTimeout, LockUnavailable
-from wheel_lock.lease import State
-
-LEAST_S = 0.1  # what a try is given in any case
 
 
 def ends_at(rig: WaitingRig, wait: Wait) -> float:
@@ -49,36 +46,6 @@ def test_a_server_that_is_silent_takes_no_longer_than_the_limit_and_its_grant_is
     rig.assert_clean()
 
 
-@pytest.mark.parametrize("answered", [True, False])
-@pytest.mark.parametrize("limit_s", [0.0, 0.05])
-def test_the_smallest_limits_end_soon_but_do_not_cut_a_round_trip_off(
-    rig: WaitingRig, limit_s: float, answered: bool
-) -> None:
-    warm(rig)
-    wait = rig.wait("a", blocking_timeout=limit_s)
-    if answered:
-        rig.go_on(0.08)
-        rig.say(OK)
-        assert wait.granted
-    else:
-        assert ends_at(rig, wait) <= LEAST_S + 0.03
-        assert isinstance(wait.error, LockTimeout)
-
-
-def test_who_comes_while_another_asks_for_the_first_time_keeps_to_its_own_limit(rig: WaitingRig) -> None:
-    warm(rig)
-    patient = rig.wait("a")
-    hasty = rig.wait("a", blocking_timeout=0.3)
-    hastier = rig.wait("a", blocking_timeout=0.0)
-    assert ends_at(rig, hastier) <= LEAST_S + 0.03
-    assert isinstance(hastier.error, LockTimeout)
-    assert 0.3 <= ends_at(rig, hasty) + 1e-6 <= 0.33
-    assert isinstance(hasty.error, LockTimeout)
-    assert patient.goes_on
-    rig.say(OK)
-    assert patient.granted
-
-
 @pytest.mark.parametrize("reply", [NIL, OK])
 def test_callers_whose_shared_first_try_is_answered_behind_their_limit_are_refused(
     rig: WaitingRig, reply: bytes
@@ -92,23 +59,6 @@ def test_callers_whose_shared_first_try_is_answered_behind_their_limit_are_refus
     rig.go_on(0.02)
     assert first.granted is (reply == OK)
     assert other.refused, "the server has answered"
-
-
-def test_a_bulk_acquire_takes_no_longer_than_its_limit_and_leaves_nothing() -> None:
-    with Rig(batch_size=2) as rig:
-        rig.hold("warm-up", 30.0)
-        attempt = rig.acquire_many(names(6), limit_s=0.5)
-        assert len(rig.server.take()) == 3
-        rig.say(FINE)
-        rig.go_on(0.48)
-        assert not attempt.future.done
-        rig.go_on(0.05)
-        assert isinstance(attempt.future.error, LockTimeout)
-        released = [name for command in rig.server.take() for name in command.names]
-        assert sorted(released) == sorted(names(6))
-        assert all(lease.state > State.EXTENDING for lease in attempt.leases)
-        assert rig.acquiring == 0
-        assert rig.ready
 
 
 def test_the_limit_of_a_bulk_acquire_that_is_done_means_nothing(rig: WaitingRig) -> None:

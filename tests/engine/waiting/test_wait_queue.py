@@ -6,11 +6,10 @@ import random
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 import pytest
 
-from tests.engine.rig import NIL, OK, REFUSED, START, Command, array, integer
+from tests.engine.rig import NIL, OK, START, Command, array, integer
 from tests.engine.waiting_rig import Wait, WaitingRig, message
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.pacing import Pace
@@ -65,49 +64,6 @@ def test_a_server_that_says_that_no_time_is_left_is_asked_once_a_tick_at_most(ri
     rig.wait("a")
     rig.go_on(1.0, rig.be_taken(remaining_ms=0))
     assert len(rig.commands) <= 110
-
-
-def hand_on(rig: WaitingRig, first: Wait, waits: list[Wait], rivals: int) -> Wait:
-    """Pass the lock on until the line yields; return who let go of it last."""
-    for wait in waits:
-        if rig.let_go(first, listeners=1 + rivals) == ["release"]:
-            return first
-        rig.say(OK)
-        assert wait.granted
-        first = wait
-    raise AssertionError("it does not yield")
-
-
-def crowd(rig: WaitingRig, count: int = 40, **terms: Any) -> tuple[Wait, list[Wait]]:
-    """Who holds the lock, and those behind."""
-    return rig.hold_first("a", terms.pop("timeout", 3.0)), [rig.wait("a", **terms) for _ in range(count)]
-
-
-def test_after_sixteen_in_a_row_a_line_lets_other_processes_go_first(rig: WaitingRig) -> None:
-    first, waits = crowd(rig)
-    last = hand_on(rig, first, waits, rivals=1)
-    assert waits.index(last) == 14, "one who was woken, fifteen more by hand"
-    rig.wake("a")  # its own release
-    assert rig.server.take() == [], "now somebody else may have it"
-    rig.go_on(0.02)
-    rig.reply("acquire", array(3_000))
-    rig.wake("a")
-    rig.grant(waits[15])
-
-
-@pytest.mark.parametrize("listens", [True, False])
-def test_without_rivals_it_does_not_yield_and_who_hears_what_it_cannot_hear_is_one(
-    rig: WaitingRig, listens: bool
-) -> None:
-    first, waits = crowd(rig)
-    if listens:
-        with pytest.raises(AssertionError, match="does not yield"):
-            hand_on(rig, first, waits, rivals=0)
-    else:
-        rig.connector.listeners.refusal = REFUSED
-        rig.listener.close()
-        rig.turn()
-        assert hand_on(rig, first, waits, rivals=0) is waits[14]
 
 
 TICK_S = 0.01

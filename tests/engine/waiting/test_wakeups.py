@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import pytest
 
 from tests.engine.rig import OK, START, error, names
-from tests.engine.waiting_rig import LINGER_S, WaitingRig, message
-from wheel_lock.net.node import Node
+from tests.engine.waiting_rig import LINGER_S, WaitingRig
 from wheel_lock.protocol.keys import wake_channel
 
 PING_S = 2.0
@@ -122,52 +120,3 @@ def test_who_may_not_subscribe_polls_and_it_is_logged_once(rig: WaitingRig, capl
     assert sum(command.what == "acquire" for command in rig.commands) in range(6, 12)
     assert asked.count("PING") == 10
     assert asked.count("SUBSCRIBE") <= 11
-
-
-class Hearer:
-    """One who listens, and does something when it is woken."""
-
-    above = None
-
-    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
-        self.heard = 0
-        self._then = then
-
-    def crashed(self, error: Exception) -> None:
-        raise AssertionError("a failure") from error
-
-    def on_subscribed(self, holds: bool) -> None: ...
-
-    def on_message(self, message: bytes) -> None:
-        self.heard += 1
-        self._then()
-
-
-def test_a_channel_about_to_be_unsubscribed_from_can_be_listened_to_again(
-    rig: WaitingRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wakeups, (left, kept) = rig.wakeups, (b"left", b"kept")
-    first, again = Hearer(), Hearer()
-    other = Hearer(lambda: wakeups.listen(left, again))
-    rig.post(lambda: (wakeups.listen(left, first), wakeups.listen(kept, other)))
-    rig.listen()
-    with monkeypatch.context() as full:
-        full.setattr(Node, "clogged", True)
-        rig.post(lambda: wakeups.ignore(left, first))
-    rig.listener.say(message(left), message(kept), message(left))  # before the server has been told that it was left
-    rig.turn()
-    assert rig.listen() == []
-    assert (first.heard, other.heard, again.heard) == (0, 1, 1)
-
-
-@pytest.mark.parametrize("words", [b":1\r\n", b"*0\r\n", b"*1\r\n$7\r\nmessage\r\n", b"*2\r\n$7\r\nmessage\r\n:1\r\n"])
-def test_nonsense_costs_the_connection_and_nothing_else(rig: WaitingRig, words: bytes) -> None:
-    held = rig.hold("other", 30.0)
-    wait = rig.wait_first("a", fallback=100.0)
-    rig.listener.say(words)
-    rig.turn()
-    assert rig.listener.hung_up or rig.listener.take() == []
-    rig.go_on(0.1, rig.listen)
-    assert rig.connector.listeners.attempts == 2
-    rig.grant(wait)
-    assert rig.believes(held)
