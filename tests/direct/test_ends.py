@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import math
+import signal
 import threading
 from collections.abc import Callable, Iterator
 
@@ -158,6 +160,37 @@ def test_a_fork_while_a_lock_is_held_on_the_path(context: LockContext, real: Bac
     with lock:
         assert on_path(lock)
     assert not real.view.exists(NAME)
+
+
+@pytest.mark.usefixtures("unwatched")
+@pytest.mark.parametrize("phase", ["PENDING", "RELEASING"])
+def test_a_signal_handler_that_forks_in_the_middle_of_a_request(real: Backend, proxy: TcpProxy, phase: str) -> None:
+    context = real.context_through(proxy, timer=real.timer(), response_timeout=60.0)
+    direct = opened(context)
+    lock = context.lock(NAME, TIMEOUT_S)
+    if phase == "RELEASING":
+        lock.acquire()
+    main = threading.get_ident()
+
+    def fork(number: int, frame: object) -> None:
+        in_a_fork(lambda: None if context.held() == [] else pytest.fail("the child holds a lock"))
+        proxy.heal()
+
+    def strike() -> None:
+        eventually(lambda: direct.claim and only_hold(direct).lease.state.name == phase, LONG_S)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, fork)
+    proxy.to_client.delay_s = math.inf
+    striking = Background(strike)
+    try:
+        if phase == "PENDING":
+            assert lock.acquire()
+        lock.release()
+    finally:
+        striking.result()
+        signal.signal(signal.SIGUSR1, before)
+    nothing_is_left(context, real, phase)
 
 
 # Ends
