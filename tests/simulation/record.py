@@ -159,6 +159,7 @@ class Record:
         self._tampering = False
         self.tampered: set[bytes] = set()  # the names that a stranger has changed
         self.fair: tuple[bytes, ...] = ()
+        self.read_write: tuple[bytes, ...] = ()
         self.clocks_went_back = False
         self.fences_lost = False
         self.candidates: list[tuple[Process, Any]] = []  # who stands, or has stood, for election

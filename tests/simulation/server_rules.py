@@ -14,7 +14,7 @@ from tests.simulation.record import SAME_S, Record, Span, Wait
 from tests.simulation.server import ZSet
 from wheel_lock.engine.engine import Engine
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.keys import queue_keys
+from wheel_lock.protocol.keys import permits_key, queue_keys
 from wheel_lock.protocol.scripts import Script
 from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
 
@@ -160,10 +160,10 @@ class ServerRules(Record):
                     self._handed_over.add(token)
                 else:
                     self._check_order(host, key, token)
-                    if not was_held:
+                    if not was_held or key in self.permits:
                         self._check_wake_up(host, key)
-
-        if known:
+        fewer = permits_key(key) in host.server.data  # permits than the rules know of
+        if len(known) >= self.permits.get(key, 1) or (known and (fewer or not released)):
             self._free_since.pop((place, key), None)
         elif was_held and released:
             self._free_since[place, key] = now, True
@@ -181,7 +181,7 @@ class ServerRules(Record):
             settings = waits[0].process.world.settings
             slow = settings.slow_network or settings.slow_processes or settings.piece or settings.constants
             # For 100 ms it may be the turn of readers that have gone.
-            slow = slow or (isinstance(host.server.data[key], ZSet) and key not in self.permits)
+            slow = slow or key in self.read_write
             limit_s = (_WOKEN_S if slow else _WOKEN_SOON_S) + (0.0 if released else _LOOKED_S)
             if slow and settings.topology:  # to find a server, and to subscribe there, may take several attempts
                 limit_s += settings.context["fallback_s"]

@@ -329,10 +329,10 @@ BY_HAND = tuple(
             "            pass\n",
         ),
         (
-            "no try follows the confirmation of a subscription",
+            "the latest waiter of a process is the first to try",
             "engine/waiting/wait_queue.py",
-            "            self._heed(self._try)\n",
-            "            pass\n",
+            "        head = next(iter(self._waiters))\n        head.try_once",
+            "        head = next(reversed(self._waiters))\n        head.try_once",
         ),
         (
             "a quiet release without a follow-up wakes nobody",
