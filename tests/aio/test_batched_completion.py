@@ -140,15 +140,6 @@ def test_a_thread_that_is_killed_while_it_calls_the_loop_does_not_silence_it(two
     assert waiting.results == list(range(MANY))
 
 
-def test_outside_of_a_turn_nothing_is_put_off(two: list[Waiting]) -> None:
-    waiting, _ = two
-    waiting.futures[0].set_result(0)
-    assert waiting.counted.calls == 1
-    waiting.complete()
-    assert waiting.counted.calls == 1  # the loop has not run since
-    assert waiting.results == list(range(MANY))
-
-
 def test_a_closed_loop_costs_the_other_nothing_and_each_of_its_results_is_given_up(
     engine: Answering, two: list[Waiting], log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -37,12 +37,6 @@ async def test_a_loss_cancels_whoever_is_inside(loser: LockLoser, thread_local: 
         await undisturbed()
 
 
-async def test_a_context_that_is_closed_cancels_whoever_is_inside(loser: LockLoser) -> None:
-    async with raising(LockLost) as caught, loser.lock():
-        await asyncio.gather(loser.context.asyncio.close(), asyncio.sleep(60.0))
-    assert caught.value.reason is LossReason.CONTEXT_CLOSED
-
-
 async def test_a_body_that_waits_for_nothing_hears_of_the_loss_at_its_end(loser: LockLoser) -> None:
     async with raising(LockLost), loser.lock():
         loser.delete()
@@ -79,14 +73,6 @@ async def test_without_a_loss_nothing_is_cancelled(loser: LockLoser) -> None:
         assert not lock._blocks
         loser.delete()  # of what is not held any more
         await undisturbed()
-
-
-async def test_a_lock_acquired_without_a_block_cancels_nobody(loser: LockLoser) -> None:
-    lock = loser.lock()
-    await lock.acquire()
-    loser.delete()
-    await undisturbed()
-    assert lock.lost is LossReason.KEY_GONE
 
 
 @pytest.mark.parametrize("guarded", [True, False])
@@ -173,18 +159,6 @@ async def test_nested_locks(loser: LockLoser, lost: str) -> None:
     await undisturbed()
     await until(lambda: loser.context.stats().held == 0)
     assert loser.real.view.keys() == []
-
-
-@pytest.mark.parametrize("lock_outside", [True, False])
-async def test_beside_a_time_limit_that_is_not_reached(loser: LockLoser, lock_outside: bool) -> None:
-    async with AsyncExitStack() as stack:
-        stack.enter_context(pytest.raises(LockLost))
-        managers: list[AbstractAsyncContextManager[object]] = [loser.lock(), asyncio.timeout(60.0)]
-        for manager in managers if lock_outside else managers[::-1]:
-            await stack.enter_async_context(manager)
-        loser.delete()
-        await asyncio.sleep(60.0)
-    await undisturbed()
 
 
 @pytest.mark.parametrize("lock_outside", [True, False])

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.aio.lock_loser import LockLoser, cancelling, undisturbed
-from tests.support.event_loops import at_once, ended, raising, until
+from tests.support.event_loops import at_once, ended, raising
 from wheel_lock import LockLost, LockNotHeld, LossReason
 from wheel_lock.asyncio import Lock
 
@@ -82,32 +82,6 @@ async def test_a_block_that_another_task_leaves(loser: LockLoser) -> None:
         assert len(lock._blocks or ()) == 1
 
 
-async def test_a_block_that_another_task_leaves_while_it_is_cancelled_itself(loser: LockLoser) -> None:
-    stack, entered = AsyncExitStack(), asyncio.Event()
-
-    async def enter() -> None:
-        await stack.enter_async_context(loser.lock())
-        entered.set()
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.sleep(60.0)
-        await until(leaving.done)
-
-    async def leave() -> None:
-        async with stack:
-            await asyncio.sleep(60.0)
-
-    entering = asyncio.create_task(enter())
-    await entered.wait()
-    leaving = asyncio.create_task(leave())
-    await asyncio.sleep(0)
-    loser.delete()
-    await asyncio.sleep(0)
-    leaving.cancel()
-    await ended(entering, leaving)
-    assert leaving.cancelled()  # that was somebody else's cancellation, of somebody else
-    await entering
-
-
 async def test_what_was_acquired_by_hand_is_not_taken_for_the_block_of_another_task(loser: LockLoser) -> None:
     lock, lost, leave = loser.lock(), asyncio.Event(), asyncio.Event()
 
@@ -131,19 +105,6 @@ async def test_what_was_acquired_by_hand_is_not_taken_for_the_block_of_another_t
         await losing
 
 
-async def test_blocks_that_are_never_left_are_forgotten(loser: LockLoser) -> None:
-    lock = loser.lock()
-
-    async def enter_only() -> None:
-        await lock.__aenter__()
-        await lock.release()
-
-    for _ in range(5):
-        await asyncio.create_task(enter_only())
-    async with lock:
-        assert len(lock._blocks or ()) == 1
-
-
 # Adopted locks
 
 
@@ -157,17 +118,6 @@ async def test_the_block_of_an_adopted_lock_is_guarded(loser: LockLoser) -> None
         loser.delete()
         await asyncio.sleep(60.0)
     assert caught.value.reason is LossReason.KEY_GONE
-    await undisturbed()
-
-
-async def test_the_block_of_a_lock_that_another_task_has_adopted_is_guarded(loser: LockLoser) -> None:
-    lock = loser.lock()
-    await lock.acquire()
-    text = await lock.export()
-    adopted = await asyncio.create_task(loser.context.asyncio.adopt(text, cancel_on_lost=True))
-    async with raising(LockLost), adopted:
-        loser.delete()
-        await asyncio.sleep(60.0)
     await undisturbed()
 
 

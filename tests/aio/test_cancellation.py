@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from tests.support.backend import Backend
-from tests.support.event_loops import at_once, ended, nothing_is_left, raising, until, waiting
-from tests.support.proxy import TcpProxy
+from tests.support.event_loops import at_once, ended, nothing_is_left, until, waiting
 from wheel_lock import LockContext, LockNotHeld
-from wheel_lock.asyncio import AsyncContext
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
 
@@ -29,14 +26,6 @@ async def started(call: Awaitable[Any]) -> asyncio.Task[Any]:
     task = asyncio.create_task(as_task())
     await asyncio.sleep(0)
     return task
-
-
-async def warmed_up(context: LockContext) -> AsyncContext:
-    """Its connection stands, and its scripts are known to the server."""
-    async with context.asyncio.lock("warm-up") as lock:
-        await lock.reacquire()
-    await context.asyncio.release_many((await context.asyncio.acquire_many(["warm-up"])).values())
-    return context.asyncio
 
 
 # In the middle of one call
@@ -55,16 +44,6 @@ async def test_while_it_waits_in_line(real: Backend, context: LockContext) -> No
     assert first.cancelled()
 
 
-async def test_while_it_polls(real: Backend, context: LockContext) -> None:
-    real.view.set(NAME, "somebody", px=60_000)
-    task = asyncio.create_task(context.asyncio.lock(NAME, retry_every=0.001).acquire())
-    await waiting(context, 1)
-    task.cancel()
-    await ended(task)
-    real.view.delete(NAME)
-    await nothing_is_left(context, real.view, [NAME])
-
-
 async def test_a_cancelled_export_releases_because_nobody_has_the_text(real: Backend, context: LockContext) -> None:
     lock = context.asyncio.lock(NAME)
     await lock.acquire()
@@ -76,20 +55,6 @@ async def test_a_cancelled_export_releases_because_nobody_has_the_text(real: Bac
     with pytest.raises(LockNotHeld):
         at_once(lock.release())
     await nothing_is_left(context, real.view, [NAME])
-
-
-async def test_a_cancelled_query_leaves_the_next_its_reply(
-    real: Backend, proxy: TcpProxy, through_proxy: LockContext
-) -> None:
-    tasks = await warmed_up(through_proxy)
-    real.view.set("taken", "somebody")
-    proxy.to_client.delay_s = math.inf
-    questions = [await started(tasks.lock("taken" if number % 3 else "free").locked()) for number in range(30)]
-    for question in questions[::2]:
-        question.cancel()
-    proxy.to_client.delay_s = 0.0
-    await ended(*questions)
-    assert [question.result() for question in questions[1::2]] == [bool(number % 3) for number in range(1, 30, 2)]
 
 
 # asyncio's own time limits
@@ -116,10 +81,4 @@ async def test_an_acquire_under_a_time_limit(
         await limited(lock.acquire, 0.02)
     assert not lock.is_held
     real.view.delete(NAME)
-    await nothing_is_left(context, real.view, [NAME])
-
-
-async def test_a_time_limit_of_asyncio_around_a_block(real: Backend, context: LockContext) -> None:
-    async with raising(TimeoutError), asyncio.timeout(0.02), context.asyncio.lock(NAME):
-        await asyncio.sleep(60.0)
     await nothing_is_left(context, real.view, [NAME])

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
-import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,13 +14,12 @@ import pytest
 from tests.aio.lock_loser import LockLoser
 from tests.faults.support import recorded_warnings
 from tests.support.backend import LONG_S, Backend, Losses
-from tests.support.event_loops import NewLoop, Run, settled, until
+from tests.support.event_loops import NewLoop, settled, until
 from tests.support.logged import Log
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LossReason
 from wheel_lock.asyncio import Lock
-from wheel_lock.locks.callers import CallerFuture
 from wheel_lock.runtime.notifier import NOTIFIER
 
 pytestmark = [
@@ -114,19 +111,6 @@ def test_a_grant_to_a_closed_loop(
     assert len(log.said("an event loop was closed before the result of its task arrived")) == 3
 
 
-def test_a_task_whose_loop_is_closed_waits_no_longer_than_it_wanted_to(real: Backend, stopped: Stopped) -> None:
-    context, clock = real.stepped_context()
-    real.view.set(NAME, "somebody")
-    stopped.start(*[context.asyncio.lock(NAME, blocking_timeout=0.1).acquire() for _ in range(3)])
-    eventually(lambda: context.stats().waiting == 3)
-    stopped.close()
-    clock.advance(0.2)
-    eventually(lambda: context.stats().waiting == 0)
-    clock.advance(LONG_S)  # until their requests leave the wheel
-    stopped.forget()
-    assert real.view.get(NAME) == b"somebody"
-
-
 @pytest.mark.parametrize("thread_local", [True, False])
 def test_a_grant_that_nobody_has_fetched_is_released_with_its_task(
     real: Backend, proxy: TcpProxy, through_proxy: LockContext, stopped: Stopped, thread_local: bool
@@ -141,55 +125,6 @@ def test_a_grant_that_nobody_has_fetched_is_released_with_its_task(
     stopped.forget()
     eventually(lambda: is_free(real))
     assert context.stats().held == 0
-
-
-def test_a_reply_for_a_closed_loop_is_logged_by_the_notifier(
-    proxy: TcpProxy, through_proxy: LockContext, stopped: Stopped, log: Log
-) -> None:
-    context = through_proxy
-    proxy.to_client.delay_s = math.inf
-    stopped.start(context.asyncio.lock(NAME).locked(), context.asyncio.lock(NAME).locked())
-    stopped.close()
-    proxy.to_client.delay_s = 0.0
-    eventually(lambda: len(log.said("an event loop was closed")) == 2)
-    assert all(name.startswith("wheel-lock-notifier") for name in log.threads)
-    assert context.timer.deaths == 0
-    assert not context.lock(NAME).locked()
-
-
-def test_each_result_for_a_closed_loop_is_given_up_on_the_thread_of_its_own_engine(
-    real: Backend, stopped: Stopped
-) -> None:
-    contexts = [real.context(timer=real.timer()) for _ in range(2)]
-    futures: list[CallerFuture[Any]] = []
-    given_up: list[list[bool]] = [[], []]
-    first, both = threading.Event(), threading.Event()
-
-    def note(context: LockContext, places: list[bool]) -> None:
-        places.append(context.timer.in_thread)
-
-    async def expect() -> None:
-        for context, places in zip(contexts, given_up, strict=True):
-            future = context.asyncio._new_future()
-            future.if_undeliverable(partial(note, context, places))
-            futures.append(future)
-
-    def complete_the_first() -> None:
-        futures[0].set_result(None)
-        first.set()
-        both.wait(LONG_S)  # so one thread finds the results of both
-
-    def complete_the_second() -> None:
-        futures[1].set_result(None)
-        both.set()
-
-    stopped.start(expect())
-    stopped.close()
-    contexts[0].timer.post(complete_the_first)
-    assert first.wait(LONG_S)
-    contexts[1].timer.post(complete_the_second)
-    eventually(lambda: all(given_up))
-    assert given_up == [[True], [True]]
 
 
 # While a lock is held
@@ -208,18 +143,6 @@ def test_a_held_lock_ends_with_its_loop(real: Backend, context: LockContext, sto
     assert texts == ["the lock 'order:42' was abandoned without a release and is renewed no more"]
     assert log.said(f"the event loop that was to be told of the loss of '{NAME}' is closed")
     assert losses.events == []
-
-
-def test_a_lock_of_no_task_outlives_its_loop(run: Run, real: Backend, context: LockContext, stopped: Stopped) -> None:
-    lock = context.asyncio.lock(NAME, 2.0, renew_every=0.05, thread_local=False, cancel_on_lost=True)
-    stopped.start(lock.acquire())
-    stopped.turn_until(lambda: lock.is_held)
-    stopped.close()
-    stopped.forget()
-    before = lock.renewals
-    eventually(lambda: lock.renewals > before + 3)
-    run(lock.release())
-    assert is_free(real)
 
 
 @pytest.mark.parametrize("cancel_on_lost", [True, False])

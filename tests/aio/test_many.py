@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.backend import Backend, none_left
-from tests.support.event_loops import ended, until
 from wheel_lock import LockContext
 from wheel_lock.asyncio import Lock
 from wheel_lock.locks.bulk import BulkAcquire
@@ -48,28 +46,3 @@ async def test_locks_in_bulk_belong_to_no_task_by_default(context: LockContext) 
     locks = await asyncio.create_task(tasks.acquire_many(["a", "b"], thread_local=True))
     await tasks.release_many(locks.values())  # nor are they kept from others that know of them
     assert context.stats().held == 0
-
-
-@pytest.mark.parametrize("all_or_nothing", [True, False])
-async def test_a_bulk_acquire_cancelled_at_its_hand_over(
-    real: Backend, context: LockContext, all_or_nothing: bool
-) -> None:
-    for pauses in range(5):
-        task = asyncio.create_task(context.asyncio.acquire_many(NAMES, all_or_nothing=all_or_nothing))
-        for _ in range(pauses):
-            await asyncio.sleep(0)
-        task.cancel()
-        await ended(task)
-        assert task.cancelled()
-        await until(lambda: none_left(real, context))
-
-
-async def test_a_context_that_is_closed_meanwhile(real: Backend) -> None:
-    context = real.context()
-    task = asyncio.create_task(context.asyncio.acquire_many(NAMES))
-    await until(lambda: real.view.dbsize() > 100)
-    await context.asyncio.close()
-    await ended(task)
-    await until(lambda: real.view.dbsize() == 0)
-    if task.exception() is None:
-        assert not any(lock is not None and lock.is_held for lock in task.result().values())

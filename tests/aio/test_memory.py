@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from tests.faults.support import recorded_warnings
-from tests.support.backend import LONG_S, Backend, without_collection
-from tests.support.event_loops import NewLoop, Run, ended, waiting
+from tests.support.backend import LONG_S, without_collection
+from tests.support.event_loops import NewLoop, Run
 from tests.support.lock_types import KINDS, make
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, decorator
-from wheel_lock.aio import call as aio_call
 from wheel_lock.asyncio import Lock
 from wheel_lock.lease import Lease
 from wheel_lock.locks.callers import CallerFuture
@@ -91,60 +90,6 @@ def test_many_tasks_leave_no_object_behind(run: Run, context: LockContext) -> No
     assert decorator._calls == {}
 
 
-def test_a_task_and_its_owner_go_with_the_task(run: Run, context: LockContext) -> None:
-    before = len(aio_call._owners)  # tasks of other tests that something still refers to
-
-    async def main() -> None:
-        lock = context.asyncio.lock("order:42")
-        task = asyncio.create_task(lock.acquire())
-        assert await task
-        reference = weakref.ref(task)
-        del task
-        await asyncio.sleep(0)
-        assert none_left([reference])()  # although its lease is held
-        assert lock.is_held
-        await lock.release()
-
-    run(main())
-    eventually(lambda: len(aio_call._owners) <= before)
-
-
-@pytest.mark.parametrize("shared", [True, False])
-async def test_an_object_that_many_tasks_use_does_not_grow(real: Backend, context: LockContext, shared: bool) -> None:
-    lock = context.asyncio.lock("order:42", timeout=20.0, cancel_on_lost=True, thread_local=not shared)
-
-    async def use_and_lose() -> None:
-        await lock.acquire()
-        real.view.delete("order:42")
-        await asyncio.gather(lock.extend(1.0), return_exceptions=True)
-
-    for number in range(100):
-        if number % 2:
-            await asyncio.create_task(use_and_lose())
-        else:
-            async with lock:
-                pass
-    assert len(lock._others or ()) <= 1
-    assert lock._blocks == []
-
-
-def test_cancelled_waiters_leave_nothing_in_line(run: Run, real: Backend, context: LockContext) -> None:
-    real.view.set("order:42", "somebody")
-    references: list[weakref.ref[Any]] = []
-
-    async def main() -> None:
-        waiters = [asyncio.create_task(context.asyncio.lock("order:42").acquire()) for _ in range(200)]
-        references.extend(weakref.ref(waiter) for waiter in waiters)
-        await waiting(context, 200)
-        for waiter in waiters:
-            waiter.cancel()
-        await ended(*waiters)
-        await waiting(context, 0)
-
-    run(main())
-    eventually(none_left(references), LONG_S, interval_s=0.02)
-
-
 @pytest.mark.loops("asyncio", "uvloop")
 def test_a_closed_loop_is_not_kept(new_loop: NewLoop, context: LockContext) -> None:
     references: list[weakref.ref[Any]] = []
@@ -163,19 +108,6 @@ def test_a_closed_loop_is_not_kept(new_loop: NewLoop, context: LockContext) -> N
             runner.run(main())
     eventually(none_left(references), LONG_S, interval_s=0.02)
     assert [lock.is_held for lock in locks] == [False] * 3
-
-
-def test_a_lock_that_is_collected_while_held_is_abandoned(run: Run, context: LockContext) -> None:
-    async def main() -> None:
-        lock = context.asyncio.lock("order:42", cancel_on_lost=True, thread_local=False)
-        await lock.acquire()
-
-    with recorded_warnings() as texts:
-        run(main())
-        gc.collect()
-        eventually(lambda: texts)
-    assert context.stats().held == 0
-    assert texts == ["the lock 'order:42' was abandoned without a release and is renewed no more"]
 
 
 @pytest.mark.parametrize("operation", ["acquire", "adopt", "acquire_many"])

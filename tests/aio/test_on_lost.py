@@ -11,7 +11,6 @@ from functools import partial
 import pytest
 
 from tests.aio.lock_loser import LockLoser
-from tests.support.background import Background
 from tests.support.event_loops import NewLoop, until
 from wheel_lock import LossReason, LostEvent
 
@@ -45,39 +44,6 @@ async def test_it_is_called_on_the_event_loop_with_the_event(loser: LockLoser) -
     assert told.threads == [threading.current_thread()]
     await asyncio.sleep(0.02)
     assert len(told.events) == 1
-
-
-def test_every_loop_hears_of_its_own_losses(new_loop: NewLoop, loser: LockLoser) -> None:
-    told = [Told() for _ in range(3)]
-    acquired, lost = threading.Barrier(4), threading.Event()
-    lock = loser.context.asyncio.lock
-
-    async def main(number: int) -> asyncio.AbstractEventLoop:
-        await lock(f"order:{number}", 30.0, on_lost=told[number], thread_local=False).acquire()
-        kept = lock(f"kept:{number}", 30.0, on_lost=told[number], thread_local=False)
-        await kept.acquire()
-        mine = lock(f"mine:{number}", 30.0, on_lost=told[number])
-        await mine.acquire()
-        acquired.wait()
-        await asyncio.to_thread(lost.wait)
-        await until(lambda: len(told[number].events) >= 2)
-        return asyncio.get_running_loop()
-
-    def loop(number: int) -> Callable[[], asyncio.AbstractEventLoop]:
-        def in_it() -> asyncio.AbstractEventLoop:
-            with asyncio.Runner(loop_factory=new_loop) as runner:
-                return runner.run(main(number))
-
-        return in_it
-
-    calls = [Background(loop(number)) for number in range(3)]
-    acquired.wait()
-    loser.delete(*[f"{kind}:{number}" for kind in ("kept", "mine") for number in range(3)])
-    lost.set()
-    loops = [call.result() for call in calls]
-    for number in range(3):
-        assert {event.name for event in told[number].events} >= {f"kept:{number}", f"mine:{number}"}
-        assert set(told[number].loops) == {loops[number]}
 
 
 @pytest.mark.parametrize("bulk", [True, False])
@@ -154,16 +120,3 @@ async def test_what_it_returns_is_awaited_in_a_task_of_the_event_loop(loser: Loc
     gc.collect()  # nothing but the library refers to the task
     await until(lambda: told.events)
     assert told.loops == [asyncio.get_running_loop()]
-
-
-async def test_an_error_in_its_task_is_the_event_loops_affair(loser: LockLoser) -> None:
-    complaints: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told["exception"]))
-
-    async def failing(event: LostEvent) -> None:
-        raise ZeroDivisionError(event.name)
-
-    await loser.context.asyncio.lock("order:42", 30.0, on_lost=failing, thread_local=False).acquire()
-    loser.delete()
-    await until(lambda: complaints)
-    assert isinstance(complaints[0], ZeroDivisionError)

@@ -10,10 +10,8 @@ import pytest
 from tests.support.backend import LONG_S
 from tests.support.event_loops import at_once
 from tests.support.ports import candidate_port
-from wheel_lock import ContextClosed, LockContext, LockLost, LockNotHeld, LossReason, WheelLockError
+from wheel_lock import ContextClosed, LockContext, LockLost, LockNotHeld, LossReason
 from wheel_lock.asyncio import Lock
-from wheel_lock.lock_types import EVERLASTING
-from wheel_lock.options import lock_options
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
 
@@ -62,11 +60,6 @@ async def test_bulk_terms_and_names_are_refused_before_the_first_await(unheard: 
     at_once(unheard.asyncio.release_many([None]))
 
 
-async def test_a_text_that_is_no_hand_over_is_refused_before_the_first_await(unheard: LockContext) -> None:
-    with pytest.raises(ValueError, match="not the text"):
-        at_once(unheard.asyncio.adopt("nonsense"))
-
-
 async def test_a_closed_context_is_refused_before_the_first_await(context: LockContext) -> None:
     held = context.asyncio.lock("held")
     await held.acquire()
@@ -80,15 +73,6 @@ async def test_a_closed_context_is_refused_before_the_first_await(context: LockC
             at_once(call)
     with pytest.raises(LockLost):
         at_once(held.release())
-
-
-async def test_kinds_that_cannot_be_handed_over_say_so_and_stay_held(context: LockContext) -> None:
-    lock = Lock(context._engine, EVERLASTING, "order:42", lock_options(30.0), None)
-    await lock.acquire()
-    with pytest.raises(WheelLockError, match="cannot be handed over"):
-        at_once(lock.export())
-    assert lock.is_held
-    await lock.release()
 
 
 def test_outside_of_an_event_loop_nothing_is_asked(unheard: LockContext) -> None:

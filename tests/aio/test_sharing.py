@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-import threading
 from typing import Any
 
 import pytest
 
 from tests.support.backend import Backend
-from tests.support.background import Background, in_thread
-from tests.support.event_loops import NewLoop, at_once, nothing_is_left, until
-from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LossReason
+from tests.support.event_loops import at_once, nothing_is_left, until
+from wheel_lock import LockContext, LockLost, LossReason
 from wheel_lock.asyncio import Lock
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
@@ -26,14 +24,6 @@ async def acquired(lock: Lock) -> Lock:
 
 
 # Tasks and objects
-
-
-async def test_what_belongs_to_no_task_is_held_by_all(context: LockContext) -> None:
-    lock = await acquired(context.asyncio.lock("order:42", thread_local=False))
-    with pytest.raises(LockAlreadyHeld):
-        at_once(lock.acquire())
-    await asyncio.create_task(lock.release())
-    assert not lock.is_held
 
 
 async def test_any_task_may_extend_and_release_what_another_has_acquired(real: Backend, context: LockContext) -> None:
@@ -94,60 +84,6 @@ async def test_tasks_that_begin_at_once_are_tasks_like_others(real: Backend, con
 
     await asyncio.gather(*[work() for _ in range(20)])
     await nothing_is_left(context, real.view, ["order:42"])
-
-
-# Loops and threads
-
-
-@pytest.mark.loops("asyncio", "uvloop")
-def test_several_loops_share_a_context_with_plain_threads(
-    new_loop: NewLoop, real: Backend, context: LockContext
-) -> None:
-    inside = [0, 0, 0]
-    guard = threading.Lock()
-    turns = 0
-
-    def enter(shard: int, by: int) -> None:
-        nonlocal turns
-        with guard:
-            inside[shard] += by
-            turns += by > 0
-            assert inside[shard] in (0, 1)
-
-    async def work(number: int) -> None:
-        async with context.asyncio.lock(f"shard:{number % 3}"):
-            enter(number % 3, 1)
-            await asyncio.sleep(0)
-            enter(number % 3, -1)
-
-    async def all_work() -> None:
-        await asyncio.gather(*[work(number) for number in range(40)])
-
-    def loop() -> None:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(all_work())
-            runner.run(all_work())
-
-    def thread() -> None:
-        for number in range(40):
-            with context.lock(f"shard:{number % 3}"):
-                enter(number % 3, 1)
-                enter(number % 3, -1)
-
-    calls = [Background(loop), Background(thread), Background(loop), Background(loop)]
-    for call in calls:
-        call.result()
-    assert turns == 3 * 80 + 40
-    assert context.stats().held == 0
-    assert context.stats().acquired == turns
-
-
-async def test_a_thread_may_look_at_the_lock_of_a_task(context: LockContext) -> None:
-    async with context.asyncio.lock("order:42") as lock:
-        assert in_thread(lambda: lock.is_held)
-        assert in_thread(lambda: lock.token) == lock.token
-        assert in_thread(lambda: repr(lock)).startswith("<Lock 'order:42' held, ")
-    assert not in_thread(lambda: lock.is_held)
 
 
 # The context

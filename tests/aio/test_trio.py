@@ -58,9 +58,3 @@ def test_a_lock_for_threads_works_in_a_worker_thread(real: Backend, context: Loc
     trio.run(main)
     assert sorted(done) == [0, 1, 2, 3, 4]
     assert traces(real) == []
-
-
-def test_without_any_event_loop_the_error_is_asyncios_own(context: LockContext) -> None:
-    acquiring = context.asyncio.lock("order:42").acquire()
-    with pytest.raises(RuntimeError, match="no running event loop"):
-        acquiring.send(None)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 
 from tests.support.backend import LONG_S, Backend
 from tests.support.callers import Caller, NewCaller, ThreadCaller
-from tests.support.lock_types import NAME, deaf, traces, zmembers
+from tests.support.lock_types import NAME, deaf, traces
 from tests.support.waiting import eventually
 from wheel_lock import (
     LockContext,
     LockLost,
-    TooManyLocks,
 )
 
 pytestmark = pytest.mark.servers("real")
@@ -77,68 +75,6 @@ def test_who_does_not_want_to_wait_does_not_jump_the_queue(
         holder.release()
 
 
-def test_who_gives_up_leaves_the_queue_and_those_behind_go_on(
-    backend: Backend, context: LockContext, new_caller: NewCaller
-) -> None:
-    waiter, _ = deaf(backend)
-    other, clock = backend.stepped_context()
-    lock, holder = new(new_caller(waiter)), context.fair_lock(NAME)
-    holder.acquire()
-    impatient = new(new_caller(other)).acquire.begin(blocking_timeout=0.3)
-    queued(backend, 1)
-    waiting = lock.acquire.begin()
-    queued(backend, 2)
-    clock.advance(0.3)
-    assert impatient.result(LONG_S) is False
-    queued(backend, 1)  # it says so without waiting for the server
-    assert backend.view.zcard(ALIVE) == 1
-    holder.release()
-    assert waiting.result(LONG_S)
-    assert lock.release()
-    assert traces(backend) == []
-
-
-@pytest.mark.parametrize("when", ["while it waits", "when it is its turn"])
-def test_one_who_dies_is_skipped(backend: Backend, context: LockContext, when: str) -> None:
-    holder = context.fair_lock(NAME)
-    holder.acquire()
-    if when == "while it waits":
-        dead, _ = backend.stepped_context(fallback_interval=0.5)  # whose clock stands still: it is not heard of again
-        stuck = lock_of(dead).acquire.begin()
-        queued(backend, 1)
-        eventually(lambda: not backend.view.exists(ALIVE), LONG_S)
-    else:
-        proxy = backend.proxy()
-        dead = backend.context_through(proxy, fallback_interval=0.5, close_timeout=0.1)
-        stuck = lock_of(dead).acquire.begin()
-        queued(backend, 1)
-    lock = lock_of(context)
-    waiting = lock.acquire.begin()
-    queued(backend, 1 if when == "while it waits" else 2)
-    if when == "when it is its turn":
-        proxy.to_server.delay_s = proxy.to_client.delay_s = math.inf
-    holder.release()
-    assert waiting.result(LONG_S)
-    assert lock.release()
-    dead.close()
-    with pytest.raises(Exception, match="closed"):
-        stuck.result(LONG_S)
-
-
-def test_a_waiter_keeps_its_place_for_as_long_as_it_waits(backend: Backend, context: LockContext) -> None:
-    lock = lock_of(backend.context(fallback_interval=0.5))
-    with context.fair_lock(NAME):
-        waiting = lock.acquire.begin()
-        queued(backend, 1)
-        [place] = zmembers(backend, QUEUE)
-        first = backend.view.zscore(ALIVE, place)
-        assert first is not None
-        eventually(lambda: (backend.view.zscore(ALIVE, place) or 0) > first + 500, LONG_S)
-        assert zmembers(backend, QUEUE) == [place]
-    assert waiting.result(LONG_S)
-    assert lock.release()
-
-
 @pytest.mark.parametrize("terms", [{"retry_every": 0.02}, {"retry_every": 0.02, "max_attempts": 20}])
 def test_who_polls_stands_in_the_queue_too(backend: Backend, context: LockContext, terms: dict[str, float]) -> None:
     holder, lock = context.fair_lock(NAME), lock_of(backend.context(), **terms)
@@ -152,17 +88,4 @@ def test_who_polls_stands_in_the_queue_too(backend: Backend, context: LockContex
     if "max_attempts" not in terms:
         assert polling.result(LONG_S)
         assert lock.release()
-    assert traces(backend) == []
-
-
-def test_who_may_not_wait_any_more_does_not_stay_in_the_queue(backend: Backend, context: LockContext) -> None:
-    crowded = backend.context(max_waiting=1)
-    lock = lock_of(crowded)
-    with context.fair_lock(NAME):
-        waiting = lock.acquire.begin()
-        with pytest.raises(TooManyLocks):
-            crowded.fair_lock(NAME).acquire()
-        queued(backend, 1)
-    assert waiting.result(LONG_S)
-    assert lock.release()
     assert traces(backend) == []

@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.backend import Backend
 from tests.support.background import in_a_fork
-from tests.support.event_loops import Run
 from tests.support.lock_types import NAME
 from wheel_lock import LockContext, LockLost, LockNotHeld, LossReason
 
@@ -57,42 +56,6 @@ def test_a_forked_child_holds_nothing_of_a_reentrant_lock_and_can_acquire_it_ane
 
 
 @forks
-def test_a_forked_child_holds_nothing_of_a_read_write_lock_and_can_acquire_it_anew(real: Backend) -> None:
-    context = real.context(timer=real.timer())
-    lock, both = context.rw_lock(NAME), context.rw_lock("both")
-    reader = lock.read()
-    reader.acquire()
-    writing, reading = both.write(), both.read()
-    writing.acquire()
-    reading.acquire()
-
-    def child() -> None:
-        assert (reader.is_held, reader.count) == (False, 0)
-        assert not lock.write().acquire(blocking=False), "the parent reads; it is no upgrade"
-        mine = lock.read()
-        assert mine.acquire(blocking=False)
-        assert real.client().zcard(NAME) == 2
-        assert mine.release() is True
-        assert real.client().zcard(NAME) == 1
-        with pytest.raises((LockLost, LockNotHeld)):
-            writing.release()
-        with pytest.raises((LockLost, LockNotHeld)):
-            writing.downgrade()
-        with pytest.raises((LockLost, LockNotHeld)):
-            reading.release()
-        assert not reading.acquire(blocking=False)
-        context.close()
-
-    in_a_fork(child)
-    assert reader.owned()
-    assert writing.owned()
-    assert writing.release() is True
-    assert reading.owned()
-    assert reading.release() is True
-    assert reader.release() is True
-
-
-@forks
 def test_a_forked_child_holds_no_permit_and_none_of_several(real: Backend) -> None:
     context = real.context(timer=real.timer())
     semaphore, several = context.semaphore(NAME, 2), context.multi_lock(["a", "b"])
@@ -132,21 +95,6 @@ def test_acquiring_again_and_releasing_so_sends_nothing(real: Backend) -> None:
             with rw.read():
                 pass
         assert commands(real) == before
-
-
-def test_acquiring_again_in_a_task_sends_nothing(run: Run, real: Backend) -> None:
-    context, _ = real.stepped_context()
-
-    async def main() -> None:
-        lock = context.asyncio.reentrant_lock(NAME)
-        async with lock:
-            before = commands(real)
-            for _ in range(100):
-                async with lock, context.asyncio.reentrant_lock(NAME):
-                    pass
-            assert commands(real) == before
-
-    run(main())
 
 
 @pytest.mark.parametrize("kind", ["reentrant_lock", "fair_lock", "rw_lock", "semaphore", "multi_lock"])

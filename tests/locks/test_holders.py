@@ -11,11 +11,9 @@ import pytest
 from tests.support.backend import BOTH, LONG_S, Backend
 from tests.support.callers import Caller
 from tests.support.lock_types import KINDS, NAME, make
-from tests.support.proxy import TcpProxy
-from wheel_lock import Holder, LockContext, LockNotAcquired, LockServerError
+from wheel_lock import Holder, LockContext, LockNotAcquired
 from wheel_lock.locks import operations
 from wheel_lock.protocol.owners import token_id
-from wheel_lock.testing import fake_context
 
 OWNER = "billing@host-7"
 MODES = {"read": "read", "write": "write", "semaphore": "permit"}
@@ -84,19 +82,6 @@ def test_a_lock_of_another_library_and_a_key_that_is_none(context: LockContext, 
     assert lock.holders() == ()
 
 
-def test_a_server_that_refuses_is_an_error_and_not_a_free_lock(context: LockContext, backend: Backend) -> None:
-    backend.view.execute_command("ACL", "SETUSER", "blind", "on", ">secret", "resetkeys", "~other:*", "&*", "+@all")
-    try:
-        with context.lock(NAME):
-            blind = backend.context_of(backend.client(username="blind", password="secret"))
-            with pytest.raises(LockServerError, match=r"NOPERM|No permissions"):
-                blind.lock(NAME).holder()
-            with pytest.raises(LockServerError, match=r"NOPERM|No permissions"):
-                blind.force_release(NAME)
-    finally:
-        backend.view.acl_deluser("blind")
-
-
 @named
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_block_that_does_not_get_its_lock_says_what_holds_it(me: Caller, stranger: Caller, kind: str) -> None:
@@ -110,18 +95,6 @@ def test_a_block_that_does_not_get_its_lock_says_what_holds_it(me: Caller, stran
         assert str(again) == str(raised.value)
         assert again.holder == holder
         assert again.lock_name == raised.value.lock_name == (None if kind == "multi" else NAME)
-
-
-def test_a_decorated_function_raises_the_same() -> None:
-    with fake_context(owner=OWNER, readable_owner=True) as context:
-
-        @context.locked(NAME, blocking=False)
-        def work() -> None:
-            raise AssertionError
-
-        with context.lock(NAME), pytest.raises(LockNotAcquired, match=OWNER) as raised:
-            work()
-        assert raised.value.holder is not None
 
 
 def test_an_error_without_a_holder_is_as_it_was() -> None:
@@ -148,24 +121,3 @@ def test_a_lock_that_is_free_again_when_it_is_looked_at(
         lock.__enter__()
     assert raised.value.holder is None
     assert str(raised.value) == f"The lock '{NAME}' could not be acquired in time"
-
-
-@pytest.mark.settings(response_timeout=60.0)
-def test_a_server_that_is_silent_delays_the_refusal_only_a_little(
-    through_proxy: LockContext, real: Backend, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(operations, "_LOOK_S", 0.25)
-    real.view.set(NAME, "another", px=60_000)
-    asked = through_proxy._engine.look_at
-
-    def held_up(*arguments: Any) -> None:
-        proxy.blackhole()
-        asked(*arguments)
-
-    monkeypatch.setattr(through_proxy._engine, "look_at", held_up)
-    try:
-        with pytest.raises(LockNotAcquired, match=r"in time$"):
-            through_proxy.lock(NAME, max_attempts=1).__enter__()
-    finally:
-        proxy.heal()
-    assert through_proxy.lock("another").acquire(blocking_timeout=LONG_S)

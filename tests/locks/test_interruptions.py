@@ -66,20 +66,6 @@ def test_a_grant_whose_reply_is_lost_is_recognised(
     assert traces(real) == []
 
 
-def test_a_downgrade_whose_reply_is_lost_is_recognised(
-    real: Backend, proxy: TcpProxy, through_proxy: LockContext
-) -> None:
-    writer = through_proxy.rw_lock(NAME).write()
-    writer.acquire()
-    cutting = Background(cut_when(proxy, lambda: zmembers(real)[0].startswith(b"r:")))
-    reader = writer.downgrade()
-    cutting.result()
-    assert reader.is_held
-    assert reader.owned()
-    assert zmembers(real) == [reader.token]
-    assert reader.release() is True
-
-
 @pytest.mark.parametrize("kind", ["exclusive", "semaphore", "reentrant", "read", "write"])
 def test_after_an_interruption_that_follows_the_grant_the_next_acquire_is_a_new_one(
     backend: Backend, me: Caller, other: LockContext, monkeypatch: pytest.MonkeyPatch, kind: str

@@ -15,7 +15,6 @@ from wheel_lock import (
     LockNotHeld,
     LocksLost,
     LossReason,
-    TooManyLocks,
 )
 
 pytestmark = pytest.mark.servers("real")
@@ -73,15 +72,6 @@ def test_it_waits_for_the_one_that_blocks_and_then_for_another_holding_nothing_m
     lock.release()
 
 
-def test_limits_of_the_context_count_each_of_them(backend: Backend) -> None:
-    context = backend.context(max_held=2)
-    with pytest.raises(TooManyLocks):
-        context.multi_lock(NAMES).acquire()
-    assert backend.view.dbsize() == 0
-    with context.multi_lock(["a", "b"]), pytest.raises(TooManyLocks):
-        context.lock("c").acquire()
-
-
 # Losses
 
 
@@ -105,15 +95,3 @@ def test_a_release_says_which_were_lost_and_releases_the_others(backend: Backend
     assert [(event.name, event.reason) for event in losses.events] == [("b", LossReason.KEY_GONE)]
     with lock:
         assert lock.lost is None
-
-
-def test_an_error_in_the_block_is_not_hidden_by_a_loss(backend: Backend, context: LockContext) -> None:
-    def work() -> None:
-        with context.multi_lock(NAMES):
-            backend.view.delete("b")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError) as caught:
-        work()
-    assert any("could not be released" in note for note in caught.value.__notes__)
-    assert backend.view.dbsize() == 0

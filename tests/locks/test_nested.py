@@ -97,22 +97,6 @@ def test_a_wait_that_may_end_goes_on(me: Caller, another: Caller, outer: Any, in
     assert waits.result(LONG_S)
 
 
-def test_a_wait_for_another_owner_goes_on(me: Caller, another: Caller) -> None:
-    held = another.locks.lock(NAME)
-    held.acquire()
-    waits = me.locks.lock(NAME).acquire.begin()
-    assert is_waiting(waits, another)
-    held.release()
-    assert waits.result(LONG_S)
-
-
-def test_a_wait_for_who_has_taken_the_key_goes_on(backend: Backend, me: Caller, another: Caller) -> None:
-    held = me.locks.lock(NAME, timeout=LONG_S)
-    held.acquire()
-    backend.view.set(NAME, "somebody", px=200)
-    assert me.locks.lock(NAME).acquire()
-
-
 def test_a_second_permit_of_one_owner_is_waited_for(me: Caller, another: Caller) -> None:
     first = make(me.locks, "semaphore")
     first.acquire()

@@ -6,17 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.backend import LONG_S, Backend, Losses
+from tests.support.backend import LONG_S, Backend
 from tests.support.callers import Caller, NewCaller
 from tests.support.lock_types import NAME, deaf, zmembers
 from tests.support.waiting import eventually
 from wheel_lock import (
     LockAlreadyHeld,
     LockContext,
-    LockLost,
     LockNotHeld,
-    LockServerError,
-    LossReason,
     UpgradeRefused,
     WrongThread,
 )
@@ -27,38 +24,6 @@ pytestmark = pytest.mark.servers("real")
 def members(backend: Backend) -> list[bytes]:
     """What kinds of members the sorted set has."""
     return sorted(member[:1] for member in zmembers(backend))
-
-
-# Who may hold it together
-
-
-@pytest.mark.parametrize("half", ["read", "write"])
-def test_what_finds_data_under_its_name_is_refused_and_says_that_it_is_locked(
-    backend: Backend, context: LockContext, half: str
-) -> None:
-    backend.view.set(NAME, "something else")
-    lock = getattr(context.rw_lock(NAME), half)()
-    with pytest.raises(LockServerError, match="string"):
-        lock.acquire(blocking=False)
-    with pytest.raises(LockServerError, match="string"):
-        lock.acquire(blocking_timeout=LONG_S)
-    assert lock.count == 0
-    assert backend.view.get(NAME) == b"something else"
-    assert lock.locked()
-
-
-@pytest.mark.parametrize("half", ["read", "write"])
-def test_one_whose_key_becomes_something_else_is_lost_and_not_owned(
-    backend: Backend, context: LockContext, half: str
-) -> None:
-    lock = getattr(context.rw_lock(NAME), half)()
-    lock.acquire()
-    backend.view.set(NAME, "something else")
-    assert not lock.owned()
-    with pytest.raises(LockLost) as caught:
-        lock.release()
-    assert caught.value.reason is LossReason.TAKEN
-    assert backend.view.get(NAME) == b"something else"
 
 
 # Once more
@@ -83,18 +48,6 @@ def test_who_reads_cannot_write_and_is_told_why(backend: Backend, me: Caller) ->
         assert reader.count == 1
     with lock.write():
         pass
-
-
-def test_another_thread_or_task_may_look_but_not_touch(api: str, me: Caller, another: Caller) -> None:
-    lock = me.locks.rw_lock(NAME)
-    for half in (lock.read(), lock.write()):
-        with half:
-            theirs = another.sees(half)
-            assert theirs.is_held
-            for change in ("release", "reacquire", *(["downgrade"] if hasattr(half, "downgrade") else [])):
-                with pytest.raises(WrongThread, match=f"another {api[:-1]}"):
-                    getattr(theirs, change)()
-            assert half.is_held
 
 
 # From writing to reading
@@ -157,24 +110,6 @@ def test_readers_that_wait_are_woken_by_a_downgrade_and_writers_by_the_release_a
     assert behind.release()
 
 
-def test_a_downgrade_of_what_was_lost_says_so(backend: Backend, me: Caller) -> None:
-    losses = Losses()
-    lock = me.locks.rw_lock(NAME, on_lost=losses)
-    writer = lock.write()
-    writer.acquire()
-    backend.view.delete(NAME)
-    with pytest.raises(LockLost) as caught:
-        writer.downgrade()
-    assert caught.value.reason is LossReason.KEY_GONE
-    assert me.context.stats().held == 0
-    assert not backend.view.exists(NAME)
-    with pytest.raises(LockLost):
-        writer.release()
-    eventually(losses.all_told, LONG_S)
-    assert [event.reason for event in losses.events] == [LossReason.KEY_GONE]
-    assert lock.write().acquire(blocking=False)
-
-
 def test_neither_half_is_released_in_bulk(backend: Backend, context: LockContext) -> None:
     lock = context.rw_lock(NAME)
     with lock.write() as writer, lock.read() as reader:
@@ -183,20 +118,3 @@ def test_neither_half_is_released_in_bulk(backend: Backend, context: LockContext
                 context.release_many([half])
         assert (writer.count, reader.count) == (1, 1)
         assert members(backend) == [b"w"]
-
-
-# Losses
-
-
-def test_a_crashed_reader_keeps_writers_out_for_no_longer_than_its_own_timeout(
-    backend: Backend, context: LockContext
-) -> None:
-    crashed, _ = backend.stepped_context()  # whose clock stands still: it renews nothing
-    long, short = context.rw_lock(NAME, timeout=30.0).read(), crashed.rw_lock(NAME, timeout=0.4).read()
-    assert not short.locked()  # its connection stands
-    long.acquire()
-    short.acquire()
-    long.release()
-    assert backend.view.pttl(NAME) <= 400
-    with context.rw_lock(NAME, blocking_timeout=LONG_S).write():
-        pass  # though the other's timeout of 30 s is far from over

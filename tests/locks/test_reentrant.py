@@ -16,7 +16,6 @@ from wheel_lock import (
     LockContext,
     LockLost,
     LockNotHeld,
-    LockServerError,
     LossReason,
 )
 
@@ -46,15 +45,6 @@ def test_it_is_held_until_it_was_released_as_often_as_it_was_acquired(backend: B
     with pytest.raises(LockNotHeld, match=NAME):
         first.release()
     assert first.count == 0
-
-
-def test_an_object_that_is_dropped_takes_nothing_with_it(backend: Backend, me: Caller) -> None:
-    new(me).acquire()
-    lock = new(me)
-    assert lock.is_held
-    assert lock.count == 1
-    assert lock.release() is True
-    assert not backend.view.exists(NAME)
 
 
 def test_each_lease_has_a_field_of_its_own_and_the_count_is_not_kept_there(
@@ -111,18 +101,6 @@ def test_after_a_loss_every_release_says_so_and_then_it_can_be_had_again(
     assert [event.reason for event in losses.events] == [LossReason.KEY_GONE]
 
 
-def test_a_name_that_holds_data_is_refused_and_left_alone(backend: Backend, context: LockContext) -> None:
-    backend.view.rpush(NAME, "something", "else")
-    lock = context.reentrant_lock(NAME)
-    with pytest.raises(LockServerError, match="list"):
-        lock.acquire(blocking=False)
-    with pytest.raises(LockServerError, match="list"), context.reentrant_lock(NAME, blocking_timeout=LONG_S):
-        pytest.fail("the block must not run")
-    assert backend.view.lrange(NAME, 0, -1) == [b"something", b"else"]
-    assert lock.count == 0
-    assert lock.locked()
-
-
 def test_a_lock_whose_key_becomes_something_else_is_not_owned(backend: Backend, context: LockContext) -> None:
     lock = context.reentrant_lock(NAME)
     lock.acquire()
@@ -150,24 +128,3 @@ def test_it_is_not_released_in_bulk_and_neither_is_what_comes_with_it(
             context.release_many(locks)
     assert (lock.count, lock.is_held, plain.is_held) == (times, True, True)
     assert backend.view.dbsize() == 2
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_lock_whose_owner_has_ended_is_renewed_no_more(
-    backend: Backend, me: Caller, another: Caller, times: int
-) -> None:
-    losses = Losses()
-    lock = new(another, timeout=0.6, renew_every=0.05, on_lost=losses)
-    for _ in range(times):
-        lock.acquire()
-    with pytest.warns(ResourceWarning, match="was abandoned"):
-        another.end()
-        eventually(losses.all_told, LONG_S)
-    assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
-    mine = me.sees(lock)
-    assert not mine.is_held
-    with pytest.raises(LockNotHeld):
-        mine.release()
-    assert mine.acquire(blocking_timeout=LONG_S), "which its timeout makes possible"
-    assert mine.release() is True
-    assert not backend.view.exists(NAME)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 
 import pytest
 
 from tests.support.backend import LONG_S, Backend
 from tests.support.event_loops import Run, at_once
 from tests.support.lock_types import NAME
-from tests.support.proxy import TcpProxy
-from wheel_lock import LockContext, LockLost, LossReason, UpgradeRefused, WheelLockError
+from wheel_lock import LockContext, LockLost, LossReason, UpgradeRefused
 
 pytestmark = pytest.mark.servers("real")
 
@@ -60,64 +58,5 @@ def test_a_loss_cancels_the_task_inside_and_its_blocks_are_left_as_often_as_they
         assert lock.count == 0
         assert await lock.acquire(blocking=False)
         await lock.release()
-
-    run(main())
-
-
-def test_a_cancelled_task_leaves_its_blocks_in_order(run: Run, backend: Backend, context: LockContext) -> None:
-    async def main() -> None:
-        inside = asyncio.Event()
-
-        async def work() -> None:
-            lock = context.asyncio.reentrant_lock(NAME)
-            async with lock, lock:
-                inside.set()
-                await asyncio.sleep(LONG_S)
-
-        task = asyncio.create_task(work())
-        await inside.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not backend.view.exists(NAME)
-        assert context.stats().held == 0
-
-    run(main())
-
-
-@pytest.mark.parametrize("way", ["downgrade", "release"])
-def test_a_downgrade_during_an_extension_harms_nobody(
-    run: Run, proxy: TcpProxy, through_proxy: LockContext, way: str
-) -> None:
-    context = through_proxy
-
-    async def main() -> None:
-        bystander = context.asyncio.lock("bystander")
-        lock = context.asyncio.rw_lock(NAME)
-        writer, reader = lock.write(), lock.read()
-        await bystander.acquire()
-        await writer.acquire()
-        if way == "release":
-            await reader.acquire()
-        proxy.to_client.delay_s = math.inf
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await writer.extend(5.0)
-
-        async def answers_come_soon() -> None:
-            await asyncio.sleep(0.05)
-            proxy.to_client.delay_s = 0.0
-
-        soon = asyncio.create_task(answers_come_soon())
-        try:
-            await (writer.downgrade() if way == "downgrade" else writer.release())
-        except LockLost:
-            pytest.fail("nothing has been lost")
-        except WheelLockError:
-            pass  # that it is being extended is a reason not to
-        await soon
-        assert bystander.lost is None
-        assert bystander.is_held
-        await bystander.release()
 
     run(main())

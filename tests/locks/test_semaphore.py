@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import threading
 from concurrent.futures import wait
 from functools import partial
@@ -12,16 +11,13 @@ from typing import Any
 import pytest
 
 from tests.support.backend import LONG_S, Backend, Losses
-from tests.support.background import Background
 from tests.support.callers import Caller, NewCaller, ThreadCaller
 from tests.support.lock_types import NAME, deaf, traces, zmembers
-from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import (
     LockAlreadyHeld,
     LockContext,
     LockNotHeld,
-    LockServerError,
     LossReason,
     WrongThread,
 )
@@ -72,32 +68,6 @@ def test_an_object_holds_one_permit_per_thread_or_task(
         mine.release()
 
 
-def test_a_permit_without_an_owner_may_be_released_by_anybody(backend: Backend, me: Caller, another: Caller) -> None:
-    semaphore = me.locks.semaphore(NAME, 2, thread_local=False)
-    another.sees(semaphore).acquire()
-    assert semaphore.is_held
-    with pytest.raises(LockAlreadyHeld):
-        semaphore.acquire()
-    assert semaphore.release()
-    assert not backend.view.exists(NAME)
-
-
-def test_one_who_goes_by_more_permits_does_not_wait_for_one_who_goes_by_fewer(
-    backend: Backend, context: LockContext, new_caller: NewCaller
-) -> None:
-    waiter, _ = deaf(backend)
-    [held] = permits_of(context, 1)
-    few = new_caller(waiter).locks.semaphore(NAME, 1, blocking_timeout=LONG_S)
-    waiting = few.acquire.begin()
-    with backend.context().semaphore(NAME, 2, blocking=False):
-        pass  # there is room
-    with new_caller(waiter).locks.semaphore(NAME, 2, blocking_timeout=LONG_S):
-        assert not waiting.done()
-    held.release()
-    assert waiting.result(LONG_S)
-    few.release()
-
-
 # Another number for all
 
 
@@ -131,27 +101,7 @@ def test_the_number_is_kept_for_later_and_bad_numbers_are_refused(backend: Backe
     permits_of(me.locks, 2, permits=1)
 
 
-def test_what_finds_data_under_its_name_is_refused(backend: Backend, context: LockContext) -> None:
-    backend.view.set(NAME, "something else")
-    semaphore = context.semaphore(NAME, 5)
-    for patience in ({"blocking": False}, {"blocking_timeout": LONG_S}):
-        with pytest.raises(LockServerError, match="string"):
-            semaphore.acquire(**patience)
-    assert semaphore.locked()
-    assert backend.view.get(NAME) == b"something else"
-
-
 # Leases
-
-
-def test_a_crashed_holders_permit_comes_back_after_its_timeout(backend: Backend, context: LockContext) -> None:
-    crashed, _ = backend.stepped_context()  # whose clock stands still: it renews nothing
-    dead, semaphore = crashed.semaphore(NAME, 1, timeout=0.4), context.semaphore(NAME, 1)
-    assert (dead.locked(), semaphore.locked()) == (False, False)  # the connections stand
-    assert dead.acquire()
-    assert not semaphore.acquire(blocking=False)
-    assert semaphore.acquire(blocking_timeout=LONG_S)
-    assert backend.view.zcard(NAME) == 1
 
 
 def test_an_object_that_is_dropped_gives_back_what_every_caller_holds_through_it(
@@ -171,28 +121,6 @@ def test_an_object_that_is_dropped_gives_back_what_every_caller_holds_through_it
 
 
 # Several who share an object
-
-
-def test_of_two_threads_at_once_the_second_is_refused_and_leaks_nothing(
-    real: Backend, proxy: TcpProxy, through_proxy: LockContext
-) -> None:
-    context = through_proxy
-    semaphore = context.semaphore(NAME, 2, thread_local=False)
-    proxy.to_client.delay_s = math.inf
-    acquiring = [Background(semaphore.acquire) for _ in range(2)]
-    eventually(lambda: len(zmembers(real)) == 2, LONG_S, "both are granted, and do not know it yet")
-    proxy.to_client.delay_s = 0.0
-    refused = 0
-    for thread in acquiring:
-        try:
-            assert thread.result() is True
-        except LockAlreadyHeld:
-            refused += 1
-    assert refused == 1
-    eventually(lambda: zmembers(real) == [semaphore.token], LONG_S, "the second permit is given back")
-    assert context.stats().held == 1
-    assert semaphore.release() is True
-    assert traces(real) == []
 
 
 def test_a_permit_that_is_granted_while_another_thread_takes_its_own_is_not_forgotten(

@@ -12,7 +12,7 @@ from tests.support.backend import LONG_S, Backend
 from tests.support.callers import Caller, NewCaller, ThreadCaller, callers
 from tests.support.lock_types import EXCLUDING, KINDS, NAME, WAKING, deaf, listening, make, traces, zmembers
 from tests.support.waiting import eventually
-from wheel_lock import ContextClosed, LockContext, LockNotAcquired, TooManyLocks
+from wheel_lock import LockContext, LockNotAcquired, TooManyLocks
 
 pytestmark = pytest.mark.servers("real")
 
@@ -108,20 +108,6 @@ def test_who_gives_up_leaves_nothing_and_lets_those_behind_go_on(
         behind.release()
     eventually(lambda: traces(backend) == [], LONG_S)
     assert waiting.stats().held == 0
-
-
-@pairs
-def test_a_close_ends_the_wait_and_leaves_nothing(
-    backend: Backend, context: LockContext, holder: str, waiter: str
-) -> None:
-    closed, held = backend.context(), make(context, holder)
-    held.acquire()
-    acquiring = waits(ThreadCaller(closed), waiter).acquire.begin()
-    closed.close()
-    with pytest.raises(ContextClosed):
-        acquiring.result(LONG_S)
-    eventually(lambda: nothing_but_the_holder(backend, holder), LONG_S)
-    held.release()
 
 
 @kinds

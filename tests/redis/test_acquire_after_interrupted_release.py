@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,8 +13,7 @@ import pytest
 from tests.support.backend import LONG_S, interrupted
 from tests.support.background import Background
 from tests.support.waiting import eventually
-from wheel_lock import Lock, LockAlreadyHeld, LockContext
-from wheel_lock.lease import Lease
+from wheel_lock import LockContext
 
 pytestmark = pytest.mark.servers("real")
 
@@ -62,6 +61,15 @@ def held_up(context: LockContext) -> Iterator[HeldUp]:
         thread.go_on.set()
 
 
+@contextmanager
+def letting_go_on(thread: HeldUp) -> Iterator[None]:
+    """While the block lasts the thread goes on as soon as it is asked for more."""
+    asked = thread.asked
+    opener = Background(lambda: (eventually(lambda: thread.asked > asked, LONG_S), thread.go_on.set()))
+    yield
+    opener.result()
+
+
 @pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize("kind", MAKE)
 def test_a_thread_that_was_interrupted_may_acquire_it_again(context: LockContext, kind: str, blocking: bool) -> None:
@@ -70,10 +78,8 @@ def test_a_thread_that_was_interrupted_may_acquire_it_again(context: LockContext
     with held_up(context) as thread:
         with interrupted(lambda: thread.asked):
             lock.release()
-        asked = thread.asked
-        opener = Background(lambda: (eventually(lambda: thread.asked > asked, LONG_S), thread.go_on.set()))
-        assert lock.acquire(blocking=blocking)
-        opener.result()
+        with letting_go_on(thread):
+            assert lock.acquire(blocking=blocking)
     assert lock.is_held
     assert context.stats().held == (2 if kind == "multi" else 1)
     lock.release()
@@ -101,73 +107,7 @@ def test_what_was_interrupted_in_bulk_may_be_acquired_again(context: LockContext
     with held_up(context) as thread:
         with interrupted(lambda: thread.asked):
             context.release_many(locks)
-        asked = thread.asked
-        opener = Background(lambda: (eventually(lambda: thread.asked > asked, LONG_S), thread.go_on.set()))
-        assert locks[0].acquire(blocking=False)
-        opener.result()
+        with letting_go_on(thread):
+            assert locks[0].acquire(blocking=False)
     assert locks[1].acquire(blocking=False)
     context.release_many(locks[:2])
-
-
-@pytest.mark.parametrize("kind", MAKE)
-async def test_a_block_that_was_thrown_away_may_be_entered_again(context: LockContext, kind: str) -> None:
-    lock = MAKE[kind](context.asyncio)
-
-    class Pause:
-        def __await__(self) -> Generator[None, None, None]:
-            yield
-
-    async def hold() -> None:
-        async with lock:
-            while True:
-                await Pause()
-
-    # Driven by this task itself, so that it is this one's lock.
-    coroutine = hold()
-    waits = coroutine.__await__()
-    while (future := next(waits)) is not None:
-        future._asyncio_future_blocking = False
-        await asyncio.wait([future])
-    assert lock.is_held
-    with held_up(context) as thread:
-        coroutine.close()
-        assert thread.asked
-        asyncio.get_running_loop().call_soon(thread.go_on.set)  # when this task waits
-        assert await lock.acquire()
-    assert lock.is_held
-    await lock.release()
-
-
-def test_several_taken_in_part_may_be_acquired_again(context: LockContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    multi = context.multi_lock(["a", "b"], timeout=60.0)
-    taken: list[HeldUp] = []
-
-    def take(lock: Lock, lease: Lease) -> None:
-        if taken:
-            raise KeyboardInterrupt
-        lock._keep(lease)
-        taken.append(HeldUp(context))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Lock, "_take", take)
-        with pytest.raises(KeyboardInterrupt):
-            multi.acquire()
-    [thread] = taken
-    asked = thread.asked
-    opener = Background(lambda: (eventually(lambda: thread.asked > asked, LONG_S), thread.go_on.set()))
-    assert multi.acquire()
-    opener.result()
-    assert multi.is_held
-    multi.release()
-
-
-async def test_what_is_held_is_held(context: LockContext) -> None:
-    with context.lock("a", timeout=60.0) as lock:
-        with pytest.raises(LockAlreadyHeld):
-            lock.acquire()
-        assert lock.owned()
-
-    async with context.asyncio.lock("a", timeout=60.0) as lock:
-        with pytest.raises(LockAlreadyHeld):
-            await lock.acquire()
-        assert await lock.owned()

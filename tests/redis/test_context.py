@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import gc
 import pickle
-import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -24,9 +23,7 @@ from wheel_lock import (
     HeldLock,
     LockContext,
     LockLost,
-    LockUnavailable,
     LossReason,
-    WheelLockError,
 )
 
 pytestmark = pytest.mark.servers("real")
@@ -124,23 +121,6 @@ def test_a_context_can_leave_its_locks_to_expire(backend: Backend) -> None:
     eventually(lambda: backend.view.pttl("order:42") < left_ms - 400, LONG_S, "nobody renews it")
 
 
-def test_a_context_is_closed_at_the_end_of_its_with_block(backend: Backend) -> None:
-    context = LockContext(backend.client())
-    lock = context.lock("order:42")
-
-    def work() -> None:
-        with context as entered:
-            assert entered is context
-            assert not context.closed
-            lock.acquire()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        work()
-    assert context.closed
-    assert not backend.view.exists("order:42")
-
-
 def test_closing_twice_or_unused_is_harmless(backend: Backend) -> None:
     timer = HashedWheelTimer()
     unused = LockContext(redis.Redis(port=1), timer=timer)
@@ -166,38 +146,10 @@ def test_a_closed_context_refuses_work(backend: Backend) -> None:
     assert "closed" in repr(context)
 
 
-def test_closing_ends_the_waiting_of_others(backend: Backend) -> None:
-    backend.view.set("order:42", "theirs")
-    context = backend.context()
-    lock = context.lock("order:42", retry_every=0.01)
-    waiting = Background(lock.acquire)
-    time.sleep(0.05)
-    assert not waiting.done
-    context.close()
-    with pytest.raises(WheelLockError):
-        waiting.result()
-    assert backend.view.get("order:42") == b"theirs"
-
-
 def test_a_close_timeout_that_cannot_work_is_refused(context: LockContext) -> None:
     with pytest.raises(ValueError, match="timeout"):
         context.close(timeout=-1)
     assert not context.closed
-
-
-def test_stopping_the_timer_ends_what_lives_on_it(backend: Backend) -> None:
-    timer = backend.timer()
-    context = backend.context(timer=timer)
-    losses = Losses()
-    lock = context.lock("order:42", timeout=1.0, on_lost=losses)
-    lock.acquire()
-    timer.stop()
-    assert not lock.is_held
-    assert [event.reason for event in losses.all_told()] == [LossReason.CONTEXT_CLOSED]
-    with pytest.raises(ContextClosed):
-        lock.acquire()
-    context.close()
-    eventually(lambda: not backend.view.exists("order:42"), LONG_S)
 
 
 # One context for a whole process
@@ -258,26 +210,6 @@ def test_a_context_uses_none_of_its_clients_connections(real: Backend) -> None:
         eventually(lambda: lock.renewals >= 2, LONG_S)
     pool.release(blocked)
     assert client.ping()
-
-
-def test_closing_the_client_leaves_the_locks_alone(backend: Backend) -> None:
-    client = backend.client()
-    context = backend.context_of(client)
-    with context.lock("order:42", timeout=3.0, renew_every=0.1) as lock:
-        client.close()
-        eventually(lambda: lock.renewals, LONG_S)
-        assert lock.is_held
-
-
-def test_a_server_that_accepts_no_more_clients_keeps_the_locks_that_it_has(fresh: Backend) -> None:
-    context = fresh.context()
-    with context.lock("order:42", timeout=3.0, renew_every=0.1) as lock:
-        fresh.view.config_set("maxclients", 2)
-        late = fresh.context(response_timeout=1.0)
-        with pytest.raises(LockUnavailable, match="max number of clients"):
-            late.lock("order:43").acquire()
-        eventually(lambda: lock.renewals >= 2, LONG_S)
-        assert lock.is_held
 
 
 class Awaited:

@@ -9,17 +9,13 @@ import pytest
 from tests.support.backend import (
     BOTH,
     LONG_S,
-    REFUSED_S,
     Backend,
-    Losses,
     believes_no_longer_than_the_server,
-    connected,
 )
 from tests.support.background import Background
 from tests.support.callers import Caller
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from wheel_lock import LockLost, LockServerError, LockTimeout, LockUnavailable, LossReason
+from wheel_lock import LockServerError, LockUnavailable
 
 pytestmark = pytest.mark.servers("real")
 
@@ -47,39 +43,7 @@ def test_extend_replaces_the_time_to_live(backend: Backend, me: Caller, to_s: fl
         assert believes_no_longer_than_the_server(lock, backend.view)
 
 
-@BOTH
-@pytest.mark.parametrize("replace", [False, True], ids=["add", "replace"])
-def test_extending_a_lock_whose_key_has_gone_is_a_loss(backend: Backend, me: Caller, replace: bool) -> None:
-    losses = Losses()
-    lock = me.locks.lock("order:42", timeout=30.0, on_lost=losses)
-    lock.acquire()
-    backend.view.delete("order:42")
-    with pytest.raises(LockLost) as caught:
-        lock.extend(10.0, replace_ttl=replace)
-    assert caught.value.reason is LossReason.KEY_GONE
-    assert lock.lost is LossReason.KEY_GONE
-    assert not backend.view.exists("order:42")
-    eventually(lambda: losses.events, LONG_S)
-    assert [event.reason for event in losses.all_told()] == [LossReason.KEY_GONE]
-    with pytest.raises(LockLost):
-        lock.reacquire()
-
-
 # When it is not known what became of an extension
-
-
-def test_an_unanswered_extension_leaves_it_held_as_long_as_was_known(fresh_redis: RedisServer, fresh: Backend) -> None:
-    context = connected(fresh.context(response_timeout=REFUSED_S))
-    with context.lock("order:42", timeout=5.0) as lock:
-        fresh_redis.pause()
-        known = lock.remaining()
-        with pytest.raises(LockTimeout):
-            lock.extend(100.0)
-        assert 0.0 < lock.remaining() <= known
-        fresh_redis.resume()
-        # What keeps it alive from here on: a renewal, or the news that the extension has come about after all.
-        eventually(lambda: lock.renewals or lock.remaining() > known, LONG_S)
-        assert believes_no_longer_than_the_server(lock, fresh.view)
 
 
 @pytest.mark.parametrize("replace", [False, True], ids=["add", "replace"])

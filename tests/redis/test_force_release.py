@@ -11,14 +11,11 @@ from tests.support.backend import BOTH, LONG_S, Backend
 from tests.support.background import Background
 from tests.support.callers import Caller, NewCaller
 from tests.support.lock_types import KINDS, NAME, NEVER_S, WAKING, make
-from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import (
     HolderChanged,
     LockContext,
     LockLost,
-    LockServerError,
-    LockUnavailable,
     LossReason,
     WheelLockError,
 )
@@ -135,40 +132,6 @@ def test_more_holders_than_can_be_compared_stay(backend: Backend, context: LockC
     with pytest.raises(WheelLockError, match="more than 64 holders"):
         context.force_release(NAME)
     assert backend.view.zcard(NAME) == 65
-
-
-def test_a_right_that_is_missing_is_an_error_and_the_lock_stays(backend: Backend, context: LockContext) -> None:
-    assert context.lock(NAME, renew=False).acquire()
-    backend.view.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", "+@all", "-del")
-    try:
-        with pytest.raises(LockServerError) as raised:
-            backend.context_of(backend.client(username="app", password="secret")).force_release(NAME)
-        assert raised.value.code == "NOPERM"
-        assert backend.view.exists(NAME)
-    finally:
-        backend.view.acl_deluser("app")
-
-
-def test_a_reply_that_is_lost_is_an_error_and_nothing_is_sent_twice(
-    through_proxy: LockContext, real: Backend, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real.view.set(NAME, "a" * 22)
-    request = through_proxy._engine.force_release
-
-    def unanswered(*arguments: Any) -> None:
-        proxy.drop_replies()
-        request(*arguments)
-
-    monkeypatch.setattr(through_proxy._engine, "force_release", unanswered)
-    forcing = Background(partial(through_proxy.force_release, NAME))
-    eventually(lambda: not real.view.exists(NAME), LONG_S)  # it is carried out, which the caller cannot know
-    real.view.set(NAME, "b" * 22)
-    proxy.heal()
-    proxy.cut()
-    with pytest.raises(LockUnavailable):
-        forcing.result()
-    with through_proxy.lock("another", blocking_timeout=LONG_S):
-        assert real.view.get(NAME) == b"b" * 22
 
 
 @pytest.mark.parametrize("name", ["", "wheel_lock:fence:{a}", 7])

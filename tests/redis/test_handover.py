@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.backend import BOTH, Backend, Losses, believes_no_longer_than_the_server, token_of
+from tests.support.backend import BOTH, Backend, believes_no_longer_than_the_server, token_of
 from tests.support.background import in_thread
 from tests.support.interruptions import Interruption, at_every_place
 from tests.support.waiting import eventually
-from wheel_lock import Lock, LockContext, LockLost, LockNotHeld, LossReason, WheelLockError, WrongThread
+from wheel_lock import Lock, LockContext, LockLost, LockNotHeld, LossReason, WheelLockError
 
 pytestmark = pytest.mark.servers("real")
 
@@ -65,16 +65,6 @@ def test_what_is_not_held_is_not_exported(backend: Backend, context: LockContext
         lock.export()
 
 
-def test_another_thread_exports_only_what_belongs_to_no_thread(context: LockContext, lock: Lock) -> None:
-    with pytest.raises(WrongThread):
-        in_thread(lock.export)
-    assert lock.is_held
-    shared = context.lock("shared", thread_local=False)
-    shared.acquire()
-    context.adopt(in_thread(shared.export)).release()
-    lock.release()
-
-
 # The adopter takes over
 
 
@@ -125,34 +115,6 @@ def test_one_of_two_threads_that_share_an_adopted_lock_enters_with_it(context: L
     for where in at_every_place(scene, meanwhile=lambda: entered.append(in_thread(enter)), raises=False):
         assert sum(entered) == 1, where
     adopted.release()
-
-
-def test_an_adopted_lock_that_is_lost_is_told_of(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    lock, losses = context.lock(NAME, timeout=20.0), Losses()
-    lock.acquire()
-    adopted = context.adopt(lock.export(), on_lost=losses)
-    backend.view.delete(NAME)
-    clock.advance(7.0)
-    assert [(event.name, event.reason) for event in losses.all_told()] == [(NAME, LossReason.KEY_GONE)]
-    with pytest.raises(LockLost), adopted:
-        pytest.fail("nobody is let in")
-
-
-def test_the_fence_stays_over_hand_overs_and_grows_after_a_release(
-    backend: Backend, context: LockContext, lock: Lock
-) -> None:
-    other, fence = backend.context(), lock.fence
-    assert fence is not None
-    for number in range(3):
-        lock.extend(1.0)
-        assert lock.fence == fence
-        lock = (other, context)[number % 2].adopt(lock.export())
-        assert lock.fence == fence
-    lock.release()
-    with context.lock(NAME, fencing=True) as later:
-        assert later.fence is not None
-        assert later.fence > fence
 
 
 def test_a_lock_whose_token_the_caller_has_chosen_cannot_be_handed_over(context: LockContext) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Self
 
 import pytest
 
-from tests.support.backend import LONG_S, Backend
+from tests.support.backend import Backend
 from tests.support.background import Background, in_thread
 from tests.support.waiting import eventually
 from wheel_lock import ContextClosed, Lock, LockContext, LockLost, WrongThread
@@ -97,25 +96,6 @@ def test_another_process_adopts(real: Backend) -> None:
         assert held == "True"
         assert int(renewals) >= 1
         assert waiter.result()
-
-
-def _adopt_in_child(context: LockContext, text: str, fence: int) -> None:
-    with context.adopt(text) as adopted:
-        assert adopted.is_held
-        assert adopted.fence == fence
-
-
-def test_a_forked_child_adopts_with_the_context_of_its_parent(real: Backend) -> None:
-    context = real.context()
-    lock = context.lock(NAME, fencing=True)
-    lock.acquire()
-    child = multiprocessing.get_context("fork").Process(
-        target=_adopt_in_child, args=(context, lock.export(), lock.fence)
-    )
-    child.start()
-    child.join(LONG_S)
-    assert child.exitcode == 0
-    assert not real.view.exists(NAME)
 
 
 # What an adoption needs

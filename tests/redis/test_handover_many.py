@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -10,18 +9,14 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.backend import BOTH, LONG_S, Backend, connected, none_left, of
-from tests.support.background import Background, in_thread
+from tests.support.backend import BOTH, Backend, of
+from tests.support.background import in_thread
 from tests.support.callers import Caller
-from tests.support.proxy import TcpProxy
-from tests.support.waiting import eventually
 from wheel_lock import (
     InvalidHandoff,
     LockContext,
     LockNotHeld,
     LocksNotAdopted,
-    LockTimeout,
-    LockUnavailable,
     TooManyLocks,
     WrongThread,
 )
@@ -62,16 +57,6 @@ def test_many_locks_change_hands_without_a_gap(backend: Backend, me: Caller, oth
     assert backend.view.keys() == []
 
 
-def test_a_task_or_thread_adopts_many_that_it_may_pass_on(backend: Backend, me: Caller, other: LockContext) -> None:
-    texts = exported(other, renew_every=0.1)
-    locks = me.do(lambda: me.locks._target.adopt_many(texts.values()))
-    assert list(locks) == NAMES
-    eventually(lambda: all(lock.renewals >= 2 for lock in of(locks)))  # each at its own interval
-    again = me.do(lambda: me.locks._target.export_many([None, *locks.values()]))
-    other.release_many(other.adopt_many(again.values()).values())
-    assert none_left(backend, me.context)
-
-
 def test_an_adopted_lock_belongs_to_its_thread_if_that_is_asked_for(context: LockContext) -> None:
     for thread_local in (False, True):
         locks = of(context.adopt_many(exported(context).values(), thread_local=thread_local))
@@ -83,23 +68,7 @@ def test_an_adopted_lock_belongs_to_its_thread_if_that_is_asked_for(context: Loc
             in_thread(partial(context.release_many, locks))
 
 
-def test_nothing_to_hand_over(context: LockContext) -> None:
-    assert context.export_many([None]) == {}
-    assert context.adopt_many([None]) == {}
-
-
 # Failures, name by name
-
-
-def test_a_lock_that_is_lost_has_no_text_and_the_others_have(backend: Backend, context: LockContext) -> None:
-    locks = of(context.acquire_many(NAMES, 30.0, renew_every=0.05))
-    backend.view.delete(NAMES[2])
-    eventually(lambda: locks[2].lost)
-    texts = context.export_many(locks)
-    assert [name for name, text in texts.items() if text is None] == [NAMES[2]]
-    adopted = context.adopt_many(texts.values())
-    assert list(adopted) == NAMES[:2] + NAMES[3:]
-    context.release_many(of(adopted))
 
 
 def test_one_that_is_not_held_keeps_all_from_being_exported(context: LockContext) -> None:
@@ -114,19 +83,6 @@ def test_one_that_is_not_held_keeps_all_from_being_exported(context: LockContext
         context.export_many([*locks, context.lock(NAMES[0])])
     assert all(lock.is_held for lock in locks)
     assert len(of_texts(context.export_many([*locks, *locks]))) == len(NAMES)  # each counts once
-
-
-def test_locks_that_are_gone_are_none_and_the_others_are_held(
-    backend: Backend, context: LockContext, other: LockContext
-) -> None:
-    texts = exported(context)
-    backend.view.delete(NAMES[1])
-    taken = other.adopt(texts[NAMES[3]])
-    adopted = context.adopt_many(texts.values())
-    assert [name for name, lock in adopted.items() if lock is None] == [NAMES[1], NAMES[3]]
-    assert all(lock.is_held for lock in adopted.values() if lock is not None)
-    assert taken.is_held
-    assert context.stats().held == 6
 
 
 def test_texts_are_read_before_anything_is_sent(other: LockContext) -> None:
@@ -165,61 +121,3 @@ def test_one_that_cannot_be_adopted_now_is_an_error_that_has_the_others(
     other.release_many(rest)
     context.release_many(held.values())
     assert backend.view.keys() == []
-
-
-@pytest.mark.parametrize("arrives", [True, False])
-def test_a_server_that_does_not_answer_is_an_error_for_each(
-    real: Backend, proxy: TcpProxy, other: LockContext, arrives: bool
-) -> None:
-    context = connected(real.context_through(proxy, timer=real.timer(), response_timeout=0.2))
-    texts = exported(other, MANY)
-    if arrives:
-        proxy.drop_replies()
-    else:
-        proxy.blackhole()
-    with pytest.raises(LocksNotAdopted) as caught:
-        context.adopt_many(texts.values())
-    proxy.heal()
-    assert list(caught.value.errors) == MANY
-    assert all(isinstance(error, (LockTimeout, LockUnavailable)) for error in caught.value.errors.values())
-    assert context.stats().held == 0
-    if arrives:  # the first of them were executed, and are undone; the last were never sent
-        eventually(lambda: real.view.dbsize() < len(MANY), LONG_S)
-    left = other.adopt_many(texts.values())
-    assert left[MANY[-1]] is not None
-    other.release_many(left.values())
-    eventually(lambda: real.view.dbsize() == 0, LONG_S)
-
-
-def test_a_lost_connection_has_adoptions_recognised(real: Backend, proxy: TcpProxy, other: LockContext) -> None:
-    context = connected(real.context_through(proxy, timer=real.timer()))
-    texts = exported(other)
-    before = real.view.get(NAMES[-1])
-    proxy.drop_replies()
-    adopting = Background(lambda: context.adopt_many(texts.values()))
-    eventually(lambda: real.view.get(NAMES[-1]) != before)
-    proxy.heal()  # which resets the connection
-    adopted = of(adopting.result())
-    assert {lock.name: real.view.get(lock.name) for lock in adopted} == {lock.name: lock.token for lock in adopted}
-    context.release_many(adopted)
-
-
-# Interruptions
-
-
-@pytest.mark.parametrize("pauses", [0, 1, 2, 5])
-async def test_a_cancelled_adoption_leaves_nothing_held(
-    backend: Backend, context: LockContext, other: LockContext, pauses: int
-) -> None:
-    texts = exported(other, MANY)
-    task = asyncio.create_task(context.asyncio.adopt_many(texts.values()))
-    for _ in range(pauses):
-        await asyncio.sleep(0)
-    if task.cancel():
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    else:  # the process stood still, and the answer came first
-        await context.asyncio.release_many(task.result().values())
-    eventually(lambda: context.stats().held == 0)
-    other.release_many(other.adopt_many(texts.values()).values())  # those that were not sent
-    eventually(lambda: none_left(backend, context))

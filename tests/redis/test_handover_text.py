@@ -12,14 +12,10 @@ import pytest
 
 from tests.redis.test_secrets import Listener
 from tests.support.backend import BOTH, Backend, token_of
-from wheel_lock import InvalidHandoff, Lock, LockContext, LockLost, LockServerError, LossReason, WheelLockError
-from wheel_lock.engine.interfaces import group_of
+from wheel_lock import InvalidHandoff, Lock, LockContext, LockLost, LossReason, WheelLockError
 from wheel_lock.lock_types import EVERLASTING
 from wheel_lock.options import lock_options
-from wheel_lock.protocol import scripts
 from wheel_lock.protocol.handoff import Handoff
-from wheel_lock.protocol.keys import fence_key
-from wheel_lock.protocol.resp import split_bulk_strings
 
 pytestmark = pytest.mark.servers("real")
 
@@ -154,50 +150,6 @@ def test_a_fence_that_is_not_the_locks_own_is_refused(backend: Backend, kind: st
         assert adopted.fence == lock.fence
 
 
-@pytest.mark.parametrize("kind", ["lock", "fair_lock"])
-def test_an_acquire_that_arrives_once_more_leaves_the_fence_as_its_holder_knows_it(backend: Backend, kind: str) -> None:
-    # As it may where something on the way has held it up, and a second try was answered.
-    context = backend.context()
-    lock = getattr(context, kind)(NAME, timeout=20.0, fencing=True)
-    assert lock.acquire()
-    lease = lock._lease
-    call = group_of(lease).lock_type.acquire(lease, 20_000, again=True, waiter_ttl_ms=0)
-    assert call.script is not None
-    keys_and_arguments = split_bulk_strings(call.body)
-    assert backend.view.eval(call.script.plain.source.decode(), call.keys, *keys_and_arguments) == lock.fence
-    adopted = context.adopt(lock.export())
-    assert adopted.fence == lock.fence
-    adopted.release()
-    with getattr(context, kind)(NAME, fencing=True) as later:
-        assert later.fence > adopted.fence
-
-
-@pytest.mark.parametrize("fence", ["nan", "5"])
-def test_an_adoption_sent_again_is_recognised_whatever_the_fence_key_holds(
-    backend: Backend, lock: Lock, fence: str
-) -> None:
-    def adopt() -> object:
-        terms = (token, "adopter's", 20_000, lock.fence or 0, 86_400_000)
-        return backend.view.eval(scripts.ADOPT.plain.source.decode(), 2, NAME, fence_key(NAME.encode()), *terms)
-
-    token = token_of(lock)
-    assert adopt() == 1
-    backend.view.set(fence_key(NAME.encode()), fence)
-    assert adopt() == 1
-    assert backend.view.get(NAME) == b"adopter's"
-
-
-def test_a_fence_key_without_a_fence_is_an_error_to_the_adopter(
-    backend: Backend, context: LockContext, lock: Lock
-) -> None:
-    text, fence = lock.export(), backend.view.get(fence_key(NAME.encode()))
-    backend.view.set(fence_key(NAME.encode()), "nan")
-    with pytest.raises(LockServerError, match="the fence key of this lock"):
-        context.adopt(text)
-    backend.view.set(fence_key(NAME.encode()), fence or b"")
-    context.adopt(text).release()  # it has not been used up
-
-
 # Too late, or elsewhere
 
 
@@ -216,14 +168,6 @@ def test_a_text_whose_lock_is_anothers_now(backend: Backend, context: LockContex
     assert backend.view.type(NAME) == (b"string" if stranger == "text" else b"list")
     assert backend.view.pttl(NAME) > 50_000
     assert context.stats().held == 0
-
-
-def test_a_text_from_another_server(real: Backend, fresh: Backend) -> None:
-    lock = real.context().lock(NAME)
-    lock.acquire()
-    with pytest.raises(LockLost) as caught:
-        fresh.context().adopt(lock.export())
-    assert caught.value.reason is LossReason.KEY_GONE
 
 
 def test_kinds_that_cannot_be_handed_over_say_so_and_stay_held(context: LockContext) -> None:

@@ -103,19 +103,6 @@ def test_a_hash_of_a_users_own_is_data(backend: Backend, context: LockContext, d
     assert kept == {field.encode(): value.encode() for field, value in HASHES[data].items()}
 
 
-def test_a_hash_of_a_users_own_that_expires_is_waited_for(backend: Backend, context: LockContext) -> None:
-    backend.view.hset("a", mapping=HASHES["a record"])
-    backend.view.pexpire("a", 100)
-    assert context.reentrant_lock("a").acquire()
-
-
-@pytest.mark.parametrize("field", ["8743c9c0-0795-4907-87fd-6c719a6b4586:1", "l0Wz8i+RWNaVuY6Mkl7iwg:140133"])
-def test_a_reentrant_lock_without_expiry_is_waited_for(backend: Backend, context: LockContext, field: str) -> None:
-    backend.view.hset("a", field, 1)
-    assert refused(context.reentrant_lock("a").acquire)
-    assert backend.view.hexists("a", field)
-
-
 @BOTH
 @pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock not in ("exclusive", "polled")])
 def test_a_script_tells_also_those_who_do_not_wait(backend: Backend, context: LockContext, lock: str) -> None:

@@ -11,18 +11,15 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.backend import BOTH, LONG_S, Backend, connected
+from tests.support.backend import BOTH, LONG_S, Backend
 from tests.support.background import in_a_fork
 from tests.support.callers import Caller
 from tests.support.logged import Log
-from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import (
     LockContext,
     LockLost,
     LockNotHeld,
-    LockTimeout,
-    LockUnavailable,
     LossReason,
 )
 from wheel_lock.runtime.notifier import NOTIFIER
@@ -148,16 +145,6 @@ def test_a_lost_leadership_is_told_at_once_and_stood_for_again(
     assert leading.words == ["elected", "demoted", "elected"]
 
 
-def test_a_leadership_that_another_takes_is_lost(backend: Backend, candidate: NewCandidate) -> None:
-    leading = candidate(renew_every=0.05).start()
-    leadership = leading.leads()
-    backend.view.set(NAME, "usurper", px=60_000)  # not so short that it is over before a renewal
-    eventually(lambda: leading.words[:2] == ["elected", "demoted"])
-    assert leadership.lost is LossReason.TAKEN
-    backend.view.delete(NAME)
-    assert leading.leads() is not leadership
-
-
 def test_one_that_resigns_lets_another_lead_and_stands_again(candidate: NewCandidate) -> None:
     first, second = candidate(), candidate()
     leadership = first.start().leads()
@@ -265,30 +252,6 @@ def test_it_starts_once_and_closes_as_often_as_one_likes(candidate: NewCandidate
         unused.start()
 
 
-def test_a_candidate_that_waits_closes_at_once_and_leaves_nothing(
-    backend: Backend, candidate: NewCandidate, me: Caller
-) -> None:
-    backend.view.set(NAME, "somebody")
-    backend.view.pexpire(NAME, 60_000)
-    waiting = candidate().start()
-    eventually(lambda: me.context.stats().waiting == 1)
-    waiting.close()
-    assert me.context.stats().waiting == 0
-    assert waiting.told == []
-    backend.view.delete(NAME)
-    assert me.context.lock(NAME).acquire(blocking=False)
-
-
-def test_a_closed_context_ends_the_leadership_and_the_campaign(candidate: NewCandidate, me: Caller) -> None:
-    leading = candidate().start()
-    leadership = leading.leads()
-    me.context.close()
-    eventually(lambda: leading.words == ["elected", "demoted"])
-    assert leadership.lost is LossReason.CONTEXT_CLOSED
-    leading.close()
-    assert leading.errors == []
-
-
 def test_a_callback_that_hangs_does_not_keep_the_lock_after_a_close(backend: Backend, context: LockContext) -> None:
     stuck, called = threading.Event(), threading.Event()
 
@@ -343,23 +306,6 @@ def test_a_forked_child_is_not_the_leader(context: LockContext) -> None:
 
 
 # A network that fails
-
-
-def test_a_server_that_is_away_is_an_error_and_the_campaign_goes_on(
-    real: Backend, proxy: TcpProxy, new_caller: Any
-) -> None:
-    context = connected(real.context_through(proxy, timer=real.timer(), response_timeout=0.2, connect_timeout=0.2))
-    caller = new_caller(context)
-    proxy.blackhole()
-    standing = Candidate(caller)
-    try:
-        standing.start()
-        eventually(lambda: standing.errors)
-        proxy.heal()
-        standing.leads()
-    finally:
-        standing.close()
-    assert {type(error) for error in standing.errors} <= {LockTimeout, LockUnavailable}
 
 
 @pytest.mark.settings(own_timer=True)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import redis
-from redis.exceptions import LockError, LockNotOwnedError
+from redis.exceptions import LockError
 
-from tests.support.backend import BOTH, REFUSED_S, Backend, token_of
+from tests.support.backend import BOTH, Backend, token_of
 from tests.support.callers import APIS, Caller
 from wheel_lock import (
     HashedWheelTimer,
@@ -92,22 +92,6 @@ def test_a_token_can_be_given(backend: Backend, me: Caller, token: str | bytes) 
 
 
 @BOTH
-def test_releasing_a_lock_whose_key_has_gone_says_so(backend: Backend, me: Caller) -> None:
-    lock = me.locks.lock("order:42")
-    lock.acquire()
-    backend.view.delete("order:42")
-    with pytest.raises(LockLost) as caught:
-        lock.release()
-    assert caught.value.reason is LossReason.KEY_GONE
-    assert caught.value.lock_name == "order:42"
-    assert isinstance(caught.value, LockNotOwnedError)
-    assert lock.lost is LossReason.KEY_GONE
-    assert not lock.is_held
-    with pytest.raises(LockLost):
-        lock.raise_if_lost()
-
-
-@BOTH
 @pytest.mark.parametrize("kind", ["string", "list"])
 def test_releasing_leaves_a_key_alone_that_another_has_taken(backend: Backend, me: Caller, kind: str) -> None:
     lock = me.locks.lock("order:42")
@@ -154,20 +138,6 @@ def test_locked_and_owned_ask_the_server(backend: Backend, me: Caller) -> None:
         backend.view.delete("order:42")
         assert (mine.locked(), mine.owned()) == (False, False)
         backend.view.set("order:42", token_of(mine), px=30_000)
-
-
-def test_a_lock_that_has_lapsed_is_lost_at_the_first_look(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    lock = context.lock("order:42", timeout=30.0)
-    lock.acquire()
-    clock.leap(60.0)
-    assert not lock.is_held
-    assert lock.lost is LossReason.NOT_CONFIRMED
-    assert lock.remaining() == 0.0
-    with pytest.raises(LockLost, match="not confirmed in time"):
-        lock.raise_if_lost()
-    with pytest.raises(LockLost):
-        lock.release()
 
 
 def test_a_lock_shows_what_state_it_is_in_and_never_its_token(backend: Backend, me: Caller) -> None:
@@ -290,22 +260,6 @@ def test_the_servers_error_is_passed_on(fresh: Backend) -> None:
     assert isinstance(caught.value, redis.ResponseError)
     assert isinstance(caught.value, WheelLockError)
     assert not lock.is_held
-
-
-# Tokens that the caller chooses
-
-
-@pytest.mark.parametrize("fencing", [False, True], ids=["plain", "fenced"])
-def test_a_chosen_token_that_somebody_else_has_chosen_too_grants_nothing(context: LockContext, fencing: bool) -> None:
-    first = context.lock("order:42", timeout=30.0, fencing=fencing)
-    assert first.acquire(token="host-1")
-    for how in ({"blocking": False}, {"blocking_timeout": REFUSED_S}):
-        second = context.lock("order:42", timeout=30.0, fencing=fencing, thread_local=False)
-        assert not second.acquire(token="host-1", **how)
-        assert not second.is_held
-    assert first.is_held
-    assert first.owned()
-    first.release()
 
 
 # Copies

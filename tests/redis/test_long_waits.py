@@ -58,20 +58,6 @@ def test_ten_seconds_are_said_once_with_the_holder(
     assert all(isinstance(wait.exception(LONG_S), ContextClosed) for wait in waits)
 
 
-def test_several_names_are_one_record(stepped: Stepped, rival: LockContext, new_caller: NewCaller) -> None:
-    context, clock = stepped
-    names = [f"shard:{number}" for number in range(3)]
-    rival.acquire_many(names, 60.0)
-    for name in names:
-        new_caller(context).locks.lock(name).acquire.begin()
-    with logged() as log:
-        clock.advance(12.0)
-        eventually(lambda: log.said("waiting for"), LONG_S)
-        [text] = log.said("waiting for")
-    assert text.startswith("waiting for 3 locks, among them 'shard:")
-    context.close()
-
-
 def test_a_wait_that_has_ended_and_a_candidate_who_stands_by_are_not_said(
     stepped: Stepped, rival: LockContext, new_caller: NewCaller
 ) -> None:
@@ -87,21 +73,3 @@ def test_a_wait_that_has_ended_and_a_candidate_who_stands_by_are_not_said(
         assert waits.result(LONG_S)
         clock.advance(30.0)
         assert not log.said("waiting for")
-
-
-def test_a_second_long_wait_for_the_name_is_said_again(
-    stepped: Stepped, rival: LockContext, new_caller: NewCaller
-) -> None:
-    context, clock = stepped
-    caller = new_caller(context)
-    with logged() as log:
-        for number in (1, 2):
-            held = rival.lock("order:42", 60.0)
-            held.acquire()
-            lock = caller.locks.lock("order:42")
-            waits = lock.acquire.begin()
-            clock.advance(12.0)
-            eventually(lambda said=number: len(log.said("waiting for")) == said, LONG_S)  # type: ignore[misc]
-            held.release()
-            assert waits.result(LONG_S)
-            lock.release()

@@ -10,7 +10,6 @@ import pytest
 import redis
 
 from tests.support.backend import BOTH, LONG_S, Backend, Losses, token_of
-from tests.support.background import in_thread
 from tests.support.callers import Caller
 from tests.support.waiting import eventually
 from wheel_lock import (
@@ -20,7 +19,6 @@ from wheel_lock import (
     LockServerError,
     LocksLost,
     LossReason,
-    WrongThread,
 )
 from wheel_lock.testing import settle
 
@@ -130,42 +128,6 @@ def test_what_is_no_lock_has_nothing_released(backend: Backend, context: LockCon
         context.release_many([*locks, context.multi_lock(["c"])])  # type: ignore[list-item]
     context.release_many(locks)
     assert backend.view.keys() == []
-
-
-def test_locks_in_bulk_are_renewed_with_their_own_settings(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    losses = Losses()
-    locks = context.acquire_many(
-        ["a", "b", "c"], timeout=30.0, renew_every=10.0, max_renewals=3, on_lost=losses, thread_local=False
-    )
-    clock.advance(50.0)
-    assert [lock.renewals for lock in held(locks)] == [3, 3, 3]
-    assert all(lock.is_held for lock in held(locks))
-    clock.advance(10.0)
-    assert sorted((event.name, event.reason) for event in losses.all_told()) == [
-        (name, LossReason.RENEWAL_LIMIT) for name in ("a", "b", "c")
-    ]
-
-
-def test_a_lock_from_bulk_is_a_lock_like_any_other(backend: Backend, context: LockContext) -> None:
-    locks = context.acquire_many((name for name in ("a", b"\x00\xff\r\n")), timeout=30.0)
-    first, second = held(locks)
-    first.extend(100.0, replace_ttl=True)
-    assert backend.view.pttl("a") > 90_000
-    first.release()
-    assert not backend.view.exists("a")
-    with first:
-        assert first.is_held
-    in_thread(second.release)  # bulk belongs to the process
-    assert not backend.view.exists(b"\x00\xff\r\n")
-
-
-def test_bulk_can_belong_to_a_thread(context: LockContext) -> None:
-    locks = context.acquire_many(["a", "b"], thread_local=True)
-    with pytest.raises(WrongThread):
-        in_thread(lambda: context.release_many(locks.values()))
-    assert all(lock.is_held for lock in held(locks))
-    context.release_many(locks.values())
 
 
 @BOTH

@@ -84,18 +84,6 @@ def test_a_wait_for_many_locks_with_a_limit_goes_on_until_the_server_is_there() 
         assert all(lock is not None and lock.release() for lock in waits.result(LONG_S).values())
 
 
-def test_a_wait_outlives_a_restart_and_who_does_not_wait_is_told_soon(new_caller: NewCaller) -> None:
-    with RedisServer() as server, LockContext(server.client(), response_timeout=NEVER_S) as context:
-        assert not context.lock("warm-up").locked()
-        server.stop()
-        waits = Background(lambda: context.lock("order:42").acquire())
-        with pytest.raises(LockUnavailable, match="refused"):
-            acquiring(context, new_caller, blocking=False)()
-        assert not waits.done
-        server.start()
-        assert waits.result(LONG_S)
-
-
 def test_files_and_certificates_that_are_wrong_are_told_at_once(tmp_path: Path) -> None:
     files = make_tls_files(tmp_path)
     stranger = tmp_path / "stranger"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Any
 
 import pytest
 import redis
 
 from tests.support.backend import Backend, token_of
-from tests.support.background import Background, in_a_fork
+from tests.support.background import in_a_fork
 from tests.support.lock_types import KINDS, NAME, make
 from tests.support.redis_server import RedisServer
-from tests.support.waiting import eventually
-from wheel_lock import LockContext, WriteLock
+from wheel_lock import LockContext
 from wheel_lock.options import MAX_OWNER_LENGTH, process_owner
 from wheel_lock.protocol.owners import owner_head, owner_of
 from wheel_lock.runtime.tokens import TOKEN_CHARACTERS, with_new_secret
@@ -94,49 +92,6 @@ def test_each_kind_of_lock_works_with_the_owner_in_its_tokens(
 
 
 @named
-@pytest.mark.parametrize("kind", ["exclusive", "reentrant", "write", "fair", "semaphore"])
-def test_waiters_of_one_owner_have_tokens_of_their_own_and_all_are_granted(
-    context: LockContext, backend: Backend, kind: str
-) -> None:
-    second = backend.context(owner=OWNER, readable_owner=True)
-    granted: list[bytes] = []
-
-    def take(face: LockContext) -> None:
-        with make(face, kind, blocking_timeout=30.0) as lock:
-            granted.append(lock.token)
-
-    holder = make(context, kind)
-    assert holder.acquire()
-    takers = [Background(partial(take, face)) for face in [context, second] * 2]
-    eventually(lambda: context.stats().waiting == 2 and second.stats().waiting == 2)
-    holder.release()
-    for taker in takers:
-        taker.result()
-    assert len(set(granted)) == 4
-    assert {owner_of(token) for token in granted} == {OWNER}
-
-
-def _hold_briefly(lock: WriteLock) -> None:
-    assert lock.acquire(blocking_timeout=30.0)
-    lock.release()
-
-
-@named
-def test_a_waiting_writer_and_a_fair_waiter_register_by_the_owner_and_a_name_of_their_own(
-    context: LockContext, backend: Backend
-) -> None:
-    with context.rw_lock(NAME).read():
-        tries = [backend.context(owner=OWNER, readable_owner=True).rw_lock(NAME).write() for _ in range(2)]
-        waiting = [Background(partial(_hold_briefly, lock)) for lock in tries]
-        eventually(lambda: len(backend.view.zrangebyscore(NAME, "-inf", "(0")) == 2)
-        marks: Any = backend.view.zrangebyscore(NAME, "-inf", "(0")
-        head = b"i:" + owner_head(OWNER)
-        assert all(mark.startswith(head) and len(mark) == len(head) + TOKEN_CHARACTERS for mark in marks)
-    for waiter in waiting:
-        waiter.result()
-
-
-@named
 def test_a_lock_is_handed_over_from_one_owner_to_another(context: LockContext, backend: Backend) -> None:
     lock = context.lock(NAME, fencing=True)
     assert lock.acquire()
@@ -176,14 +131,6 @@ def test_a_forked_child_has_an_owner_of_its_own(context: LockContext, backend: B
             assert f"wheel_lock:{owner}" in names(backend.client(protocol=2))
 
     in_a_fork(check)
-
-
-@named
-async def test_tasks_have_the_owner_too(context: LockContext, backend: Backend) -> None:
-    async with context.asyncio.reentrant_lock(NAME) as lock:
-        assert owner_of(lock.token or b"") == OWNER
-        fields: Any = backend.view.hkeys(NAME)
-        assert owner_of(fields[0]) == OWNER
 
 
 def test_a_user_without_the_right_to_name_connections_holds_locks_all_the_same(backend: Backend) -> None:

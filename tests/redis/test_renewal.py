@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from tests.support.backend import BOTH, LONG_S, Backend, Clock, Losses, token_of
@@ -11,7 +9,6 @@ from tests.support.redis_server import redis_server_version
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, LockContext, LockLost, LossReason, LostEvent
 from wheel_lock.protocol import scripts
-from wheel_lock.runtime.notifier import NOTIFIER
 
 pytestmark = pytest.mark.servers("real")
 
@@ -74,19 +71,6 @@ def test_on_lost_is_told_once_on_the_notifier_thread(backend: Backend, reason: L
     assert dict(context.stats().lost_by_reason) == {reason: 1}
 
 
-def test_a_release_tells_no_loss_and_a_release_that_finds_one_tells_it(backend: Backend, context: LockContext) -> None:
-    losses = Losses()
-    lock = context.lock("order:42", on_lost=losses)
-    with lock:
-        pass
-    assert losses.all_told() == []
-    lock.acquire()
-    backend.view.delete("order:42")
-    with pytest.raises(LockLost):
-        lock.release()
-    assert [event.reason for event in losses.all_told()] == [LossReason.KEY_GONE]
-
-
 def test_a_callback_may_acquire_the_lock_anew(backend: Backend, context: LockContext) -> None:
     again: list[bool] = []
     lock = context.lock(
@@ -101,29 +85,6 @@ def test_a_callback_may_acquire_the_lock_anew(backend: Backend, context: LockCon
     lock.release()
 
 
-@BOTH
-def test_only_the_lock_whose_key_was_touched_is_lost(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    locks = [context.lock(f"order:{number}", timeout=30.0) for number in range(20)]
-    for lock in locks:
-        lock.acquire()
-    backend.view.delete("order:3")
-    backend.view.set("order:5", "theirs")
-    backend.view.delete("order:7")
-    backend.view.rpush("order:7", "another type")
-    backend.view.persist("order:9")
-    clock.advance(10.0)
-    assert {lock.name: lock.lost for lock in locks if lock.lost} == {
-        "order:3": LossReason.KEY_GONE,
-        "order:5": LossReason.TAKEN,
-        "order:7": LossReason.TAKEN,
-    }
-    assert 0 < backend.view.pttl("order:9") <= 30_000
-    for lock in locks:
-        if lock.is_held:
-            lock.release()
-
-
 # Scripts
 
 
@@ -136,52 +97,8 @@ def test_a_server_gets_the_form_of_the_scripts_that_it_understands(fresh: Backen
     assert plain == [not knows_flags] * len(scripts.ALL)
 
 
-@BOTH
-def test_a_server_that_has_forgotten_the_scripts_costs_no_lease(backend: Backend, context: LockContext) -> None:
-    losses = Losses()
-    locks = [context.lock(f"order:{number}", timeout=3.0, renew_every=0.1, on_lost=losses) for number in range(3)]
-    for lock in locks:
-        lock.acquire()
-    for _ in range(3):
-        renewed = context.stats().renewed
-        backend.view.script_flush()
-        eventually(lambda renewed=renewed: context.stats().renewed >= renewed + 3, LONG_S)  # type: ignore[misc]
-    backend.view.script_flush()
-    locks[0].reacquire()
-    backend.view.script_flush()
-    for lock in locks:
-        assert lock.is_held
-        lock.release()
-    backend.view.script_flush()
-    with context.lock("order:42", fencing=True) as fenced:
-        assert fenced.fence
-    backend.view.script_flush()
-    bulk = context.acquire_many(["order:1", "order:2"])
-    backend.view.script_flush()
-    context.release_many(bulk.values())
-    assert backend.view.keys("order:*") == []
-    assert losses.all_told() == []
-
-
 # One thread
 
 
 def test_contexts_share_one_timer_unless_they_are_given_another(backend: Backend) -> None:
     assert backend.context().timer is backend.context().timer is HashedWheelTimer.shared()
-
-
-def test_users_tasks_run_on_the_same_timer_and_the_notifier_thread(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    ran: list[str] = []
-    with context.lock("order:42", timeout=30.0) as lock:
-        timeout = context.timer.new_timeout(lambda timeout: ran.append(threading.current_thread().name), delay=2.5)
-        cancelled = context.timer.new_timeout(lambda timeout: ran.append("cancelled"), delay=2.5)
-        assert cancelled.cancel()
-        clock.advance(2.4)
-        assert ran == []
-        clock.advance(0.2)
-        assert NOTIFIER.drain(LONG_S)
-        assert timeout.expired
-        assert len(ran) == 1
-        assert ran[0].startswith("wheel-lock-notifier")
-        assert lock.is_held

@@ -77,16 +77,6 @@ def test_what_is_missing_is_named_and_nothing_is_granted(fresh: Backend, kind: s
         fresh.view.flushall()
 
 
-def test_one_kind_is_refused_and_the_others_are_not(fresh: Backend) -> None:
-    context = context_without(fresh, "hset", "zadd")
-    for kind in ("reentrant", "permit"):
-        with pytest.raises(LockServerError):
-            KINDS[kind](context)
-    assert KINDS["exclusive"](context)
-    with pytest.raises(LockServerError):
-        context.semaphore("permit", 2).acquire()
-
-
 def test_a_right_that_is_taken_away_costs_the_kind_of_lock_that_needs_it(fresh: Backend) -> None:
     told: list[LostEvent] = []
     renewed: list[bool] = []
@@ -109,14 +99,6 @@ def test_a_right_that_is_taken_away_costs_the_kind_of_lock_that_needs_it(fresh: 
         assert [event.name for event in told] == ["permit"]
         for lock in others:
             lock.release()
-
-
-def test_a_lock_that_is_not_renewed_needs_no_right_to_do_so(fresh: Backend) -> None:
-    context = context_without(fresh, "pexpire")
-    with context.lock("a", timeout=2.0, renew=False) as lock:
-        assert lock.is_held
-        with pytest.raises(LockServerError, match="PEXPIRE"):
-            context.lock("b", timeout=2.0).acquire()
 
 
 def test_a_user_whose_scripts_are_loaded_needs_no_eval(fresh: Backend) -> None:

@@ -148,19 +148,6 @@ def test_an_error_in_which_the_server_repeats_the_command_shows_no_token(command
     listener.check()
 
 
-def test_a_script_error_shows_no_token(fresh: Backend, listener: Listener) -> None:
-    fresh.view.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all")
-    context = fresh.context_of(fresh.client(username="app", password="secret"))
-    lock = context.lock("order:42", timeout=2.0, renew_every=0.1)
-    lock.acquire()
-    listener.tokens.append(token_of(lock).decode())
-    fresh.view.execute_command("ACL", "SETUSER", "app", "-pexpire", "-del")
-    eventually(lambda: context.stats().unknown >= 2, LONG_S)
-    listener.catch(lambda: lock.extend(1.0))
-    listener.catch(lock.release)
-    listener.check()
-
-
 def test_a_forged_log_line_is_escaped(backend: Backend, context: LockContext, caplog: pytest.LogCaptureFixture) -> None:
     name = "order\nWARNING forged: all is well\x1b[2J"
     lock = context.lock(name, timeout=30.0)

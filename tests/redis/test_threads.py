@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,15 +11,12 @@ import pytest
 import redis
 
 from tests.support.backend import BOTH, LONG_S, Backend, Losses, token_of, without_collection
-from tests.support.background import Background, in_thread
+from tests.support.background import in_thread
 from tests.support.waiting import eventually
 from wheel_lock import (
     HashedWheelTimer,
     Lock,
-    LockAlreadyHeld,
     LockContext,
-    LockLost,
-    LockNotHeld,
     LossReason,
     WrongThread,
 )
@@ -53,71 +49,6 @@ def test_a_thread_cannot_change_anothers(
         assert outcome(lambda: change(lock)) is WrongThread
         assert lock.is_held
         assert backend.view.get("order:42") == token_of(lock)
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=["release", "reacquire", "extend"])
-def test_any_thread_can_change_one_that_is_not_thread_local(backend: Backend, change: Callable[[Lock], object]) -> None:
-    context, clock = backend.stepped_context()
-    lock = context.lock("order:42", timeout=30.0, thread_local=False)
-    in_thread(lock.acquire)
-    assert outcome(lock.acquire) is LockAlreadyHeld
-    clock.advance(100.0)
-    assert lock.is_held
-    assert lock.renewals == 10
-    assert outcome(lambda: change(lock)) in (None, True)
-    if lock.is_held:
-        lock.release()
-
-
-def test_any_thread_may_look_at_a_lock(context: LockContext) -> None:
-    with context.lock("order:42", fencing=True) as lock:
-        seen = in_thread(lambda: (lock.is_held, lock.lost, lock.fence, lock.token, lock.owned(), lock.remaining() > 0))
-        assert seen == (True, None, lock.fence, lock.token, True, True)
-
-
-@contextmanager
-def held_by_another(lock: Lock) -> Iterator[None]:
-    """Another thread holds it through the same object as long as the block lasts."""
-    taken, go_on = threading.Event(), threading.Event()
-
-    def hold() -> bool:
-        with lock:
-            taken.set()
-            assert go_on.wait(LONG_S)
-            return lock.is_held and lock.lost is None
-
-    holding = Background(hold)
-    assert taken.wait(LONG_S)
-    yield
-    go_on.set()
-    assert holding.result()
-
-
-def test_a_thread_keeps_its_loss_when_another_acquires_through_the_same_object(
-    backend: Backend, context: LockContext
-) -> None:
-    lock = context.lock("order:42", timeout=30.0)
-    lock.acquire()
-    backend.view.delete("order:42")  # it will be noticed later
-    with held_by_another(lock):
-        theirs = backend.view.get("order:42")
-        with pytest.raises(LockLost) as caught:
-            lock.release()
-        assert caught.value.reason is LossReason.TAKEN
-        assert (lock.is_held, lock.lost, lock.remaining()) == (False, LossReason.TAKEN, 0.0)
-        for call in (lock.raise_if_lost, lock.release):
-            with pytest.raises(LockLost):
-                call()
-        assert not lock.acquire(blocking=False)
-        assert lock.lost is LossReason.TAKEN  # a try that failed is no new lease
-        assert backend.view.get("order:42") == theirs
-    assert lock.acquire(blocking=False)
-    assert lock.is_held
-    lock.release()
-    with held_by_another(lock):  # nor can a thread that has released it release what another took after it
-        with pytest.raises((WrongThread, LockNotHeld)):
-            lock.release()
-        assert backend.view.exists("order:42")
 
 
 # Abandoned: nobody is left who could release it
@@ -184,18 +115,6 @@ def test_a_lock_whose_thread_has_ended_is_renewed_no_more(backend: Backend, cont
     assert lock.lost is LossReason.ABANDONED
     assert not lock.is_held
     assert is_renewed_no_more(backend.view, "order:42")
-
-
-def test_a_lock_is_renewed_although_nobody_has_kept_the_context(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    lock = LockContext(backend.client(), timer=context.timer).lock("order:42", timeout=30.0)
-    lock.acquire()
-    gc.collect()
-    clock.advance(100.0)
-    assert lock.is_held
-    assert lock.renewals == 10
-    assert backend.view.get("order:42") == token_of(lock)
-    lock.release()
 
 
 @pytest.mark.parametrize("ending", ["released", "lost"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,14 +9,13 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.backend import BOTH, LONG_S, REFUSED_S, Backend, connected, interrupted
-from tests.support.background import Background
+from tests.support.backend import LONG_S, REFUSED_S, Backend, connected, interrupted
 from tests.support.callers import Caller, NewCaller
 from tests.support.ports import candidate_port
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from wheel_lock import Lock, LockContext, LockNotAcquired, LockNotHeld, LockTimeout, LockUnavailable
+from wheel_lock import Lock, LockContext, LockNotAcquired, LockTimeout, LockUnavailable
 from wheel_lock.protocol.scripts import ACQUIRE
 
 pytestmark = pytest.mark.servers("real")
@@ -69,17 +66,6 @@ def test_a_limit_in_the_wrong_place_is_refused(me: Caller, arguments: tuple[Any,
         me.locks.lock("order:42", blocking=5)
 
 
-@BOTH
-def test_a_waiter_gets_the_lock_after_its_release(me: Caller, context: LockContext) -> None:
-    with context.lock("order:42"):
-        waiter = me.locks.lock("order:42", retry_every=0.01)
-        waiting = waiter.acquire.begin()
-        assert not waiting.done()
-    assert waiting.result(LONG_S)
-    assert waiter.is_held
-    waiter.release()
-
-
 def test_waiting_ends_when_its_time_is_up_and_not_before(backend: Backend, me: Caller, taken: str) -> None:
     for lock, how in [
         (me.locks.lock(taken, blocking_timeout=REFUSED_S), {}),
@@ -124,31 +110,6 @@ def test_ctrl_c_ends_the_waiting_and_no_more(backend: Backend, context: LockCont
     assert lock.acquire()
 
 
-def test_an_interrupted_release_and_a_dropped_lock_harm_no_other_lock(backend: Backend, context: LockContext) -> None:
-    other = context.lock("other", timeout=30.0)
-    other.acquire()
-    lock = context.lock("order:42", timeout=30.0)
-    lock.acquire()
-    go_on, stopped = threading.Event(), threading.Event()
-
-    def hold_the_thread_up() -> None:
-        stopped.set()
-        go_on.wait(LONG_S)
-
-    context.timer.post(hold_the_thread_up)
-    stopped.wait(LONG_S)
-    with interrupted(lambda: context.timer.busy):
-        lock.release()  # it has been asked for, and will be done when the thread runs again
-    del lock
-    go_on.set()
-    eventually(lambda: not backend.view.exists("order:42"), LONG_S)
-    other.extend(30.0)
-    assert context.stats().lost == 0
-    assert context.stats().released == 1
-    assert context.stats().connects == 1  # the shared connection has survived
-    other.release()
-
-
 # Servers that do not answer
 
 
@@ -175,29 +136,3 @@ def test_a_silent_server_is_reported_in_bounded_time_and_releases(fresh_redis: R
     fresh_redis.resume()
     with context.lock("order:43"):  # the same road: the acquire has arrived before this
         eventually(lambda: not fresh.view.exists("order:42"), LONG_S, "the grant is taken back")
-
-
-def test_an_unanswered_release_is_reported_and_the_lock_is_not_held(fresh_redis: RedisServer, fresh: Backend) -> None:
-    context = connected(fresh.context(response_timeout=REFUSED_S))
-    lock = context.lock("order:42", timeout=30.0)
-    lock.acquire()
-    fresh_redis.pause()
-    with pytest.raises(LockTimeout):
-        lock.release()
-    assert not lock.is_held
-    fresh_redis.resume()
-    eventually(lambda: not fresh.view.exists("order:42"), LONG_S, "released or expired")
-    with pytest.raises(LockNotHeld):
-        lock.release()
-
-
-def test_a_lost_reply_to_a_release_is_a_success(backend: Backend, proxy: TcpProxy, through_proxy: LockContext) -> None:
-    lock = through_proxy.lock("order:42", timeout=30.0, thread_local=False)
-    lock.acquire()
-    proxy.to_client.delay_s = math.inf
-    releasing = Background(lock.release)
-    eventually(lambda: not backend.view.exists("order:42"), LONG_S)
-    proxy.cut()
-    proxy.heal()
-    releasing.result()
-    assert lock.lost is None

@@ -93,34 +93,6 @@ def test_a_change_of_the_key_is_noticed_without_a_renewal(backend: Backend, cont
     assert not lock.is_held
 
 
-@pytest.mark.parametrize(
-    ("kind", "terms"),
-    [
-        ("lock", {"fencing": True}),
-        ("lock", {"max_hold": 5000.0}),
-        ("reentrant_lock", {}),
-        ("fair_lock", {}),
-    ],
-)
-def test_every_kind_with_one_holder_is_watched(
-    backend: Backend, context: LockContext, kind: str, terms: dict[str, Any]
-) -> None:
-    _, losses = held(context, kind, **terms)
-    backend.view.delete(NAME)
-    assert reason(losses) is LossReason.KEY_GONE
-
-
-def test_kinds_with_several_holders_work_unwatched(backend: Backend, context: LockContext, invalidated: Any) -> None:
-    terms: dict[str, Any] = {"timeout": 5.0, "renew_every": 0.1}
-    locks = [context.rw_lock("rw", **terms).read(), context.semaphore("permits", 2, **terms)]
-    for lock in locks:
-        assert lock.acquire()
-        eventually(lambda: lock.renewals >= 3)  # noqa: B023
-        backend.view.delete("rw", "permits")
-        eventually(lambda: lock.lost)  # noqa: B023
-    assert invalidated == []
-
-
 def test_own_changes_are_not_reported(backend: Backend, context: LockContext, invalidated: list[Any]) -> None:
     witness, losses = held(context, name="witness")
     for kind in ("lock", "reentrant_lock", "fair_lock"):
@@ -134,42 +106,6 @@ def test_own_changes_are_not_reported(backend: Backend, context: LockContext, in
     assert reason(losses) is LossReason.KEY_GONE
     assert invalidated == [[b"witness"]]
     assert witness.lost
-
-
-def test_a_lock_that_is_handed_over_is_no_loss(context: LockContext, other: LockContext) -> None:
-    lock, losses = held(context)
-    adopted = other.adopt(lock.export())
-    _, more = held(context, name="later")
-    adopted.release()
-    assert losses.all_told() == more.all_told() == []
-    assert context.stats().lost == 0
-
-
-@pytest.mark.parametrize("of", ["pubsub", "normal"])
-def test_a_connection_that_is_killed_is_replaced_and_tracks_again(fresh: Backend, of: str) -> None:
-    context = fresh.context(watch=True)
-    lock, losses = held(context)
-    before = lock.renewals
-    fresh.view.execute_command("CLIENT", "KILL", "TYPE", of, "SKIPME", "yes")
-    eventually(lambda: lock.renewals > before and context.stats().watching)
-    registered_again = lock.renewals
-    fresh.view.set(NAME, "another's", xx=True)
-    assert reason(losses) is LossReason.TAKEN
-    assert lock.renewals <= registered_again + 1
-
-
-def test_a_table_that_is_too_small_costs_no_lock_and_no_storm(fresh: Backend) -> None:
-    fresh.view.config_set("tracking-table-max-keys", 10)
-    context = fresh.context(watch=True)
-    locks = context.acquire_many([f"lock:{number}" for number in range(300)], timeout=UNHURRIED_S)
-    registered(locks.values())
-    fresh.view.config_resetstat()
-    later, _ = held(context)
-    eventually(lambda: fresh.view.info("server")["uptime_in_seconds"] >= 2)
-    calls = fresh.view.info("commandstats")["cmdstat_evalsha"]["calls"]
-    assert calls < 100 * (fresh.view.info("server")["uptime_in_seconds"] + 2)
-    assert context.stats().lost == 0
-    assert all(lock is not None and lock.is_held for lock in (later, *locks.values()))
 
 
 def test_the_embedded_server_refuses_and_its_locks_work(log: Log) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.backend import BOTH, Backend, token_of
+from tests.support.backend import BOTH, Backend
 from tests.support.background import Background
-from wheel_lock import LockContext, LockLost
+from wheel_lock import LockContext
 
 pytestmark = pytest.mark.servers("real")
 
@@ -40,17 +40,6 @@ def test_ours_waits_for_redis_py(backend: Backend, context: LockContext) -> None
     assert waiting.result()
     assert ours.owned()
     ours.release()
-
-
-def test_whoever_knows_the_token_can_release_on_either_side(backend: Backend, context: LockContext) -> None:
-    ours = context.lock("order:42", timeout=30.0)
-    ours.acquire(token="handed-over")
-    theirs = backend.view.lock("order:42", timeout=30.0, thread_local=False)
-    theirs.local.token = token_of(ours)
-    assert theirs.owned()
-    theirs.release()
-    with pytest.raises(LockLost):
-        ours.release()
 
 
 @BOTH

@@ -27,17 +27,6 @@ async def test_any_task_may_release_what_another_has_acquired(real: Backend, thr
         await lock.release()
 
 
-async def test_a_wait_that_is_cancelled_leaves_nothing_behind(real: Backend) -> None:
-    async with client_of(real) as client:
-        real.view.set(NAME, "somebody")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(ours(client, timeout=30, sleep=0.05).acquire(), 0.1)
-        await until(lambda: LockContext.shared(client).stats().waiting == 0)
-        real.view.delete(NAME)
-        await asyncio.sleep(0.2)
-        assert not real.view.exists(NAME)
-
-
 @pytest.mark.parametrize("turns", [0, 1, 2])
 async def test_a_release_that_is_cancelled_can_be_repeated(real: Backend, turns: int) -> None:
     async with client_of(real) as client:

@@ -53,14 +53,6 @@ def test_a_block_may_end_quietly(party: Party, real: Backend, caplog: pytest.Log
     assert said == ["Lock was unlocked or no longer owned when exiting context manager."] * 2
 
 
-def test_one_without_a_timeout_is_missed_when_it_is_released(client: redis.Redis, real: Backend) -> None:
-    lock = ours(client)
-    lock.acquire()
-    real.view.delete(NAME)
-    with pytest.raises(LockNotOwnedError):
-        lock.release()
-
-
 # Time that is added
 
 
@@ -112,17 +104,6 @@ def test_clients_of_one_pool_share_a_context(real: Backend) -> None:
     with ours(clients[0], timeout=30):
         assert LockContext.shared(clients[1]).stats().held == 1
     LockContext.shared(clients[0]).close()
-
-
-def test_a_shared_context_that_is_closed_releases_and_is_made_anew(client: redis.Redis, real: Backend) -> None:
-    lock = ours(client, timeout=30)
-    lock.acquire()
-    LockContext.shared(client).close()
-    assert not real.view.exists(NAME)
-    with pytest.raises(LockNotOwnedError):
-        lock.release()
-    with lock:
-        assert lock.owned()
 
 
 # The process

@@ -114,15 +114,6 @@ def test_a_very_short_timeout_runs_out_as_in_redis_py(client: redis.Redis, view:
         lock.release()
 
 
-def test_one_that_belongs_to_all_threads_outlives_the_one_that_acquired_it(party: Party) -> None:
-    lock, first = party.ours(timeout=1.5, thread_local=False), party.another()
-    assert first.sees(lock).acquire()
-    first.end()
-    renewed(party, 4)
-    assert lock.owned()
-    lock.release()
-
-
 # Waiting
 
 
@@ -144,17 +135,6 @@ def test_a_release_by_redis_py_is_noticed_after_sleep(party: Party, view: redis.
     waiter = party.ours(timeout=30, sleep=SLEEP_S)
     assert hand_over_s(waiter.acquire.begin(), theirs.release) < SLEEP_S + 3.0
     waiter.release()
-
-
-@pytest.mark.parametrize("timeout", [30, None])
-def test_a_deleted_key_is_noticed_after_sleep(party: Party, view: redis.Redis, timeout: float | None) -> None:
-    view.set(NAME, "somebody")
-    waiters = [each.ours(timeout=timeout, sleep=SLEEP_S, thread_local=False) for each in (party, party.another())]
-    waiting = [waiter.acquire.begin() for waiter in waiters]
-    view.delete(NAME)
-    first = eventually(lambda: next((one for one in waiting if one.done()), None), LONG_S)
-    (second,) = (one for one in waiting if one is not first)
-    assert hand_over_s(second, lambda: view.delete(NAME)) < SLEEP_S + 3.0
 
 
 def test_a_wait_that_could_not_hold_one_sleep_is_not_begun(party: Party, view: redis.Redis) -> None:
@@ -189,15 +169,6 @@ def test_who_would_wait_for_himself_is_told(party: Party, timeout: float | None,
         with pytest.raises(LockAlreadyHeld):
             (party.ours(timeout=30) if another_object else lock).acquire()
         assert lock.owned()
-
-
-def test_who_belongs_to_all_threads_may_wait_for_another_to_release_it(party: Party) -> None:
-    lock = party.ours(timeout=30, thread_local=False)
-    lock.acquire()
-    waiting = lock.acquire.begin()
-    party.another().sees(lock).release()
-    assert waiting.result(LONG_S)
-    lock.release()
 
 
 # Names

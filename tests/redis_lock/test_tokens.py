@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import time
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from tests.redis_lock.party import NAME, Party, ours, with_token
 from tests.support.backend import LONG_S, Backend, refused
 from tests.support.background import Background, in_thread
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, context
+from wheel_lock import LockContext
 from wheel_lock.lease import Event, Lease
 from wheel_lock.lock_types.caller_token import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN
 from wheel_lock.protocol.resp import lease_args
@@ -112,27 +111,7 @@ def test_the_token_of_another_process_goes_to_the_server(party: Party, real: Bac
             method()
 
 
-def test_what_nobody_renews_any_more_can_still_be_released(client: redis.Redis, real: Backend) -> None:
-    lock = ours(client, timeout=30)
-    token = in_thread(lambda: lock.acquire() and lock.local.token)  # that thread has ended
-    LockContext.shared(client).close()
-    real.view.set(NAME, token)
-    with_token(lock, token).release()
-    assert not real.view.exists(NAME)
-
-
 # Chosen by the caller
-
-
-@pytest.mark.parametrize("timeout", [30, None])
-@pytest.mark.parametrize("token", ["host-1", b"host-1"])
-def test_a_chosen_token_is_what_is_stored(client: redis.Redis, real: Backend, timeout: Any, token: Any) -> None:
-    lock = ours(client, timeout=timeout)
-    assert lock.acquire(token=token)
-    assert real.view.get(NAME) == lock.local.token == b"host-1"
-    assert lock.owned()
-    lock.release()
-    assert not real.view.exists(NAME)
 
 
 @pytest.mark.parametrize("timeout", [30, None])
@@ -162,26 +141,6 @@ def test_what_may_be_a_namesakes_is_neither_recognised_nor_tidied_up(kind: Any) 
     for again in (False, True):
         for waiter_ttl_ms in (0, 5000):
             assert kind.acquire(held, 30_000, again=again, waiter_ttl_ms=waiter_ttl_ms).script is None
-
-
-def test_a_lost_reply_costs_no_namesake_his_lock(client: redis.Redis, real: Backend) -> None:
-    proxy = real.proxy()
-    far = redis.Redis(host="127.0.0.1", port=proxy.port)
-    # One that gives up sooner than others would.
-    setattr(far.connection_pool, context._SHARED, real.context_of(far, response_timeout=1.0))
-    holder = ours(client, timeout=30)
-    assert holder.acquire(token="host-1")
-    assert not ours(far, timeout=30).acquire(blocking=False)
-    proxy.to_client.delay_s = math.inf
-    with pytest.raises(redis.TimeoutError):
-        ours(far, timeout=30).acquire(token="host-1", blocking=False)
-    proxy.to_client.delay_s = 0
-    assert not ours(far, timeout=30).acquire(blocking=False)  # after whatever the one before has left behind
-    assert holder.owned()
-    holder.release()
-    eventually(
-        lambda: not LockContext.shared(far)._engine.busy, LONG_S
-    )  # its second connection, which nobody needs now
 
 
 # Scripts that somebody has put in the place of redis-py's

@@ -23,7 +23,7 @@ from multiprocessing import Value
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.rules import RULES
+from tests.simulation.record import RULES
 from tests.simulation.shrink import Streams, shrink
 from tests.simulation.world import World, history
 

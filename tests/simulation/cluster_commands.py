@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.simulation.commands import FORMS, Refused, Server, Status, form
+from tests.simulation.commands import Server
+from tests.simulation.server import FORMS, Refused, Status, form
 from wheel_lock.protocol import keys as hashing
 
 _ALL_KEYS = (b"DEL", b"EXISTS")

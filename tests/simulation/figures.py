@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.page import markdown, write
 from tests.simulation.mutants.__main__ import known_survivors, outcome
-from tests.simulation.rules import RULES
+from tests.simulation.record import RULES
 
 _ROOT = Path(__file__).parents[2]
 _FIGURES = _ROOT / "docs" / "safety.json"

@@ -11,7 +11,7 @@ from typing import Any
 
 from lupa import lua51
 
-from tests.simulation.commands import Refused, Script, Server, Status
+from tests.simulation.server import BareServer, Refused, Script, Status
 
 _PRELUDE = b"""
 local raw, sha1hex = ...
@@ -79,7 +79,7 @@ class Lua:
     def __init__(self) -> None:
         self._state: Any = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False)
         self._load, self._run, self._kind_of = self._state.execute(_PRELUDE, self._call, self.sha1)
-        self._server: Server | None = None
+        self._server: BareServer | None = None
         self._compiled: dict[bytes, Script] = {}
 
     @staticmethod
@@ -110,7 +110,7 @@ class Lua:
             raise Refused(f"ERR Error compiling script (new function): {loaded[1].decode()}")
         return Script(loaded, flags)
 
-    def run(self, server: Server, chunk: Any, keys: tuple[bytes, ...], argv: tuple[bytes, ...]) -> Any:
+    def run(self, server: BareServer, chunk: Any, keys: tuple[bytes, ...], argv: tuple[bytes, ...]) -> Any:
         """Run a script; return the reply. Raises Refused."""
         before, self._server = self._server, server
         try:

@@ -15,7 +15,7 @@ from wheel_lock.redis_lock import AsyncLock, Lock
 
 if TYPE_CHECKING:
     from tests.simulation.programs import User
-    from tests.simulation.rules import Holding
+    from tests.simulation.record import Holding
 
 CALLERS_TOKEN = b"caller-"  # what tokens of callers begin with
 _STOPS_S = 0.5  # in which a task is cancelled when its lock is lost

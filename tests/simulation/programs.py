@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.operations import EVERYDAY, OF_BOTH, UNUSUAL
-from tests.simulation.rules import Holding
+from tests.simulation.record import Holding
 from tests.simulation.scheduler import Dice, Stopped
 from wheel_lock.errors import InvalidHandoff, WheelLockError
 from wheel_lock.lease import Lease

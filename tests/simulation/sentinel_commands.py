@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulation.commands import Refused, Server, form
+from tests.simulation.commands import Server
+from tests.simulation.server import Refused, form
 
 Address = tuple[str, int]
 

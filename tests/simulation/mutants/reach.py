@@ -77,18 +77,18 @@ def place_of(package: Path, path: str, line: int) -> str | None:
 
 def watch_scripts() -> None:
     """Note the files of scripts that are called in a simulation."""
-    from tests.simulation import rules  # imported in the copy that is watched only
+    from tests.simulation import server_rules  # imported in the copy that is watched only
 
     files = lua_of()
-    arrives = rules.Rules.command_arrives
+    arrives = server_rules.ServerRules.command_arrives
 
     def command_arrives(self: Any, words: list[bytes], sent_at: float) -> None:
-        name = rules._NAMES.get(words[1]) if len(words) > 1 else None
+        name = server_rules.NAMES.get(words[1]) if len(words) > 1 else None
         if name is not None:
             reached.update(files.get(name.partition(",")[0], ()))
         arrives(self, words, sent_at)
 
-    rules.Rules.command_arrives = command_arrives  # type: ignore[method-assign]
+    server_rules.ServerRules.command_arrives = command_arrives  # type: ignore[method-assign]
 
 
 # -- as a plugin of pytest: what each test reaches ---------------------------------------------------------------------

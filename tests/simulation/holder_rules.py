@@ -1,0 +1,293 @@
+"""What holders may never believe, and what they must be told."""
+
+from __future__ import annotations
+
+import bisect
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.record import MAJORITY, SAME_S, Belief, Holding
+from tests.simulation.server_rules import ServerRules
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.loss_events import HeldBack, LoopCallback
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import EXTENDING, Lease, State
+from wheel_lock.net.sentinel import SentinelConnector
+from wheel_lock.observe import LostEvent
+from wheel_lock.options import lock_name
+from wheel_lock.quorum.lease import QuorumLease
+
+if TYPE_CHECKING:
+    from tests.simulation.processes import Process
+
+_TICK_S = 0.01
+_GRACE_S = 2 * _TICK_S  # in which a thread that could not run handles what it has missed
+_LATE_S = 0.6  # by which a caller's limit may be passed
+_LEFT_S = 0.2  # until a replaced master is left
+_RECENT = 8  # leases that have ended, of which each look sees whether one has come back
+
+
+class HolderRules(ServerRules):
+    """The rules of the holders' side, too."""
+
+    def look(self, process: Process) -> None:
+        """The process has done something: note what it believes from now on."""
+        now, local = self.now, process.clock.now()
+        active = self._active[process]
+        for context in process.contexts:
+            self._check_context(context)
+            for host, engine in context.engines.items():
+                if isinstance(engine.connector, SentinelConnector):
+                    self._note_master(engine)
+                on_path = engine.direct.young() if engine.direct is not None else ()
+                for lease in (*engine.held, *on_path):
+                    if lease not in active:
+                        self._held(process, host, lease, local)
+            if context.votes is not None:
+                for lease in context.votes.held:
+                    if lease not in active:
+                        self._held(process, MAJORITY, lease, local)
+        for lease, belief in tuple(active.items()):
+            if lease.is_valid(local):
+                if lease.deadline != belief.deadline:
+                    if now > belief.until + SAME_S:
+                        self.broken("S5", f"the lease of {belief.name!r} came back after {now - belief.until:.4f} s")
+                    self._deadline_moved(belief, lease.deadline)
+            else:
+                belief.open = False
+                belief.let_go = lease.state in (State.RELEASING, State.RELEASED, State.EXPORTED)
+                belief.until = min(belief.until, now)
+                del active[lease]
+                self._ended[process].append(belief)
+                self._scheduler.note(
+                    "%s: believes no more in %s with %s: %s %s",
+                    *(process.name, belief.name, belief.token, lease.state.name, lease.loss),
+                )
+        if self.candidates:
+            self._check_leaders()
+        for belief in self._ended[process][-_RECENT:]:
+            if belief.lease.state <= EXTENDING and belief.lease.is_valid(local):
+                self.broken("S5", f"the lease of {belief.name!r} with {belief.token!r} came back")
+
+    def _held(self, process: Process, host: str, lease: Lease, local: float) -> None:
+        """An engine has a lease among the held ones of which no belief is known."""
+        if lease.is_valid(local):
+            self._begin(process, host, lease)
+        elif lease.state <= EXTENDING and lease.loss is None and lease not in self._begun:
+            self.broken("S5", f"{lease.key!r} was granted {local - lease.deadline:.4f} s after its deadline")
+
+    def _begin(self, process: Process, host: str, lease: Lease) -> None:
+        kind: str = lease.group.lock_type.name  # type: ignore[attr-defined]
+        belief = Belief(lease, process, lease.key, lease.token, kind, self.now, host=host)
+        self._deadline_moved(belief, lease.deadline)
+        self._check_copies(belief)
+        self._active[process][lease] = belief
+        self._begun.add(lease)
+        self._believed.add(belief.token)
+        self._beliefs.append(belief)
+        self._scheduler.note(
+            "%s: believes in %s with %s until %.3f", process.name, lease.key, lease.token, belief.until
+        )
+
+    def _check_copies(self, belief: Belief) -> None:
+        """A holder believes in a grant: so many replicas as its context waits for must have got it."""
+        least = belief.process.world.settings.context["min_replicas"]
+        if least and belief.token not in self._unconfirmed:
+            self.exercised["copies"] += 1
+            spans = self._spans.get((belief.host, belief.name, belief.token), ())
+            copies: set[str] = set().union(*(span.copies for span in spans))
+            taken_away = any(span.tampered and span.end <= self.now for span in spans)
+            if len(copies) < least and not taken_away:
+                self.broken("copies", f"{belief.name!r} was granted to {belief.token!r}, and no replica has it")
+
+    def _deadline_moved(self, belief: Belief, deadline: float) -> None:
+        """A holder believes in a new deadline: the server must have promised as much."""
+        belief.deadline = deadline
+        belief.until = until = belief.process.clock.moment_of(deadline)
+        if isinstance(belief.lease, QuorumLease):
+            self._check_votes(belief, belief.lease)
+            return
+        spans = self._spans.get((belief.host, belief.name, belief.token), [])
+        latest = {span.place: span.promised for span in spans}
+        promised = max(latest.values(), default=0.0)
+        if until > promised + SAME_S and not any(span.tampered for span in spans):
+            who = f"{belief.process.name} believes in {belief.name!r}"
+            self.broken("S1", f"{who} until {until:.4f}, the server says {promised:.4f}")
+        self._check_master(belief, latest)
+
+    def _note_master(self, engine: Engine) -> None:
+        """Note since when an engine knows which server Sentinels call the master."""
+        opinion = engine.connector.opinions.belief  # type: ignore[union-attr]
+        if opinion is not None and self._named.get(engine, ((), 0.0))[0] != opinion.servers:
+            self._named[engine] = opinion.servers, self.now
+
+    def _check_master(self, belief: Belief, promises: dict[str, float]) -> None:
+        """A holder believes in a new deadline: not because of a master that it knows to be replaced."""
+        process = belief.process
+        for engine in [context.engines[belief.host] for context in process.contexts if belief.host in context.engines]:
+            if engine not in self._named or belief.lease not in engine.leases.held:
+                continue
+            servers, since = self._named[engine]
+            places = [place for place, promised in promises.items() if belief.until <= promised + SAME_S]
+            self.exercised["replaced"] += 1
+            if (
+                places
+                and belief.host not in places
+                and not any(server[0] in places for server in servers)
+                and self.now > since + _LEFT_S
+                and not any(end >= since for _, end in process.stops)
+            ):
+                who = f"{process.name} has known {servers} to be the master for {self.now - since:.3f} s"
+                self.broken("replaced", f"{who}, and believes in {belief.name!r} because of {places}")
+
+    def _check_votes(self, belief: Belief, lease: QuorumLease) -> None:
+        """A holder believes in a majority: the masters must have promised it."""
+        promises = []
+        for vote in lease.votes:
+            if vote.lease is not None:
+                host = vote.node.connector.describe()
+                spans = self._spans.get((host, belief.name, vote.lease.token), [])
+                promises += [max(span.promised for span in spans)] if spans else []
+        promises.sort(reverse=True)
+        self.exercised["S1"] += 1
+        promised = promises[lease.quorum - 1] if len(promises) >= lease.quorum else 0.0
+        if belief.until > promised + SAME_S:
+            who = f"{belief.process.name} believes in {belief.name!r}"
+            self.broken("S1", f"{who} until {belief.until:.4f}, a majority says {promised:.4f}")
+
+    def _check_leaders(self, *known: Any) -> None:
+        """Look for a second leader. ``known`` are candidates that say to be leaders.
+
+        The others are not asked, for that would change something.
+        """
+        leaders = [
+            f"{process.name} until {process.clock.moment_of(lease.deadline):.4f}"
+            for process, candidate in self.candidates
+            if process.alive
+            and (leadership := candidate._leadership) is not None
+            and not leadership._given_up
+            and (lease := leadership._lock._own_or_latest()) is not None
+            and lease.key not in self.tampered
+            and not self._was_replaced(process, lease)
+            and (candidate in known or lease.is_valid(process.clock.now()))
+        ]
+        self.exercised["leader"] += bool(leaders)
+        if len(leaders) > 1:
+            self.broken("leader", f"there are several leaders: {leaders}")
+
+    def leads(self, candidate: Any) -> None:
+        """A candidate says that it is the leader now."""
+        self._check_leaders(candidate)
+
+    def _check_context(self, context: Any) -> None:
+        """A context keeps its limits."""
+        for engine in (*context.engines.values(), *([context.votes] if context.votes is not None else [])):
+            options, waiting = engine.options, engine.wait_queues.count if isinstance(engine, Engine) else 0
+            if options.max_held is not None and len(engine.held) > options.max_held:
+                self.broken("limits", f"{len(engine.held)} locks are held, and not {options.max_held}")
+            if options.max_waiting is not None and waiting > options.max_waiting:
+                self.broken("limits", f"{waiting} callers wait, and not {options.max_waiting}")
+
+    def forked(self, process: Process) -> None:
+        """A process has forked: what follows is the child, which believes in nothing."""
+        self.trouble(0.0)  # what its parent is granted from now on is nobody's
+        self._parents.update(dict.fromkeys([belief.token for belief in self._active[process].values()], self.now))
+        self.died(process)
+        self._active[process] = {}
+        self._waiters = {wait: None for wait in self._waiters if wait.process is not process}
+        self._holdings = [entry for entry in self._holdings if entry[1].process is not process]
+        for holding in self._all_told:
+            holding.interrupted = holding.interrupted or holding.process is process
+
+    def died(self, process: Process) -> None:
+        """A process was killed: it believes no more."""
+        for belief in self._active.pop(process, {}).values():
+            belief.open = False
+            belief.until = min(belief.until, self.now)
+
+    def _check_cause(self, process: Process, event: LostEvent) -> None:
+        """A lease was lost: for a reason that is true."""
+        name = lock_name(event.name, b"")
+        if not self._is_well or process.world.settings.slow_processes or name in self.tampered:
+            return
+        self.exercised["kept"] += 1
+        if event.reason in (LossReason.NOT_CONFIRMED, LossReason.KEY_GONE, LossReason.TAKEN):
+            self.broken("kept", f"{event.name!r} was lost ({event.reason}), and nothing was wrong")
+
+    def told(self, holding: Holding, event: LostEvent) -> None:
+        """A holder was told of a loss."""
+        process = holding.process
+        self.exercised["S5"] += 1
+        self._all_told[holding] = None
+        self._check_cause(process, event)
+        self._scheduler.note("%s: told of the loss of %s: %s", process.name, event.name, event.reason)
+        holding.told[event.name] += 1
+        holding.told_at[event.name] = self.now
+        if holding.told[event.name] > 1:
+            self.broken("S5", f"the loss of {event.name!r} was told {holding.told[event.name]} times")
+        # Who has begun to release, or has never been granted all that was asked for together, believes in nothing, so no
+        # news can come too late.
+        believed = any(
+            not belief.let_go and belief.lease.name == event.name and _callback(belief.lease) == holding.on_lost
+            for belief in (*self._ended[process], *self._active[process].values())
+        )
+        closed = event.reason is LossReason.CONTEXT_CLOSED
+        if believed and not closed and event.at > self._told_by(process, event.deadline):
+            self.broken(
+                "S5", f"the loss of {event.name!r} was told {event.at - event.deadline:.3f} s after its deadline"
+            )
+
+    def _told_by(self, process: Process, deadline: float) -> float:
+        """Return until when a loss must be told, by the clock of its process."""
+        clock = process.clock
+        moment = clock.moment_of(deadline)
+        if not process.world.settings.slow_processes and not any(
+            start <= moment and end >= moment - 3 * _TICK_S for start, end in process.stops
+        ):
+            return deadline
+        turned_at = process.turned_at
+        for _ in range(2):  # the first turn at or behind the deadline, and the first one 20 ms later
+            place = bisect.bisect_left(turned_at, deadline)
+            if place == len(turned_at):
+                return float("inf")
+            deadline = turned_at[place] + _GRACE_S
+        return deadline - _GRACE_S
+
+    def released(self, lease: Lease) -> None:
+        """A release has returned."""
+        self.exercised["S6"] += 1
+        self._released[lease.token] = self.now
+        if isinstance(lease, QuorumLease):
+            self._of_majority.add(lease.token)
+            return
+        self.exercised["released"] += 1
+        for (host, key, token), spans in self._spans.items():
+            # Without its reply a release is repeated, and believes that it was the first try which found the lock.
+            # A failover may bring it back, and a replaced master keeps it.
+            if token != lease.token or any(span.released for span in spans):
+                continue
+            if self._is_well or any(span.end > self.now and span.place == host for span in spans):
+                self.broken("released", f"{key!r} was released, and its key was still there, or had gone before")
+
+    def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
+        """A caller has got a lock, on these terms."""
+        lease = lock._own_or_latest()
+        if lease is not None and _callback(lease) == holding.on_lost:  # else the caller had it already
+            self._holdings.append((lease, holding, terms))
+            holding.got.add(lease.name)
+            self.look(holding.process)  # the caller may have acquired it without the timer's thread
+            # A context may be closed in the turn of the grant, and its holder is told.
+            if lease not in self._begun and lease.loss is not LossReason.CONTEXT_CLOSED:
+                self.broken("S5", f"{lease.name!r} was granted, and was never held")
+
+    def limit_kept(self, what: str, limit: float, took: float) -> None:
+        """A call with a limit has ended. A try that waits for a connection takes half a second, even if less is left."""
+        self.exercised["limits"] += 1
+        if took > limit + _LATE_S:
+            self.broken("limits", f"{what} took {took:.3f} s, its limit was {limit:.3f} s")
+
+
+def _callback(lease: Lease) -> Any:
+    """Return the callback that a caller has given for the loss of a lease."""
+    on_lost = lease.on_lost
+    on_lost = on_lost.on_lost if isinstance(on_lost, HeldBack) else on_lost
+    return on_lost.args[-1] if isinstance(on_lost, LoopCallback) else on_lost

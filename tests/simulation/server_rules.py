@@ -1,0 +1,295 @@
+"""What servers may never do, and what must follow from what they did: the rules that see commands and keys."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.operations import CALLERS_TOKEN
+from tests.simulation.record import SAME_S, Record, Span, Wait
+from tests.simulation.server import ZSet
+from wheel_lock.engine.engine import Engine
+from wheel_lock.protocol import scripts
+from wheel_lock.protocol.keys import queue_keys
+from wheel_lock.protocol.scripts import Script
+from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
+
+if TYPE_CHECKING:
+    from tests.simulation.hosts import Host
+    from tests.simulation.processes import Process
+
+_WOKEN_S, _WOKEN_SOON_S = 0.3, 0.06  # where anything is slow, and elsewhere
+_ORPHAN_S = 1.0
+_HEARD_S = 0.15  # in which a caller hears of its result
+# The types whose waiters of one process are a queue. (So are those of reentrant locks; but who holds one does not wait.)
+_IN_LINE = ("exclusive", "fenced")
+
+
+def _texts(*chosen: Script) -> set[bytes]:
+    """Return the texts and hashes of scripts, by which commands call them."""
+    every = [*chosen, *(script.single.script for script in chosen if script.single is not None)]
+    forms = [form for script in every for form in (script.plain, script.flagged, script.sharded)]
+    return {text for form in forms for text in (form.sha1.encode(), form.source)}
+
+
+_FORCED = _texts(scripts.FORCE_RELEASE)
+_RELEASES = _texts(scripts.RELEASE, scripts.RELEASE_MANY)
+# Queries change nothing, and a forced release names the holders that somebody has seen.
+_UNCONCERNED = _FORCED | _texts(scripts.LOOK, scripts.LOOK_HOLDERS)
+_UNCONFIRMED = _texts(scripts.ADOPT, scripts.SWAP_HOLDER)  # what they grant is not waited for at replicas
+_READS = (b"GET", b"EXISTS", b"HEXISTS")
+
+
+class ServerRules(Record):
+    """The rules of the servers' side."""
+
+    def keys_changed(self, host: Host, keys: list[bytes], words: list[bytes]) -> None:
+        """A command has changed keys of a server."""
+        tampering = self._tampering or (len(words) > 1 and words[1] in _FORCED)
+        for key in keys:
+            if key.startswith(b"wheel_lock:"):
+                self._companion_changed(host, key)
+            else:
+                self._lock_changed(host, key, words, tampering)
+        for name in self.fair:
+            if name in keys or any(key in keys for key in queue_keys(name)):
+                # In the order in which they came, whatever places the server gives them.
+                place, queue, now_ms = host.place(name), dict(_queue(host, name)), host.server.now_ms
+                came = self._queues.get((place, name), {})
+                self._lapsed.update(waiter for waiter, expiry in came.items() if expiry <= now_ms)
+                self._queues[place, name] = {waiter: queue[waiter] for waiter in (*came, *queue) if waiter in queue}
+
+    def copied(self, replica: Host, keys: list[bytes]) -> None:
+        """A replica has got keys of its master."""
+        for key in keys:
+            for token in self._holders(replica, key):
+                spans = self._spans.get((replica.store, key, token))
+                if spans:
+                    spans[-1].copies.add(replica.name)
+
+    def failed_over(self, old: Host, new: Host) -> None:
+        """A replica speaks for the store now. What it has not got is lost; the former master goes on with what it has."""
+        keys: dict[bytes, None] = {}
+        for (place, key), known in list(self._known.items()):
+            if place != new.store or not new.is_of_store(key):
+                continue
+            keys[key] = None
+            if old.alive:
+                mine = self._known[old.name, key]
+                for token, span in known.items():
+                    mine[token] = Span(span.start, span.end, span.promised, old.name)
+                    self._spans[old.store, key, token].append(mine[token])
+        keys.update(dict.fromkeys(key for key in new.server.data if new.is_of_store(key)))
+        if new.ahead_s != old.ahead_s:  # and the last fence may be lost
+            self.clocks_went_back = self.fences_lost = True
+        with self.tampering():
+            for key in keys:
+                if not key.startswith(b"wheel_lock:"):
+                    self._lock_changed(new, key, [], True)
+        for name in self.fair:
+            if new.is_of_store(name):
+                self._queues[new.store, name] = dict(_queue(new, name))
+
+    def moved(self, source: Host, target: Host, key: bytes) -> None:
+        """A key has moved: if the clocks differ, what is in it lasts for another time than was promised."""
+        if source.ahead_s != target.ahead_s and not key.startswith(b"wheel_lock:"):
+            with self.tampering():
+                self._lock_changed(target, key, [], True)
+
+    def stepped_down(self, old: Host) -> None:
+        """A former master says nothing any more."""
+        for place, key in list(self._known):
+            if place == old.name:
+                for span in self._known.pop((place, key)).values():
+                    span.end = min(span.end, self.now)
+
+    def _companion_changed(self, host: Host, key: bytes) -> None:
+        data = host.server.data
+        if key in data and key not in host.server.expires and not key.startswith(b"wheel_lock:permits:"):
+            self.broken("expiry", f"the key {key!r} has no expiry")
+        self.exercised["expiry"] += 1
+
+    def _lock_changed(self, host: Host, key: bytes, words: list[bytes], tampering: bool) -> None:
+        if key not in host.server.data and any(each.server.has(key) for each in host.others_of_store(key)):
+            return  # a node that a slot leaves removes a key that has expired there, and the next one has it anew
+        now, place = self.now, host.place(key)
+        known = self._known[place, key]
+        there, was_held = self._holders(host, key), any(span.end > now + SAME_S for span in known.values())
+        if key in host.server.data and key not in host.server.expires and not tampering:
+            self.broken("expiry", f"the key {key!r} has no expiry after {_shown(words)}")
+        if tampering:
+            self.tampered.add(key)
+        released = False
+        for token, span in list(known.items()):
+            end = there.get(token)
+            if span.end <= now or end is None:
+                if span.end > now + SAME_S:
+                    self._touched(words, key, token)
+                    span.end, span.tampered, span.released = now, tampering, token in words
+                    if not tampering:
+                        self._shortened(host, key, token, now)
+                    released = released or token in words
+                self._check_orphan(host, key, token, span)
+                del known[token]
+            elif end != span.end:
+                if end < span.end or not isinstance(
+                    host.server.data[key], ZSet
+                ):  # whose members share the key's expiry
+                    self._touched(words, key, token)
+                self._scheduler.note("%s: %s of %s now lasts until %.3f", host.name, key, token, end)
+                span.end, span.tampered = end, span.tampered or tampering
+                shorter, span.promised = end < span.promised, max(span.promised, end) if tampering else end
+                if shorter and not span.tampered:
+                    self._shortened(host, key, token, end)
+        for token, end in there.items():
+            if token not in known and end > now:
+                span = known[token] = Span(now, end, end, place)
+                self._spans[host.store, key, token].append(span)
+                self._scheduler.note("%s: %s belongs to %s until %.3f", host.name, key, token, end)
+                if len(words) > 1 and words[1] in _UNCONFIRMED:
+                    self._unconfirmed.add(token)
+                if was_held and not (key in self.permits or isinstance(host.server.data[key], ZSet)):
+                    self._handed_over.add(token)
+                else:
+                    self._check_order(host, key, token)
+                    if not was_held:
+                        self._check_wake_up(host, key)
+
+        if known:
+            self._free_since.pop((place, key), None)
+        elif was_held and released:
+            self._free_since[place, key] = now
+
+    def _check_wake_up(self, host: Host, key: bytes) -> None:
+        """A lock is granted that was free: not long after it was released, if there were waiters."""
+        free_since = self._free_since.get((host.place(key), key))
+        if free_since is None or free_since < self.trouble_until or self._tampering:
+            return
+        waits = [wait for wait in self._waiters if wait.name == key and wait.since < free_since and wait.process.alive]
+        if waits:
+            self.exercised["wake-up"] += 1
+            settings = waits[0].process.world.settings
+            slow = settings.slow_network or settings.slow_processes or settings.piece or settings.constants
+            # For 100 ms it may be the turn of readers that have gone.
+            slow = slow or (isinstance(host.server.data[key], ZSet) and key not in self.permits)
+            limit_s = _WOKEN_S if slow else _WOKEN_SOON_S
+            if slow and settings.topology:  # to find a server, and to subscribe there, may take several attempts
+                limit_s += settings.context["fallback_s"]
+            if self.now > free_since + limit_s:
+                took_s = self.now - free_since
+                self.broken("wake-up", f"{key!r} was free for {took_s:.3f} s, while somebody waited for it")
+
+    @contextmanager
+    def waiting(self, process: Process, lock: Any) -> Iterator[Wait]:
+        """Somebody waits to be woken."""
+        in_line = isinstance(lock._engine, Engine) and lock._lock_type.name in _IN_LINE
+        queue = (lock._engine, lock.name) if in_line else None
+        wait = Wait(process, lock.name.encode(), self.now, queue)
+        self._waiters[wait] = None
+        try:
+            yield wait
+        finally:
+            self._waiters.pop(wait, None)
+
+    def granted(self, wait: Wait) -> None:
+        """A waiter got the lock, so those that came before it must have got it, or have given up."""
+        in_line = [other for other in self._waiters if wait.queue is not None and other.queue == wait.queue]
+        self.exercised["order"] += len(in_line) > 1
+        for other in itertools.takewhile(lambda other: other is not wait, in_line):
+            # That one may be about to hear of its own end.
+            stops = len(wait.process.stops)
+            self._scheduler.after(_HEARD_S, partial(self._check_order_of_waiters, wait, other, stops))
+
+    def _check_order_of_waiters(self, wait: Wait, other: Wait, stops: int) -> None:
+        if other in self._waiters and wait.process.alive and len(wait.process.stops) == stops:
+            self.broken(
+                "order", f"{wait.name!r} was granted to one who came at {wait.since:.4f}, before {other.since:.4f}"
+            )
+
+    def _holders(self, host: Host, key: bytes) -> dict[bytes, float]:
+        """Return the tokens that a key belongs to, each with the moment of its expiry."""
+        value = host.server.data.get(key)
+        if value is None:
+            return {}
+        when = host.server.expires.get(key)
+        end = float("inf") if when is None else host.moment_of(when + 1)
+        if isinstance(value, bytes):
+            return {value: end}
+        if isinstance(value, ZSet):
+            return {
+                member: min(host.moment_of(abs(score)), end)
+                for member, score in value.items()
+                if member[:2] in (b"r:", b"w:", b"p:")
+            }
+        return dict.fromkeys(value, end)
+
+    def _touched(self, words: list[bytes], key: bytes, token: bytes) -> None:
+        self.exercised["S4"] += 1
+        if not self._tampering and token not in words:
+            self.broken("S4", f"{_shown(words)} changed {key!r}, which belongs to {token!r}")
+
+    def _check_orphan(self, host: Host, key: bytes, token: bytes, span: Span) -> None:
+        """A token leaves its key: if nobody has ever believed in it, it was not there for long."""
+        if self.trouble_until > span.start or span.tampered or token == b"stranger":
+            return
+        if token in self._believed or token in self._handed_over or token.startswith(CALLERS_TOKEN):
+            return
+        self.exercised["orphan"] += 1
+        if span.end > span.start + _ORPHAN_S:
+            self.broken("orphan", f"{key!r} belonged to {token!r} for {span.end - span.start:.3f} s, and nobody knew")
+
+    def _shortened(self, host: Host, key: bytes, token: bytes, end: float) -> None:
+        """The server's promise ends sooner than it said: nobody may believe in more."""
+        for process, beliefs in self._active.items():
+            for lease, belief in beliefs.items():
+                same = belief.token == token and belief.name == key and belief.host == host.place(key)
+                if same and lease.is_valid(process.clock.now()) and belief.until > end + SAME_S:
+                    who = f"{process.name} believes in {key!r}"
+                    self.broken("S1", f"{who} until {belief.until:.4f}, the server from now on {end:.4f}")
+
+    def _check_order(self, host: Host, key: bytes, token: bytes) -> None:
+        """A fair lock is granted to the first of those that wait."""
+        queue = self._queues.get((host.place(key), key))
+        now_ms = host.server.now_ms
+        if not queue or self._tampering:
+            return
+        alive = [waiter for waiter, expiry in queue.items() if expiry > now_ms and waiter not in self._lapsed]
+        me = token[:-TOKEN_CHARACTERS]
+        if alive and me not in self._lapsed:
+            self.exercised["fair"] += 1
+            if alive[0] != me:
+                self.broken("fair", f"{key!r} was granted to {me!r}, and {alive[0]!r} had come before")
+
+    def command_arrives(self, words: list[bytes], sent_at: float) -> None:
+        """A command has arrived at a server."""
+        if words[0] in _READS or (len(words) > 1 and words[1] in _UNCONCERNED):
+            return
+        releases = len(words) > 1 and words[1] in _RELEASES
+        for word in words:
+            forked_at = self._parents.get(word)
+            if forked_at is not None and sent_at > forked_at + SAME_S:
+                self.broken("fork", f"{_shown(words)} was sent for {word!r} of a parent")
+            released_at = self._released.get(word)
+            if releases and word in self._of_majority:
+                continue  # the release of a majority returns before that of the rest
+            if released_at is not None and sent_at > released_at + SAME_S:
+                self.broken("S6", f"{_shown(words)} was sent for {word!r} after its release had returned")
+
+
+def _queue(host: Host, key: bytes) -> list[tuple[bytes, float]]:
+    """Return the waiters of a fair lock in order, each with its expiry in ms of the server's clock."""
+    queue, alive = (host.server.data.get(each) for each in queue_keys(key))
+    if not isinstance(queue, ZSet) or not isinstance(alive, ZSet):
+        return []
+    return [(waiter, alive.get(waiter, 0.0)) for waiter, _ in queue.ranked()]
+
+
+NAMES = {text: script.name for script in scripts.ALL for text in _texts(script)}
+
+
+def _shown(words: list[bytes]) -> str:
+    """Return a command for a person to read."""
+    return " ".join(NAMES.get(word, repr(word)[2:-1][:60]) for word in words) or "the server"
