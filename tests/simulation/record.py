@@ -93,12 +93,30 @@ class Belief:
 
 @dataclass(eq=False)
 class Wait:
-    """A caller waits to be woken; those of one ``queue``, unless that is None, are granted the lock in their order."""
+    """A caller waits to be woken, or ``polls``.
+
+    Those of one ``queue``, unless that is None, are granted the lock in their order.
+    """
 
     process: Process
     name: bytes
     since: float
     queue: Any
+    polls: bool
+
+
+@dataclass
+class Free:
+    """A lock was released.
+
+    Attributes:
+        since: When that was.
+        unaware: The processes that believe in it still, because it was released by force: each finds out with its next
+            renewal, and its own waiters with it.
+    """
+
+    since: float
+    unaware: set[Process]
 
 
 @dataclass(eq=False)
@@ -145,7 +163,7 @@ class Record:
         self._handed_over: set[bytes] = set()
         self._unconfirmed: set[bytes] = set()
         self._named: dict[Engine, tuple[tuple[Any, ...], float]] = {}
-        self._free_since: dict[tuple[str, bytes], float] = {}  # of the locks that were released
+        self._free: dict[tuple[str, bytes], Free] = {}  # the locks that were released
         self._waiters: dict[Wait, None] = {}  # in the order in which they came
         self.trouble_until = 0.0  # from then on nothing is wrong
         self._tampering = False
