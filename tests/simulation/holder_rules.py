@@ -188,16 +188,23 @@ class HolderRules(ServerRules):
             if options.max_waiting is not None and waiting > options.max_waiting:
                 self.broken("limits", f"{waiting} callers wait, and not {options.max_waiting}")
 
-    def forked(self, process: Process) -> None:
-        """A process has forked: what follows is the child, which believes in nothing."""
+    def forked(self, process: Process) -> list[Belief]:
+        """A process has forked: what follows is the child, which believes in nothing. Return what the parent believes."""
         self.trouble(0.0)  # what its parent is granted from now on is nobody's
-        self._parents.update(dict.fromkeys([belief.token for belief in self._active[process].values()], self.now))
+        beliefs = list(self._active[process].values())
+        self._parents.update(dict.fromkeys([belief.token for belief in beliefs], self.now))
         self.died(process)
         self._active[process] = {}
         self._waiters = {wait: None for wait in self._waiters if wait.process is not process}
         self._holdings = [entry for entry in self._holdings if entry[1].process is not process]
         for holding in self._all_told:
             holding.interrupted = holding.interrupted or holding.process is process
+        return beliefs
+
+    def promised(self, belief: Belief) -> float:
+        """Return until when the servers say that a key belongs to a token, 0 if they have never said it."""
+        spans = self._spans.get((belief.host, belief.name, belief.token), [])
+        return max((span.promised for span in spans), default=0.0)
 
     def died(self, process: Process) -> None:
         """A process was killed: it believes no more."""

@@ -279,7 +279,7 @@ async def end_holding(user: User, dice: Dice) -> None:
 
 
 async def fork(user: User, dice: Dice) -> None:
-    """Fork while a lock is held. The history goes on in the child; the parent is killed at this moment."""
+    """Fork while a lock is held. The history goes on in the child; the parent is killed, or goes on beside it."""
     if user.is_task or user.process.tasks or not dice.one_in(3):
         return
     holding, terms = user.new_holding(), user.terms(dice)
@@ -288,13 +288,20 @@ async def fork(user: User, dice: Dice) -> None:
         return
     holding.interrupted = True  # the child is told of nothing
     world = user.world
-    user.note("forks")
-    user.process.fork()
+    lives, again = dice.one_in(2), dice.one_in(2)
+    user.note("forks, and the parent lives: %s", lives)
+    user.process.fork(parent_lives=lives)
     if lock.is_held or (lock.lost is not LossReason.FORKED and lock.lost is None):
         world.rules.broken("fork", f"{user.name} holds {lock.name!r} in a forked child")
     if user.context.held():
         world.rules.broken("fork", f"{user.process.name} holds {user.context.held()} in a forked child")
     world.rules.exercised["fork"] += 1
+    if again:  # the child has the parent's lock objects, and may use them for itself
+        with user.promised("an extension by a child"):
+            await user.do(lock.extend(1.0))
+            world.rules.broken("fork", f"{user.name} has extended {lock.name!r} in a forked child")
+        if await user.acquire(lock, dice):
+            world.rules.holds(lock, holding, terms)
     await user.release(lock)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from greenlet import greenlet
 
 from tests.simulation.network import Link, SimulatedConnector, Sock
+from tests.simulation.parents import Parent
 from tests.simulation.scheduler import Event, Stopped
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.engine.engine import Engine
@@ -56,17 +57,6 @@ class Clock:
         return 0.0
 
     def attach(self, loop: Wakeable) -> None: ...
-
-
-class Waker:
-    """Nothing sleeps, so nothing is woken."""
-
-    def wake(self) -> None: ...
-
-    clear = close = wake
-
-    def fileno(self) -> int:
-        return -1
 
 
 class Timer(HashedWheelTimer):
@@ -557,12 +547,15 @@ class Process:
             for wire in list(link.wires):
                 wire.hang_up(resets=False)
 
-    def fork(self) -> None:
-        """Fork, in the thread that runs. The process goes on as the child, and the parent is killed at this moment.
+    def fork(self, *, parent_lives: bool) -> None:
+        """Fork, in the thread that runs. The process goes on as the child, and the parent is killed, or is beside it.
 
-        The child has nothing of the parent but its memory: other threads are not there, and what was to be told is not.
+        The child has nothing of the parent but its memory, and copies of what that has opened: other threads are not
+        there, and what was to be told is not.
         """
-        self.world.rules.forked(self)
+        beliefs = self.world.rules.forked(self)
+        if parent_lives:
+            Parent(self, beliefs)
         self.forks += 1
         wires = [wire for link in self.links.values() for wire in link.wires]
         for caller in list(self.callers):
@@ -572,8 +565,9 @@ class Process:
                 self._vanished.append(caller)
         tokens._drawn.clear()
         self.timer._forked()
-        for wire in wires:
-            wire.hang_up(resets=False)
+        if not parent_lives:
+            for wire in wires:
+                wire.hang_up(resets=False)
         self.look()
 
     def end(self) -> None:

@@ -228,10 +228,9 @@ class User:
         """Acquire a lock; return whether it was granted."""
         blocking, limit = self.waiting(dice)
         self.note("acquires %s (%s, blocking=%s, limit=%s)", lock.name, type(lock).__name__, blocking, limit)
-        polls = lock._options.retry_every_s is not None or not blocking
         with (
             self.limited(f"acquire of {lock.name!r}", limit),
-            nullcontext() if polls else self.world.rules.waiting(self.process, lock) as wait,
+            self.world.rules.waiting(self.process, lock) if blocking else nullcontext() as wait,
         ):
             granted: bool = await self.do(lock.acquire(blocking=blocking, blocking_timeout=limit, **more))
             if granted and wait is not None:

@@ -99,12 +99,32 @@ class Belief:
 
 @dataclass(eq=False)
 class Wait:
-    """A caller waits to be woken; those of one ``queue``, unless that is None, are granted the lock in their order."""
+    """A caller waits to be woken, or ``polls``.
+
+    Those of one ``queue``, unless that is None, are granted the lock in their order.
+    """
 
     process: Process
     name: bytes
     since: float
     queue: Any
+    polls: bool
+
+
+@dataclass
+class Free:
+    """A lock was released, or has expired.
+
+    Attributes:
+        since: When that was.
+        released: Whether it was released, so that waiters are woken.
+        unaware: The processes that believe in it still, because it was released by force: each finds out with its next
+            renewal, and its own waiters with it.
+    """
+
+    since: float
+    released: bool
+    unaware: set[Process]
 
 
 @dataclass(eq=False)
@@ -152,7 +172,7 @@ class Record:
         self._unconfirmed: set[bytes] = set()
         self._named: dict[Engine, tuple[tuple[Any, ...], float]] = {}
         self._left_a_master: set[Engine] = set()
-        self._free_since: dict[tuple[str, bytes], tuple[float, bool]] = {}  # and whether they were released, or expired
+        self._free: dict[tuple[str, bytes], Free] = {}  # the locks, or permits, that were released or have expired
         self._sender: Process | None = None  # of the command that a server executes
         self._waiters: dict[Wait, None] = {}  # in the order in which they came
         self.trouble_until = 0.0  # from then on nothing is wrong

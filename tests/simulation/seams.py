@@ -40,7 +40,8 @@ import wheel_lock.sync.leader
 import wheel_lock.sync.primitives
 from tests.simulation import dialogues, direct, topologies
 from tests.simulation.network import Poller
-from tests.simulation.processes import Answers, Gate, Master, Thread, Waker, current_thread
+from tests.simulation.parents import Waker
+from tests.simulation.processes import Answers, Gate, Master, Thread, current_thread
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.runtime import backoff, tokens
 from wheel_lock.runtime.notifier import Notifier

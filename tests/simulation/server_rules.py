@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.network import LATE_S
 from tests.simulation.operations import CALLERS_TOKEN
-from tests.simulation.record import SAME_S, Record, Span, Wait
+from tests.simulation.record import SAME_S, Free, Record, Span, Wait
 from tests.simulation.server import ZSet
 from wheel_lock.engine.engine import Engine
 from wheel_lock.protocol import scripts
@@ -164,37 +164,49 @@ class ServerRules(Record):
                         self._check_wake_up(host, key)
         fewer = permits_key(key) in host.server.data  # permits than the rules know of
         if len(known) >= self.permits.get(key, 1) or (known and (fewer or not released)):
-            self._free_since.pop((place, key), None)
+            self._free.pop((place, key), None)
         elif was_held and released:
-            self._free_since[place, key] = now, True
+            self._free[place, key] = Free(now, True, self._believers(key))
         elif undisturbed and not was_held:
-            self._free_since[place, key] = until, False
+            self._free[place, key] = Free(until, False, self._believers(key))
+
+    def _believers(self, key: bytes) -> set[Process]:
+        """Return the processes that believe in a lock that has just become free."""
+        if key in self.permits:
+            return set()  # they may have other permits
+        active = self._active.items()
+        return {process for process, beliefs in active if any(belief.name == key for belief in beliefs.values())}
 
     def _check_wake_up(self, host: Host, key: bytes) -> None:
         """A lock is granted that was free, or its waiter gives up: not long after it was released, or has expired."""
-        free_since, released = self._free_since.get((host.place(key), key), (0.0, False))
-        if not free_since or free_since < self.trouble_until or self._tampering:
+        free = self._free.get((host.place(key), key))
+        if free is None or free.since < self.trouble_until or self._tampering:
             return
-        waits = [wait for wait in self._waiters if wait.name == key and wait.since < free_since and wait.process.alive]
+        there = [wait for wait in self._waiters if wait.name == key and wait.process.alive]
+        if key in self.fair and any(wait.polls for wait in there):
+            return  # it may be that one's turn, and the others have to wait until it looks
+        waits = [wait for wait in there if not wait.polls and wait.since < free.since]
+        waits = [wait for wait in waits if wait.process not in free.unaware]
         if waits:
             self.exercised["wake-up"] += 1
             settings = waits[0].process.world.settings
             slow = settings.slow_network or settings.slow_processes or settings.piece or settings.constants
             # For 100 ms it may be the turn of readers that have gone.
             slow = slow or key in self.read_write
-            limit_s = (_WOKEN_S if slow else _WOKEN_SOON_S) + (0.0 if released else _LOOKED_S)
+            limit_s = (_WOKEN_S if slow else _WOKEN_SOON_S) + (0.0 if free.released else _LOOKED_S)
             if slow and settings.topology:  # to find a server, and to subscribe there, may take several attempts
                 limit_s += settings.context["fallback_s"]
-            if self.now > free_since + limit_s:
-                took_s = self.now - free_since
+            if self.now > free.since + limit_s:
+                took_s = self.now - free.since
                 self.broken("wake-up", f"{key!r} was free for {took_s:.3f} s, while somebody waited for it")
 
     @contextmanager
     def waiting(self, process: Process, lock: Any) -> Iterator[Wait]:
-        """Somebody waits to be woken."""
-        in_line = isinstance(lock._engine, Engine) and lock._lock_type.name in _IN_LINE
+        """Somebody waits to be woken, or polls."""
+        polls = lock._options.retry_every_s is not None
+        in_line = isinstance(lock._engine, Engine) and lock._lock_type.name in _IN_LINE and not polls
         queue = (lock._engine, lock.name) if in_line else None
-        wait = Wait(process, lock.name.encode(), self.now, queue)
+        wait = Wait(process, lock.name.encode(), self.now, queue, polls)
         self._waiters[wait] = None
         try:
             yield wait
@@ -203,6 +215,9 @@ class ServerRules(Record):
             if not (world.over or process.paused or lock._engine.closed):
                 self._check_wake_up(world.host_of(wait.name), wait.name)
             self._waiters.pop(wait, None)
+            for (_, key), free in self._free.items():
+                if polls and key == wait.name and key in self.fair:
+                    free.since = self.now  # from now on it is the turn of those that it kept waiting
 
     def granted(self, wait: Wait) -> None:
         """A waiter got the lock, so those that came before it must have got it, or have given up."""
