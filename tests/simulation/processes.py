@@ -327,7 +327,7 @@ class Process:
         wall_ahead_s: Since when its wall clock is so many seconds ahead of the true time.
         lent: Locks that its users leave to one another: those for threads, and those for tasks.
         left: Locks whose users have ended.
-        forks: How often it has forked.
+        forked_at: When it has forked, the last time.
         breaks: How many of its connections have ended.
     """
 
@@ -350,7 +350,7 @@ class Process:
         self.lent: tuple[list[Any], list[Any]] = ([], [])
         self.left: list[Any] = []
         self.users = 0  # so far
-        self.forks = 0
+        self.forked_at = -1.0
         self.breaks = 0
         self._vanished: list[Caller] = []  # the threads that a forked child does not have
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -462,10 +462,10 @@ class Process:
 
     def notify(self, call: Callable[..., object], *arguments: object) -> None:
         """Have something called on a notifier's thread."""
-        forks = self.forks
+        forked_at = self.forked_at
 
         def call_it() -> None:
-            if forks == self.forks:
+            if forked_at == self.forked_at:
                 call(*arguments)
 
         self.world.scheduler.after(self.delay_s(), partial(self.run, call_it))
@@ -556,7 +556,7 @@ class Process:
         beliefs = self.world.rules.forked(self)
         if parent_lives:
             Parent(self, beliefs)
-        self.forks += 1
+        self.forked_at = self.world.scheduler.now
         wires = [wire for link in self.links.values() for wire in link.wires]
         for caller in list(self.callers):
             if caller is not self.world.caller:

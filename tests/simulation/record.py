@@ -66,7 +66,6 @@ class Span:
         copies: The servers that have got it as replicas.
         released: Whether it ended by a command about the token.
         process: Whose command made it, if that came in time.
-        forks: How often that had forked before.
     """
 
     start: float
@@ -77,7 +76,6 @@ class Span:
     copies: set[str] = field(default_factory=set)
     released: bool = False
     process: Process | None = None
-    forks: int = 0
 
 
 @dataclass(eq=False)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _WOKEN_S, _WOKEN_SOON_S = 0.3, 0.06  # where anything is slow, and elsewhere
 _ORPHAN_S = 0.6
-_LOOKED_S = 0.1  # in which a waiter looks for what nobody tells
 _HEARD_S = 0.15  # in which a caller hears of its result
 # The types whose waiters of one process are a queue. (So are those of reentrant locks; but who holds one does not wait.)
 _IN_LINE = ("exclusive", "fenced")
@@ -151,7 +150,7 @@ class ServerRules(Record):
         for token, end in there.items():
             if token not in known and end > now:
                 by = self._sender if token in words else None
-                span = known[token] = Span(now, end, end, place, process=by, forks=0 if by is None else by.forks)
+                span = known[token] = Span(now, end, end, place, process=by)
                 self._spans[host.store, key, token].append(span)
                 self._scheduler.note("%s: %s belongs to %s until %.3f", host.name, key, token, end)
                 if len(words) > 1 and words[1] in _UNCONFIRMED:
@@ -193,8 +192,10 @@ class ServerRules(Record):
             slow = settings.slow_network or settings.slow_processes or settings.piece or settings.constants
             # For 100 ms it may be the turn of readers that have gone.
             slow = slow or key in self.read_write
-            limit_s = (_WOKEN_S if slow else _WOKEN_SOON_S) + (0.0 if free.released else _LOOKED_S)
-            if slow and settings.topology:  # to find a server, and to subscribe there, may take several attempts
+            limit_s = _WOKEN_S if slow else _WOKEN_SOON_S
+            if not free.released:  # nobody tells, and whoever has waited for long looks rarely
+                limit_s += 1.5 * settings.context["fallback_s"]
+            elif slow and settings.topology:  # to find a server, and to subscribe there, may take several attempts
                 limit_s += settings.context["fallback_s"]
             if self.now > free.since + limit_s:
                 took_s = self.now - free.since
@@ -259,7 +260,7 @@ class ServerRules(Record):
     def _check_orphan(self, host: Host, key: bytes, token: bytes, span: Span) -> None:
         """A token leaves its key: if nobody has ever believed in it, it was not there for long."""
         process = span.process
-        if span.tampered or process is None or not process.alive or process.forks != span.forks:
+        if span.tampered or process is None or not process.alive or process.forked_at >= span.start:
             return
         if token in self._believed or token in self._handed_over or token.startswith(CALLERS_TOKEN):
             return
@@ -293,7 +294,8 @@ class ServerRules(Record):
     def command_arrives(self, process: Process, words: list[bytes], sent_at: float) -> None:
         """A command of a process has arrived at a server."""
         # What comes later may have been given up long ago, and nobody can clean up behind it.
-        self._sender = process if self.now < sent_at + LATE_S else None
+        in_time = process.forked_at < sent_at > self.now - LATE_S
+        self._sender = process if in_time else None  # a forked parent's command is not the child's
         if words[0] in _READS or (len(words) > 1 and words[1] in _UNCONCERNED):
             return
         releases = len(words) > 1 and words[1] in _RELEASES
