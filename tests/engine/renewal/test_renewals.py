@@ -280,3 +280,16 @@ def test_its_size_can_be_asked_for_while_the_first_of_another_kind_comes(rig: Ri
     scripts["another"] = Counted()
     assert len(overdue) == 1
     assert len(overdue) == 2
+
+
+def test_a_cancelled_alarm_does_not_ring_though_it_has_come_due_in_the_same_step(rig: Rig) -> None:
+    rung: list[str] = []
+
+    def ring_and_cancel(now: float) -> None:
+        rung.append("first")
+        rig.timer.cancel(second)
+
+    rig.timer.call_at(rig.now + 0.1, ring_and_cancel)
+    second = rig.timer.call_at(rig.now + 0.2, lambda now: rung.append("second"))
+    rig.jump(1.0)
+    assert rung == ["first"]

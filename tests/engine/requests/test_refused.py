@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 
 from tests.engine.rig import FINE, NOSCRIPT, Command, Rig, array, error, integer, names
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, Owner
+from wheel_lock.lock_types import READ
 from wheel_lock.lock_types.base import LockType
 
 
@@ -105,3 +106,28 @@ def test_probes_do_not_end_at_leases_whose_owners_have_ended(abandoned: int) -> 
         rig.go_on(1.3, replying(rig, [], lambda command: FINE))
         assert lease.renewals == 1
         assert [event.reason for _, event in rig.told] == [LossReason.ABANDONED] * abandoned
+
+
+def refusing(rig: Rig, scripts: Collection[str], seen: list[Command] | None = None) -> Callable[[], None]:
+    """Return what answers as a server that refuses whole calls of these scripts; renewals go into ``seen``."""
+
+    def reply(command: Command) -> bytes:
+        if seen is not None and command.what.startswith("renew"):
+            seen.append(command)
+        return (
+            error("NOPERM User app has no permissions to run the 'time' command") if command.what in scripts else FINE
+        )
+
+    return replying(rig, [], reply)
+
+
+def test_a_kind_that_is_not_refused_goes_on_as_if_nothing_were(rig: Rig) -> None:
+    rig.hold_many(names(1000), 30.0, renew_every=5.0)
+    others = [hold(rig, f"other:{number}", READ, 30.0) for number in range(20)]
+    seen: list[Command] = []
+    rig.go_on(9.0, refusing(rig, ["renew"], seen))
+    seen.clear()
+    rig.go_on(6.0, refusing(rig, ["renew"], seen))
+    assert [lease.renewals for lease in others] == [1] * 20
+    # A probe of the other kind at each retry, which come half a second apart by now, and no more.
+    assert 8 <= sum(command.what == "renew" for command in seen) <= 18
