@@ -1,7 +1,8 @@
 """One process of a crowd: threads, or tasks, that contend for every kind of lock, and say what they believed and when.
 
-``python -m tests.crowds.crowd URL NUMBER SECONDS``: an odd number has tasks. It says "done" when all has been released,
-reads a line, and then prints what was believed as JSON: a list of the fields of `Belief`.
+``python -m tests.crowds.crowd URL NUMBER SECONDS``: an odd number has tasks. It says "begun" when it is connected, and
+"done" when each worker has had its turns and all has been released. It reads a line, and then prints what was believed as
+JSON: a list of the fields of `Belief`.
 """
 
 from __future__ import annotations
@@ -84,6 +85,9 @@ class Crowd:
         self.context = LockContext.from_url(url)
         self.in_tasks = bool(number % 2)
         self.locks: Any = self.context.asyncio if self.in_tasks else self.context
+        with self.context.lock(f"begun:{number}"):
+            pass
+        print("begun", flush=True)
         self.until = now() + seconds
         self.beliefs: list[Belief] = []
         self.told: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by holder, and by name
@@ -109,22 +113,22 @@ class Crowd:
         raise AssertionError("a thread's calls return what they have done")
 
     async def _work(self, kind: str, worker: str) -> None:
-        turn = 0
-        while now() < self.until:
+        turn = held = 0
+        while now() < self.until or not held:  # nobody is starved
             turn += 1
-            await self._hold(KINDS[kind], f"{worker}:{turn}")
+            held += await self._hold(KINDS[kind], f"{worker}:{turn}")
             await sleep(random.uniform(0.001, 0.02), self.in_tasks)
 
-    async def _hold(self, kind: Kind, holder: str) -> None:
+    async def _hold(self, kind: Kind, holder: str) -> bool:
         def tell(event: LostEvent) -> None:
             self.told[holder][str(event.name)] += 1
 
         lock = kind.make(self.locks, timeout=TIMEOUT_S, on_lost=tell)
         try:
             if not await done(lock.acquire(blocking_timeout=random.choice([0.0, 0.01, 1.0, 3.0]))):
-                return
+                return False
         except (LockTimeout, LockUnavailable):
-            return  # the process was stopped meanwhile, or there was next to no time
+            return False  # the process was stopped meanwhile, or there was next to no time
         since = until = now()
         enough = since + random.uniform(0.0, 0.005)
         while (at := now()) < enough and lock.is_held:  # the time is read before the look
@@ -140,6 +144,7 @@ class Crowd:
         names = [lock.name] if hasattr(lock, "name") else lock.names[:1]
         belief = Belief(names[0], holder, kind.share, kind.room, since, until, lost, 0, getattr(lock, "fence", 0) or 0)
         self.beliefs.append(belief)
+        return until > since
 
 
 if __name__ == "__main__":

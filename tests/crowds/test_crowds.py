@@ -72,6 +72,13 @@ def disturb(server: RedisServer, processes: list[subprocess.Popen[str]], until: 
             process.send_signal(signal.SIGCONT)
 
 
+def say(processes: list[subprocess.Popen[str]], word: str) -> None:
+    """Wait until each has said a word."""
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{word}\n"
+
+
 @pytest.mark.slow
 def test_processes_that_are_stopped_and_cut_off_keep_the_rules(fresh_redis: RedisServer) -> None:
     processes = [
@@ -89,10 +96,9 @@ def test_processes_that_are_stopped_and_cut_off_keep_the_rules(fresh_redis: Redi
     beliefs: list[Belief] = []
     said: list[str] = []
     try:
+        say(processes, "begun")
         disturb(fresh_redis, processes, time.monotonic() + SECONDS / 2)
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "done\n"
+        say(processes, "done")
         client = fresh_redis.client()
         eventually(lambda: not [key for key in client.scan_iter() if b"fence" not in key], message="no key is left")
         for process in processes:
@@ -108,5 +114,5 @@ def test_processes_that_are_stopped_and_cut_off_keep_the_rules(fresh_redis: Redi
     assert [belief for belief in beliefs if belief.told != belief.lost] == [], "a loss is told once"
     fenced = sorted(belief for belief in beliefs if belief.fence and belief.since < belief.until)
     assert all(one.fence < next_.fence for one, next_ in pairwise(sorted(fenced, key=lambda each: each.since)))
-    assert {belief.holder.split(":")[1] for belief in beliefs} == set(KINDS), "everybody gets something"
+    assert {belief.holder.split(":")[1] for belief in beliefs} == set(KINDS)
     assert any(belief.lost for belief in beliefs), "the stops cost some their locks"
