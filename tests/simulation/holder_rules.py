@@ -38,8 +38,7 @@ class HolderRules(ServerRules):
             for host, engine in context.engines.items():
                 if isinstance(engine.connector, SentinelConnector):
                     self._note_master(engine)
-                on_path = engine.direct.young() if engine.direct is not None else ()
-                for lease in (*engine.held, *on_path):
+                for lease in engine.held:
                     if lease not in active:
                         self._held(process, host, lease, local)
             if context.votes is not None:
@@ -182,11 +181,13 @@ class HolderRules(ServerRules):
     def _check_context(self, context: Any) -> None:
         """A context keeps its limits."""
         for engine in (*context.engines.values(), *([context.votes] if context.votes is not None else [])):
-            options, waiting = engine.options, engine.wait_queues.count if isinstance(engine, Engine) else 0
+            options = engine.options  # most contexts have no limits, and this runs after each event
             if options.max_held is not None and len(engine.held) > options.max_held:
                 self.broken("limits", f"{len(engine.held)} locks are held, and not {options.max_held}")
-            if options.max_waiting is not None and waiting > options.max_waiting:
-                self.broken("limits", f"{waiting} callers wait, and not {options.max_waiting}")
+            if options.max_waiting is not None and isinstance(engine, Engine):
+                waiting = engine.wait_queues.count
+                if waiting > options.max_waiting:
+                    self.broken("limits", f"{waiting} callers wait, and not {options.max_waiting}")
 
     def forked(self, process: Process) -> list[Belief]:
         """A process has forked: what follows is the child, which believes in nothing. Return what the parent believes."""

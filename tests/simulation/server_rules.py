@@ -298,6 +298,8 @@ class ServerRules(Record):
         self._sender = process if in_time else None  # a forked parent's command is not the child's
         if words[0] in _READS or (len(words) > 1 and words[1] in _UNCONCERNED):
             return
+        if self._parents.keys().isdisjoint(words) and self._released.keys().isdisjoint(words):
+            return  # as nearly always
         releases = len(words) > 1 and words[1] in _RELEASES
         for word in words:
             forked_at = self._parents.get(word)
