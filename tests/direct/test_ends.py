@@ -49,7 +49,7 @@ def _no_collection() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_no_collection")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("again_after", [None, 2], ids=["once", "twice"])
+@pytest.mark.parametrize("again_after", [None, 0, 2], ids=["once", "twice", "twice, later"])
 @pytest.mark.parametrize("phase", ["acquire", "release"])
 def test_an_interruption_anywhere_leaves_nothing_held(
     context: LockContext, real: Backend, phase: str, again_after: int | None

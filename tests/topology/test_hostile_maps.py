@@ -240,6 +240,14 @@ def test_a_redirection_may_leave_out_the_host(liar: Cluster, address: bytes) -> 
             assert [words[0] for words in other.asked if words[0] == b"SET"] == [b"SET"]
 
 
+def test_a_redirection_of_the_slot_of_another_key_is_not_followed(liar: Cluster) -> None:
+    with Cluster() as other, LockContext(liar.client(), response_timeout=0.5) as context:
+        liar.to_calls = b"-MOVED %d 127.0.0.1:%d\r\n" % ((SLOT + 1) % SLOTS, other.port)
+        with pytest.raises(WheelLockError):
+            context.lock(NAME).acquire(blocking=False)
+        assert not any(map(acquires, other.asked))
+
+
 def test_nodes_that_redirections_name_are_bounded(liar: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "MOST_NODES", 4)
     ports, called = count(1), [0]
