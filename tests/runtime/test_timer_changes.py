@@ -83,6 +83,15 @@ def test_the_task_of_a_cancelled_timeout_is_dropped_by_its_canceller(new_timer: 
         assert gone() is None
 
 
+def test_a_cancelled_timeout_is_dropped_in_the_middle_of_a_long_sleep(new_timer: NewTimer) -> None:
+    timer = new_timer()
+    timer.new_timeout(nothing, FAR_S)
+    timeout = timer.new_timeout(nothing, FAR_S)
+    fall_asleep(timer)
+    assert timeout.cancel()
+    eventually(lambda: not timer._changed, message="the thread has taken it")
+
+
 def test_the_notifier_gets_the_last_reference_to_an_expired_timeout(
     by_hand: HashedWheelTimer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
