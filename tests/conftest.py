@@ -101,9 +101,8 @@ _BY_FILE = (
     "quorum/",
     "site/",
     "topology/",
-    "bench/test_go",
+    "bench/test_foreign_workers",
     "bench/test_jvm",
-    "bench/test_node",
 )
 _RUN_BY_FILE = tuple(f"tests/{part}" for part in _BY_FILE)
 

@@ -41,12 +41,6 @@ def test_the_result_and_an_exception_of_the_work_reach_the_caller() -> None:
     assert is_free(lock)
 
 
-def test_the_lock_is_taken_during_the_work() -> None:
-    lock = RLock()
-    assert not exclusively(lock, is_free, lock)
-    assert is_free(lock)
-
-
 @pytest.mark.parametrize("again_after", [None, 0, 1])
 def test_the_lock_is_free_wherever_an_exception_strikes(again_after: int | None) -> None:
     lock, places = RLock(), list[str]()

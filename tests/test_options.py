@@ -18,7 +18,6 @@ from wheel_lock.lease import local_deadline
 from wheel_lock.options import (
     DRIFT,
     MARGIN_S,
-    MAX_COUNT,
     MAX_SECONDS,
     MAX_TTL_MS,
     MIN_RENEWED_TIMEOUT_S,
@@ -125,12 +124,6 @@ def test_renew_every_is_allowed_exactly_while_the_lease_is_believed(timeout: flo
         assert lock_options(timeout, renew_every=every).renew_every_s == min(every, local_deadline(-0.03, timeout))
     else:
         assert repr(every) in refusal(make_lock_options, timeout=timeout, renew_every=every)
-
-
-@given(timeout=st.floats(MIN_RENEWED_TIMEOUT_S, MAX_SECONDS))
-def test_no_interval_by_default_is_too_late(timeout: float) -> None:
-    assert lock_options(timeout).renew_every_s == timeout / 3
-    assert lock_options(timeout, renew=False).renew_every_s is None
 
 
 @pytest.mark.parametrize(
@@ -258,18 +251,6 @@ def test_a_first_pause_longer_than_the_longest_is_refused() -> None:
     assert "2.0" in message
     assert "1.5" in message
     assert ContextOptions(backoff_first_s=1.5, backoff_max_s=1.5).backoff_max_s == 1.5
-
-
-@given(value=st.floats(0.0, MAX_SECONDS) | st.integers(0, int(MAX_SECONDS)))
-def test_every_number_of_seconds_in_range_is_taken_as_it_is(value: float) -> None:
-    taken = seconds("what", value)
-    assert type(taken) is float
-    assert taken == value
-
-
-@given(value=st.integers(1, MAX_COUNT))
-def test_every_whole_number_in_range_is_taken_as_it_is(value: int) -> None:
-    assert count("what", value, least=1) == value
 
 
 # A float holds about 300 digits, and repr() refuses more than 4,300.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import math
 import socket
 import subprocess
 import sys
 import threading
-import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +20,7 @@ import wheel_lock.testing
 from tests.support.background import Background
 from tests.support.timers import Member, NewTimer, ask, drain, nothing
 from tests.support.waiting import eventually
-from wheel_lock import HashedWheelTimer, LockContext, LockLost, LockServerError, LossReason, LostEvent, Timeout
+from wheel_lock import HashedWheelTimer, LockContext, LockServerError, LossReason, LostEvent, Timeout
 from wheel_lock.protocol import scripts
 from wheel_lock.testing import EmbeddedServer, ManualClock, fake_context, settle
 
@@ -45,16 +42,6 @@ def no_search_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ManualClock
-
-
-def test_a_manual_clock_stands_still_until_it_is_moved() -> None:
-    clock = ManualClock()
-    assert [clock.now() for _ in range(3)] == [1000.0] * 3
-    clock.advance(2.5)
-    clock.jump(0.5)
-    clock.advance(0)
-    assert clock.now() == 1003.0
-    assert ManualClock(5.0).now() == 5.0
 
 
 @pytest.mark.parametrize("move", [ManualClock.advance, ManualClock.jump])
@@ -125,35 +112,12 @@ def test_a_timer_that_is_turned_by_hand_does_not_keep_time_from_passing(clock: M
     idle.stop()
 
 
-@pytest.mark.parametrize("move", [ManualClock.advance, ManualClock.jump])
-def test_a_timer_that_is_stopped_does_not_keep_time_from_passing(
-    clock: ManualClock, move: Callable[[ManualClock, float], None]
-) -> None:
-    timer = HashedWheelTimer(clock=clock)
-    timer.new_timeout(nothing, 1.0)
-    ask(timer)
-    timer.stop()
-    move(clock, 5.0)
-    assert clock.now() == 1005.0
-
-
 def test_time_may_pass_in_a_message(timer: HashedWheelTimer, clock: ManualClock) -> None:
     # On the timer's own thread nobody can be waited for.
     ask(timer)
     timer.post(lambda: clock.advance(1.0))
     ask(timer)
     assert clock.now() == 1001.0
-
-
-def test_a_clock_keeps_no_timer_alive() -> None:
-    clock = ManualClock()
-    timer = HashedWheelTimer(clock=clock)
-    gone = weakref.ref(timer)
-    timer.stop()
-    del timer
-    gc.collect()
-    assert gone() is None
-    clock.advance(1.0)
 
 
 # settle
@@ -191,23 +155,6 @@ def test_an_embedded_server_speaks_redis() -> None:
             client.set("key", "value", px=5000)
             assert client.get("key") == "value"
             assert other.get("key") == b"value"
-
-
-def test_embedded_servers_share_nothing() -> None:
-    with EmbeddedServer() as one, EmbeddedServer() as two, one.client() as client, two.client() as other:
-        assert one.port != two.port
-        client.set("key", "value")
-        assert other.get("key") is None
-
-
-def test_an_embedded_server_closes_quickly() -> None:
-    fastest_s = math.inf
-    for _ in range(5):
-        server = EmbeddedServer()
-        began = time.monotonic()
-        server.close()
-        fastest_s = min(fastest_s, time.monotonic() - began)
-    assert fastest_s < 0.2  # the standard library's server looks twice a second by default
 
 
 def test_an_embedded_server_that_is_closed_is_gone() -> None:
@@ -309,15 +256,6 @@ def test_a_lock_that_is_not_renewed_is_lost_on_time(clock: ManualClock) -> None:
         assert told[0].at <= told[0].deadline
 
 
-def test_a_clock_outlives_a_context_and_serves_the_next(clock: ManualClock) -> None:
-    with fake_context(clock=clock) as first, first.lock("order:42"):
-        clock.advance(1.0)
-    with fake_context(clock=clock) as second, second.lock("order:42") as lock:
-        clock.advance(20.0)
-        assert lock.renewals == 2
-    assert first.closed
-
-
 def test_an_error_reply_does_not_cost_the_connection() -> None:
     with fake_context(declare_keys=True) as context, context.lock("order:42", timeout=5.0, renew_every=0.05) as lock:
         view = context.server.client()
@@ -326,28 +264,6 @@ def test_an_error_reply_does_not_cost_the_connection() -> None:
             context.semaphore("licence", 2).acquire()
         eventually(lambda: lock.renewals >= 3)
         assert context.stats().connects == 1
-
-
-def test_an_hour_of_many_locks_is_over_at_once(clock: ManualClock) -> None:
-    with fake_context(clock=clock) as context:
-        locks = context.acquire_many([f"shard:{number}" for number in range(50)], timeout=300.0)
-        clock.advance(3600.0)
-        assert context.stats().renewed >= 50 * 35
-        assert context.stats().lost == 0
-        context.release_many(locks.values())
-
-
-def test_a_loss_can_be_staged(clock: ManualClock) -> None:
-    events: list[LostEvent] = []
-    with fake_context(clock=clock) as context:
-        lock = context.lock("order:42", timeout=30.0, on_lost=events.append)
-        lock.acquire()
-        context.server.client().delete("order:42")
-        clock.advance(10.0)
-        assert lock.lost is LossReason.KEY_GONE
-        eventually(lambda: events)
-        with pytest.raises(LockLost):
-            lock.release()
 
 
 def test_a_suspended_machine_can_be_staged(clock: ManualClock) -> None:
@@ -364,16 +280,6 @@ def test_the_embedded_server_has_the_plain_form_of_the_scripts() -> None:
         client = context.server.client()
         assert client.script_exists(*[script.plain.sha1 for script in scripts.ALL]) == [True] * len(scripts.ALL)
         assert not any(client.script_exists(*[script.flagged.sha1 for script in scripts.ALL]))
-
-
-def test_several_contexts_can_contend_on_one_embedded_server() -> None:
-    server = EmbeddedServer()
-    with server, LockContext(server.client()) as first, LockContext.from_url(server.url) as second:
-        with first.lock("order:42"):
-            assert not second.lock("order:42").acquire(blocking=False)
-        with second.lock("order:42"):
-            pass
-    server.close()
 
 
 def test_a_program_that_forgets_to_close_its_fake_context_ends_all_the_same() -> None:

@@ -122,24 +122,6 @@ def test_a_result_that_got_lost_on_its_way_is_found(two: list[Waiting]) -> None:
     assert waiting.results == list(range(MANY))
 
 
-def test_a_thread_that_is_killed_while_it_calls_the_loop_does_not_silence_it(two: list[Waiting]) -> None:
-    waiting, _ = two
-    killed: list[int] = []
-
-    def call_soon_threadsafe(callback: Callable[[], object]) -> object:
-        if not killed:
-            killed.append(1)
-            raise SystemExit
-        return waiting.loop.call_soon_threadsafe(callback)
-
-    waiting.counted.call_soon_threadsafe = call_soon_threadsafe  # type: ignore[method-assign]
-    with pytest.raises(SystemExit):
-        waiting.futures[0].set_result(0)
-    for number, future in enumerate(waiting.futures):
-        future.set_result(number)
-    assert waiting.results == list(range(MANY))
-
-
 def test_a_closed_loop_costs_the_other_nothing_and_each_of_its_results_is_given_up(
     engine: Answering, two: list[Waiting], log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.aio.lock_loser import LockLoser
 from tests.faults.support import recorded_warnings
 from tests.support.backend import LONG_S, Backend, Losses
-from tests.support.event_loops import NewLoop, settled, until
+from tests.support.event_loops import NewLoop, settled
 from tests.support.logged import Log
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
@@ -145,12 +145,20 @@ def test_a_held_lock_ends_with_its_loop(real: Backend, context: LockContext, sto
     assert losses.events == []
 
 
-@pytest.mark.parametrize("cancel_on_lost", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda tasks, thread_local: tasks.lock(NAME, thread_local=thread_local),
+        lambda tasks, thread_local: tasks.lock(NAME, thread_local=thread_local, cancel_on_lost=True),
+        lambda tasks, thread_local: tasks.multi_lock([NAME], thread_local=thread_local),
+    ],
+    ids=["plain", "guarded", "multi"],
+)
 @pytest.mark.parametrize("thread_local", [True, False])
 def test_a_block_that_is_thrown_away_with_its_loop_releases_its_lock(
-    real: Backend, context: LockContext, stopped: Stopped, thread_local: bool, cancel_on_lost: bool
+    real: Backend, context: LockContext, stopped: Stopped, make: Callable[..., Any], thread_local: bool
 ) -> None:
-    lock = context.asyncio.lock(NAME, thread_local=thread_local, cancel_on_lost=cancel_on_lost)
+    lock = make(context.asyncio, thread_local)
     stopped.start(hold(lock))
     stopped.turn_until(lambda: context.stats().held == 1)
     stopped.turn()
@@ -159,6 +167,18 @@ def test_a_block_that_is_thrown_away_with_its_loop_releases_its_lock(
     eventually(lambda: is_free(real))
     assert context.stats().held == 0
     assert not lock.is_held
+
+
+def test_a_wait_for_many_on_a_closed_loop_gives_back_what_it_was_granted(
+    real: Backend, context: LockContext, stopped: Stopped
+) -> None:
+    real.view.set("another", "somebody")
+    stopped.start(context.asyncio.acquire_many([NAME, "another"], blocking=True))
+    stopped.turn_until(lambda: context.stats().waiting == 1 and not is_free(real))
+    stopped.close()
+    eventually(lambda: is_free(real), LONG_S)
+    real.view.delete("another")
+    eventually(lambda: context.stats().waiting == context.stats().held == 0, LONG_S)
 
 
 def test_a_loop_that_nobody_closes_and_nobody_has_does_not_keep_its_locks(real: Backend, context: LockContext) -> None:
@@ -201,21 +221,3 @@ def test_a_context_whose_block_is_thrown_away_is_closed(real: Backend, stopped: 
     eventually(lambda: context.closed)
     eventually(lambda: is_free(real))
     assert held[0].lost is LossReason.CONTEXT_CLOSED
-
-
-# What ends in order
-
-
-async def test_a_coroutine_that_is_closed_in_its_block_releases_its_lock(real: Backend, context: LockContext) -> None:
-    lock = context.asyncio.lock(NAME)
-
-    async def forward() -> None:
-        holding = hold(lock)
-        future = holding.send(None)  # it waits for its grant
-        await asyncio.wait([future])
-        assert holding.send(None) is not None  # it sleeps in its block
-        holding.close()
-
-    await forward()
-    await until(lambda: is_free(real))
-    assert not lock.is_held

@@ -1,4 +1,4 @@
-"""Locks in bulk, awaited: other tasks have their turn meanwhile, and a cancelled one leaves nothing acquired."""
+"""Locks in bulk, awaited: other tasks have their turn meanwhile, and the locks belong to no task."""
 
 from __future__ import annotations
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.faults.support import recorded_warnings
 from tests.support.backend import LONG_S, without_collection
-from tests.support.event_loops import NewLoop, Run
+from tests.support.event_loops import Run
 from tests.support.lock_types import KINDS, make
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, decorator
-from wheel_lock.asyncio import Lock
 from wheel_lock.lease import Lease
 from wheel_lock.locks.callers import CallerFuture
 
@@ -40,14 +38,6 @@ def census() -> Counter[str]:
     gc.collect()
     classes = (type(thing) for thing in gc.get_objects())
     return Counter(f"{kind.__module__}.{kind.__name__}" for kind in classes if str(kind.__module__).startswith(OURS))
-
-
-def none_left(references: list[weakref.ref[Any]]) -> Callable[[], bool]:
-    def collected() -> bool:
-        gc.collect()
-        return not any(reference() for reference in references)
-
-    return collected
 
 
 async def use(context: LockContext, number: int) -> None:
@@ -88,26 +78,6 @@ def test_many_tasks_leave_no_object_behind(run: Run, context: LockContext) -> No
 
     eventually(no_more, LONG_S, interval_s=0.05)
     assert decorator._calls == {}
-
-
-@pytest.mark.loops("asyncio", "uvloop")
-def test_a_closed_loop_is_not_kept(new_loop: NewLoop, context: LockContext) -> None:
-    references: list[weakref.ref[Any]] = []
-    locks: list[Lock] = []
-
-    async def main() -> None:
-        references.append(weakref.ref(asyncio.get_running_loop()))
-        lock = context.asyncio.lock("order:42", on_lost=print, cancel_on_lost=True)
-        locks.append(lock)
-        for _ in range(10):
-            async with lock:
-                await lock.extend(1.0)
-
-    for _ in range(3):
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(main())
-    eventually(none_left(references), LONG_S, interval_s=0.02)
-    assert [lock.is_held for lock in locks] == [False] * 3
 
 
 @pytest.mark.parametrize("operation", ["acquire", "adopt", "acquire_many"])

@@ -74,23 +74,6 @@ def test_an_error_in_it_is_the_event_loops_affair(new_loop: NewLoop, loser: Lock
     assert sorted(str(complaint) for complaint in complaints) == ["a", "b"]
 
 
-async def test_it_may_start_a_task_that_acquires_the_lock_again(loser: LockLoser) -> None:
-    tasks: list[asyncio.Task[None]] = []
-
-    async def again() -> None:
-        async with lock:
-            assert lock.is_held
-
-    lock = loser.context.asyncio.lock(
-        "order:42", 30.0, on_lost=lambda event: tasks.append(asyncio.create_task(again()))
-    )
-    await lock.acquire()
-    loser.delete()
-    await until(lambda: tasks)
-    await tasks[0]
-    assert lock.lost is LossReason.KEY_GONE  # each task sees the lease that it has acquired itself
-
-
 class Awaited(Told):
     """One that is an object with a coroutine function."""
 
@@ -120,3 +103,16 @@ async def test_what_it_returns_is_awaited_in_a_task_of_the_event_loop(loser: Loc
     gc.collect()  # nothing but the library refers to the task
     await until(lambda: told.events)
     assert told.loops == [asyncio.get_running_loop()]
+
+
+async def test_an_error_in_its_task_is_the_event_loops_affair(loser: LockLoser) -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told["exception"]))
+
+    async def failing(event: LostEvent) -> None:
+        raise ZeroDivisionError(event.name)
+
+    await loser.context.asyncio.lock("order:42", 30.0, on_lost=failing, thread_local=False).acquire()
+    loser.delete()
+    await until(lambda: complaints)
+    assert isinstance(complaints[0], ZeroDivisionError)

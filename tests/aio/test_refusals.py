@@ -50,16 +50,6 @@ async def test_what_is_not_held_is_refused_before_the_first_await(unheard: LockC
     assert at_once(lock.owned()) is False
 
 
-async def test_bulk_terms_and_names_are_refused_before_the_first_await(unheard: LockContext) -> None:
-    wrong: list[tuple[list[str], dict[str, Any]]] = [(["a", ""], {}), (["a"], {"timeout": 0}), (["a"], {"on_lost": 7})]
-    for names, terms in wrong:
-        with pytest.raises(ValueError, match="must"):
-            at_once(unheard.asyncio.acquire_many(names, **terms))
-    assert await unheard.asyncio.acquire_many([]) == {}
-    at_once(unheard.asyncio.release_many([]))
-    at_once(unheard.asyncio.release_many([None]))
-
-
 async def test_a_closed_context_is_refused_before_the_first_await(context: LockContext) -> None:
     held = context.asyncio.lock("held")
     await held.acquire()

@@ -1,9 +1,8 @@
-"""Under trio the locks of asyncio are refused in words that say what to do, and those of threads work."""
+"""Under trio the locks of asyncio are refused in words that say what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -41,20 +40,3 @@ def test_a_decorated_coroutine_function_is_refused_as_well(context: LockContext)
 
     with pytest.raises(RuntimeError, match="a task of trio"):
         trio.run(work)
-
-
-def test_a_lock_for_threads_works_in_a_worker_thread(real: Backend, context: LockContext) -> None:
-    def work(number: int) -> bool:
-        with context.lock("order:42", timeout=30.0) as lock:
-            done.append(number)
-            return lock.is_held
-
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            for number in range(5):
-                nursery.start_soon(partial(trio.to_thread.run_sync, work, number))
-
-    done: list[int] = []
-    trio.run(main)
-    assert sorted(done) == [0, 1, 2, 3, 4]
-    assert traces(real) == []

@@ -1,53 +1,25 @@
-"""The scenarios that are measured in rounds, with tiny numbers, and the small operations: that they run."""
+"""Rounds in which rivals take turns, and what is said of them."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from bench.rivals import Rival, in_python
+from bench.rivals import Rival
 from bench.rivals.worker import run_threads
-from bench.scenarios import Record, Run, load
+from bench.scenarios import Record, Run
 from bench.scenarios.crowd import fairness
 from bench.scenarios.rounds import ahead, in_rounds, table
-from bench.workers import ROOT, Unable
-from tests.support.redis_server import require_redis_server
-
-PLOTS = {
-    "pairs": ["pairs-rate.svg"],
-    "handover": ["handover-delay.svg"],
-    "crowd": ["crowd-rate.svg", "crowd-fairness.svg"],
-}
+from bench.workers import Unable
 
 
 def saying(text: str) -> Rival:
     """A worker that ends at once."""
     return Rival(text, lambda: [sys.executable, "-c", f"print('failed {text}')"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PLOTS)
-def test_a_scenario(name: str, tmp_path: Path) -> None:
-    require_redis_server()
-    scenario = load(name)
-    rivals = {rival.name: rival for rival in in_python() if scenario.mode in rival.modes}
-    compared = [rivals["wheel_lock"], rivals["redis-py, Lock"]]
-    run = Run([*compared, saying("it is broken"), saying("no such mode")], tiny=True, rounds=1)
-    records = list(scenario.measure(run))
-    cases = {str(record["case"]) for record in records}
-    assert len(records) == 4 * len(cases)
-    for rival in compared:
-        assert all("values" in record for record in records if record["rival"] == rival.name), records
-    text = scenario.tables(records)
-    assert text.count("failed: ") == text.count("skipped: no such mode") == len(cases)
-    assert list(scenario.draw(records, tmp_path)) == PLOTS[name]
-    assert all((tmp_path / plot).stat().st_size > 1000 for plot in PLOTS[name])
 
 
 class Side:
@@ -120,12 +92,3 @@ def test_a_caller_that_fails_fails_its_worker() -> None:
 def test_fairness() -> None:
     assert fairness([3, 3, 3, 3]) == 1.0
     assert fairness([8, 0, 0, 0]) == 0.25
-
-
-@pytest.mark.slow
-def test_the_small_operations() -> None:
-    require_redis_server()
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--benchmark-disable"]
-    command = [sys.executable, "-m", "pytest", *options, "bench/bench_operations.py"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout

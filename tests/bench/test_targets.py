@@ -109,15 +109,6 @@ def test_a_worker_that_fails_is_quoted() -> None:
     assert "bench.targets.timers: ZeroDivisionError" in str(records[0]["values"]["error"])
 
 
-def test_a_line_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    for one in table.rows(table.FULL):
-        for figure in one.figures:
-            table.show((f"{one.what} {figure.what}", "1,000,000", "1,000,000", "0.12 (0.11 - 0.13)", ">= 0.15 missed"))
-    for line in capsys.readouterr().out.splitlines():
-        assert line.endswith("missed")
-        assert len(line) <= 110
-
-
 def test_a_page_keeps_what_is_around_the_table(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text("before\n<!-- table begins -->\nold\n<!-- table ends -->\nafter\n")

@@ -34,11 +34,7 @@ OF_HELD = {
     "locks", "renew_every_s", "renewed", "renewals_per_s", "lag_p50_s", "lag_p99_s", "client_cores",
     "client_us_per_renewal", "server_cores", "server_us_per_renewal",
 }  # fmt: skip
-USERS = [
-    "noeval on >secret ~* &* +@all -evalsha",
-    "noinfo on >secret ~* &* +@all -info",
-    "app on >secret ~app:* ~wheel_lock:* &* +@all",
-]
+USERS = ["app on >secret ~app:* ~wheel_lock:* &* +@all"]
 
 
 @pytest.fixture(scope="module")
@@ -200,10 +196,3 @@ def test_the_verdict_and_the_exit_status_agree(change: dict[str, Any], status: i
     assert found.ok is (status == 0)
     assert words in verdict(found)
     assert rows(found) == []
-
-
-def test_help_tells_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--help"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "status 0 if all was measured; 1 if the server is not there" in text
-    assert "130 or 143" in text

@@ -197,16 +197,6 @@ def test_keys_that_the_user_may_not_read(fresh_redis: RedisServer, capsys: pytes
     assert "1 may not be read, such as secret:1" in found["keys"]["text"]
 
 
-def test_several_servers(
-    redis_server: RedisServer, fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["doctor", "--redis", redis_server.url, "--redis", fresh_redis.url, "--json"])
-    findings = json.loads(capsys.readouterr().out)["findings"]
-    servers = {finding["server"] for finding in findings if finding["check"] == "semaphore"}
-    assert servers == {f"127.0.0.1:{redis_server.port}", f"127.0.0.1:{fresh_redis.port}"}
-    assert len([finding for finding in findings if finding["check"] == "clocks"]) == 1
-
-
 def test_plain_lines_and_the_worst_last(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["doctor", "--redis", redis_server.url])
     said = capsys.readouterr()

@@ -102,6 +102,15 @@ def test_a_server_that_loads_its_data(capsys: pytest.CaptureFixture[str]) -> Non
     assert (found["locks"]["severity"], found["locks"]["advice"]) == ("problem", REMEDIES["LOADING"])
 
 
+@pytest.fixture(scope="module")
+def one_node() -> Iterator[RedisServer]:
+    """A cluster of one node."""
+    with RedisServer("cluster-enabled yes", "appendonly yes", "appendfsync always") as server, server.client() as view:
+        view.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        eventually(lambda: view.cluster("info")["cluster_state"] == "ok")
+        yield server
+
+
 @pytest.mark.parametrize(
     ("command", "check"),
     [
@@ -115,21 +124,17 @@ def test_a_server_that_loads_its_data(capsys: pytest.CaptureFixture[str]) -> Non
     ],
 )
 def test_a_refused_command_leaves_its_check_unknown(
-    capsys: pytest.CaptureFixture[str], command: str, check: str | None
+    one_node: RedisServer, capsys: pytest.CaptureFixture[str], command: str, check: str | None
 ) -> None:
-    with RedisServer("cluster-enabled yes", "appendonly yes", "appendfsync always") as server:
-        with server.client() as view:
-            view.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-            eventually(lambda: view.cluster("info")["cluster_state"] == "ok")
-        url = with_user(server, "~*", "&*", "+@all", f"-{command}")
-        _, found = examined(capsys, url)
-        unknown = {name: finding for name, finding in found.items() if finding["severity"] == "unknown"}
-        if check is None:
-            assert unknown == {}
-        else:
-            assert f"'{command}'" in unknown[check]["text"]
-            assert unknown[check]["advice"] == f"ACL SETUSER app +{command}"
-        assert len(found) > 10
+    url = with_user(one_node, "~*", "&*", "+@all", f"-{command}")
+    _, found = examined(capsys, url)
+    unknown = {name: finding for name, finding in found.items() if finding["severity"] == "unknown"}
+    if check is None:
+        assert unknown == {}
+    else:
+        assert f"'{command}'" in unknown[check]["text"]
+        assert unknown[check]["advice"] == f"ACL SETUSER app +{command}"
+    assert len(found) > 10
 
 
 def test_the_master_behind_sentinels_has_its_own_address(

@@ -106,10 +106,6 @@ def test_a_name_that_no_lock_can_have_is_refused(run: CommandLine, name: str) ->
     assert "a lock name" in said.err
 
 
-def test_a_name_is_required(run: CommandLine) -> None:
-    assert run("inspect").status == 2
-
-
 @pytest.mark.parametrize("command", ["zcount", "zrange", "zrangebyscore", "time", "pttl"])
 def test_a_semaphore_that_cannot_be_read_is_neither_free_nor_held_for_decades(
     real: Backend, redis_server: RedisServer, run: CommandLine, command: str

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-
 import pytest
 import redis
 
@@ -136,13 +133,3 @@ def test_a_terminal_shows_a_table(real: Backend) -> None:
     assert "HOLDER" in text
     assert "billing@host-7" in text
     assert "1 lock, and 1 key of other kinds" in text
-
-
-def test_a_reader_that_has_gone_ends_the_list(real: Backend) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    lock(real.view, "order:1")
-    process = start("ls", "--redis", real.url, stdout=writer, stderr=subprocess.PIPE)
-    os.close(writer)
-    _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (141, "")

@@ -108,13 +108,6 @@ def test_lines_and_json_for_a_limited_time(real: Backend, run: CommandLine) -> N
     assert (change["event"], change["name"], change["holder"]["token_id"]) == ("held", NAME, token_id(TOKEN))
 
 
-@pytest.mark.parametrize("options", [("--interval", "0"), ("--seconds", "-1"), ("--interval", "often")])
-def test_a_wrong_command_line_is_refused(run: CommandLine, options: tuple[str, str]) -> None:
-    said = run("watch", NAME, *options)
-    assert (said.status, said.out) == (2, "")
-    assert options[1] in said.err
-
-
 class Watching:
     """The command as a process, and its lines as they come."""
 

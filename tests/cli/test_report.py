@@ -47,9 +47,3 @@ def test_what_is_not_known_is_null_and_a_dash() -> None:
     shown = {what: value for what, value, _ in rows(unknown)}
     assert shown["lag p50"] == shown["owned at end"] == "-"
     assert {what: meaning for what, _, meaning in rows(unknown)}["released in"].startswith("- keys")
-
-
-def test_json_has_no_line_breaks_and_says_whether_all_is_well() -> None:
-    text = to_json(GOOD)
-    assert "\n" not in text
-    assert json.loads(text)["ok"] is True

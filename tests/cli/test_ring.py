@@ -53,10 +53,3 @@ def test_what_the_hand_has_passed_is_not_due_any_more() -> None:
     assert drawn.strip()[1].plain[2] == "█"
     drawn.update([0] * SLOTS, 3 / SECTORS)
     assert drawn.strip()[1].plain == "·" * SECTORS
-
-
-def test_the_hand_goes_round() -> None:
-    drawn = Picture()
-    for step in range(200):
-        drawn.update([1] * SLOTS, step / 90 % 1.0)
-        assert drawn.strip()[0].plain.index("▼") == int(step / 90 % 1.0 * SECTORS)

@@ -210,22 +210,6 @@ def test_a_fence_is_in_the_environment_if_asked_for(run: Run) -> None:
     assert 0 < fences[0] < fences[1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
-    [
-        (["--timeout", "0"], "--timeout must be"),
-        (["--wait", "-1"], "--wait must be at least 0"),
-        (["--margin", "6", "--timeout", "10"], "--margin must be at most half of the timeout, 5 s, not 6"),
-        (["--grace", "nan"], "--grace must be finite"),
-        (["--signal", "NOSUCH"], "--signal must be a signal such as TERM or INT, not 'NOSUCH'"),
-        (["--fence-env", "1X"], "--fence-env must be the name of a variable, not '1X'"),
-    ],
-)
-def test_a_bad_value_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], shown: str) -> None:
-    status, sentence = refused(capsys, "run", NAME, "--redis", "redis://127.0.0.1:1", *arguments, "--", "true")
-    assert (status, shown in sentence) == (2, True), sentence
-
-
 def test_signals_are_forwarded(run: Run) -> None:
     numbers = ["INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "WINCH", "CONT"]
     started = run(*shell("".join(f"trap 'echo {name}' {name}; " for name in numbers) + WAIT))
@@ -303,7 +287,7 @@ while True:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("timeout_s", "margin_s"), [(2.0, 0.0), (2.0, 0.3), (3.0, 1.0)])
+@pytest.mark.parametrize(("timeout_s", "margin_s"), [(2.0, 0.0), (3.0, 1.0)])
 def test_the_command_is_told_before_the_lease_ends_at_a_server_that_was_killed(
     run: Run, fresh_redis: RedisServer, timeout_s: float, margin_s: float
 ) -> None:
@@ -325,7 +309,7 @@ def test_the_command_is_told_before_the_lease_ends_at_a_server_that_was_killed(
     assert told < lease_end + max(1.0 - margin_s, 0.0)
 
 
-@pytest.mark.parametrize("closed", ["2", "12", "012"])
+@pytest.mark.parametrize("closed", ["2", "012"])
 def test_closed_streams_change_nothing(run: Run, client: redis.Redis, tmp_path: Path, closed: str) -> None:
     told = tmp_path / "told"
     script = f"trap 'touch {told}; exit 0' TERM; : > {tmp_path}/ready; while :; do sleep 0.05; done"
@@ -335,17 +319,6 @@ def test_closed_streams_change_nothing(run: Run, client: redis.Redis, tmp_path: 
     client.delete(NAME)
     assert started.end() == (76, "")
     assert told.exists()
-
-
-def test_a_hang_up_does_not_release_the_lock_of_a_command_that_goes_on(run: Run, client: redis.Redis) -> None:
-    started = run(*shell("trap 'echo hung up' HUP; trap 'exit 4' USR1; " + WAIT))
-    assert started.line() == "ready"
-    started.send(signal.SIGHUP)
-    assert started.line() == "hung up"
-    assert client.exists(NAME)
-    started.send(signal.SIGUSR1)
-    assert started.end()[0] == 4
-    assert client.exists(NAME) == 0
 
 
 @pytest.mark.slow

@@ -1,157 +1,156 @@
-"""The test's side of a crowd: starts its processes, disturbs them, and collects what they wrote down."""
+"""One process of a crowd: threads, or tasks, that contend for every kind of lock, and say what they believed and when.
+
+``python -m tests.crowds.crowd URL NUMBER SECONDS``: an odd number has tasks. It says "begun" when it is connected, and
+"done" when each worker has had its turns and all has been released. It reads a line, and then prints what was believed as
+JSON: a list of the fields of `Belief`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
-import os
 import random
-import select
-import signal
-import subprocess
 import sys
+import threading
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO, Any
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
 
-from tests.crowds.checker import Claim, History
-from tests.crowds.workers import KINDS, PERMITS, TIMEOUT_S
-from tests.faults.checker import Belief, Loss, Stop
-from tests.faults.holders import ROOT
-from tests.support.redis_server import RedisServer
+from wheel_lock import LockContext, LockLost, LockTimeout, LockUnavailable, LostEvent, WheelLockError
 
-PROCESSES, WORKERS = 2, 8
-STARTING_S, DISTURBED_S, QUIET_S = 1.5, 8.0, 5.5
-STOOD_S = 0.25  # for less than that nothing needs an excuse
-FAR_BEHIND_S = 20.0  # only a deadlock takes a process longer to come to its end
+TIMEOUT_S = 1.0
+WORKERS = 4  # of each kind
+PERMITS = 3
+CROWD = 1000  # more than there are readers
+
+now = time.monotonic  # one clock for all processes of a host
 
 
-@dataclass
+class Belief(NamedTuple):
+    """From `since` to `until` a holder believed to have `share` of the `room` that there is under a name.
+
+    The interval is recorded from inside, so it is never longer than the truth. `told` is how often a loss was told; `fence`
+    is 0 where there is none.
+    """
+
+    name: str
+    holder: str
+    share: int
+    room: int
+    since: float
+    until: float
+    lost: bool
+    told: int
+    fence: int
+
+
+class Kind(NamedTuple):
+    """A kind of lock, and which share of its name it takes."""
+
+    make: Callable[..., Any]
+    share: int = 1
+    room: int = 1
+
+
+KINDS = {
+    "exclusive": Kind(lambda locks, **terms: locks.lock("exclusive", fencing=True, **terms)),
+    "asking": Kind(lambda locks, **terms: locks.lock("exclusive", fencing=True, retry_every=0.02, **terms)),
+    "fair": Kind(lambda locks, **terms: locks.fair_lock("fair", **terms)),
+    "reentrant": Kind(lambda locks, **terms: locks.reentrant_lock("reentrant", **terms)),
+    "multi": Kind(lambda locks, **terms: locks.multi_lock(["multi", f"other:{random.randrange(3)}"], **terms)),
+    "permit": Kind(lambda locks, **terms: locks.semaphore("permit", PERMITS, **terms), 1, PERMITS),
+    "writer": Kind(lambda locks, **terms: locks.rw_lock("table", **terms).write(), CROWD, CROWD),
+    "reader": Kind(lambda locks, **terms: locks.rw_lock("table", **terms).read(), 1, CROWD),
+}
+
+
+async def done(result: Any) -> Any:
+    """What a task awaits has happened already when a thread has called it."""
+    return await result if inspect.isawaitable(result) else result
+
+
+async def sleep(seconds: float, in_task: bool) -> None:
+    if in_task:
+        await asyncio.sleep(seconds)
+    else:
+        time.sleep(seconds)
+
+
 class Crowd:
-    """What a crowd has done, by kind of lock."""
+    """All workers of a process."""
 
-    histories: dict[str, History]
-    workers: dict[str, list[str]] = field(default_factory=dict)
-    troubles: list[str] = field(default_factory=list)
-    unanswered: list[str] = field(default_factory=list)  # acquires whose time was over, but not by a stop
-    begin: float = 0.0
-    quiet: float = 0.0  # from here on nothing disturbed them
-    until: float = 0.0
-    stops: list[Stop] = field(default_factory=list)  # on purpose
-    left: list[bytes] = field(default_factory=list)  # keys that were there when everything had been released
-    said: list[str] = field(default_factory=list)  # on standard error, but for the losses that the library logs
+    def __init__(self, url: str, number: int, seconds: float) -> None:
+        self.context = LockContext.from_url(url)
+        self.in_tasks = bool(number % 2)
+        self.locks: Any = self.context.asyncio if self.in_tasks else self.context
+        with self.context.lock(f"begun:{number}"):
+            pass
+        print("begun", flush=True)
+        self.until = now() + seconds
+        self.beliefs: list[Belief] = []
+        self.told: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by holder, and by name
+        workers = [(kind, f"{number}:{kind}:{each}") for kind in KINDS for each in range(WORKERS)]
+        if self.in_tasks:
+            asyncio.run(self._tasks([self._work(kind, name) for kind, name in workers]))
+        else:
+            threads = [threading.Thread(target=self._thread, args=(self._work(kind, name),)) for kind, name in workers]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
 
+    async def _tasks(self, works: list[Coroutine[Any, Any, None]]) -> None:
+        await asyncio.gather(*works)
+        await asyncio.sleep(0.5)  # for the last callbacks
 
-def run_crowd(server: RedisServer, directory: Path) -> Crowd:
-    """Have a crowd contend for every kind of lock at the same time."""
-    permits = {"semaphore": PERMITS}
-    crowd = Crowd({kind: History(permits=permits.get(kind)) for kind in KINDS})
-    crowd.begin = time.monotonic() + STARTING_S
-    crowd.until = crowd.begin + DISTURBED_S + QUIET_S
-    processes, errors = [], []
-    try:
-        for number in range(PROCESSES):
-            errors.append((directory / f"{number}.err").open("w+"))
-            processes.append(_start(server, directory, number, crowd, errors[-1]))
-        crowd.stops = _disturb(server, processes, crowd.begin + DISTURBED_S)
-        crowd.quiet = time.monotonic()
-        _wait_until_done(processes, crowd.until + FAR_BEHIND_S)
-        crowd.left = _left_over(server)
-        for process in processes:
-            process.communicate("end\n", FAR_BEHIND_S)
-        for file in errors:
-            file.seek(0)
-            crowd.said += [line for line in file if not line.startswith("lost ")]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-        for file in errors:
-            file.close()
-    assert [process.returncode for process in processes] == [0] * PROCESSES, crowd.said
-    parts = [json.loads((directory / f"{number}.json").read_text()) for number in range(PROCESSES)]
-    # What the machine has done to them excuses as much as what was done on purpose.
-    stood = [Stop(number, *times) for number, part in enumerate(parts) for times in part["stood"]]
-    stops = [*crowd.stops, *(stop for stop in stood if stop.until - stop.since > STOOD_S)]
-    for part in parts:
-        _collect(part, crowd, stops)
-    for history in crowd.histories.values():
-        history.stops = stops
-    return crowd
+    def _thread(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            work.send(None)
+        except StopIteration:
+            return
+        raise AssertionError("a thread's calls return what they have done")
 
+    async def _work(self, kind: str, worker: str) -> None:
+        turn = held = 0
+        while now() < self.until or not held:  # nobody is starved
+            turn += 1
+            held += await self._hold(KINDS[kind], f"{worker}:{turn}")
+            await sleep(random.uniform(0.001, 0.02), self.in_tasks)
 
-def _start(server: RedisServer, directory: Path, number: int, crowd: Crowd, errors: IO[str]) -> subprocess.Popen[str]:
-    settings = {
-        "url": server.url,
-        "number": number,
-        "tasks": number % 2 == 1,
-        "workers": WORKERS,
-        "begin": crowd.begin,
-        "until": crowd.until,
-        "path": str(directory / f"{number}.json"),
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.crowds.member", json.dumps(settings)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-    )
+    async def _hold(self, kind: Kind, holder: str) -> bool:
+        def tell(event: LostEvent) -> None:
+            self.told[holder][str(event.name)] += 1
+
+        lock = kind.make(self.locks, timeout=TIMEOUT_S, on_lost=tell)
+        try:
+            if not await done(lock.acquire(blocking_timeout=random.choice([0.0, 0.01, 1.0, 3.0]))):
+                return False
+        except (LockTimeout, LockUnavailable):
+            return False  # the process was stopped meanwhile, or there was next to no time
+        since = until = now()
+        enough = since + random.uniform(0.0, 0.005)
+        while (at := now()) < enough and lock.is_held:  # the time is read before the look
+            until = at
+            await sleep(0.001, self.in_tasks)
+        lost = False
+        try:
+            await done(lock.release())
+        except WheelLockError as error:
+            lost = isinstance(error, LockLost) or bool(lock.lost)
+            if not lost:
+                print(f"{holder}: {error!r}", file=sys.stderr)
+        names = [lock.name] if hasattr(lock, "name") else lock.names[:1]
+        belief = Belief(names[0], holder, kind.share, kind.room, since, until, lost, 0, getattr(lock, "fence", 0) or 0)
+        self.beliefs.append(belief)
+        return until > since
 
 
-def _disturb(server: RedisServer, processes: list[subprocess.Popen[str]], until: float) -> list[Stop]:
-    """One disturbance after the other; return when each process was stopped, for longer than a lease lasts."""
-    client, stops = server.client(), []
-    number = 0
-    while number < len(processes) or time.monotonic() < until - 2 * TIMEOUT_S:
-        for what in ("script flush", "client kill type normal", "stop", "client kill type pubsub"):
-            time.sleep(random.uniform(0.1, 0.4))
-            if what == "stop":
-                stops.append(_stop_for_a_while(processes[number % PROCESSES], number % PROCESSES))
-                number += 1
-            else:
-                client.execute_command(*what.split())
-    client.close()
-    return stops
-
-
-def _stop_for_a_while(process: subprocess.Popen[str], number: int) -> Stop:
-    since = time.monotonic()
-    process.send_signal(signal.SIGSTOP)
-    time.sleep(random.uniform(1.2, 1.8) * TIMEOUT_S)
-    process.send_signal(signal.SIGCONT)
-    return Stop(number, since, time.monotonic())
-
-
-def _wait_until_done(processes: list[subprocess.Popen[str]], until: float) -> None:
-    """Return when each has said that it is done, or has come to an end that its exit code tells of."""
-    for process in processes:
-        assert process.stdout is not None
-        assert select.select([process.stdout], [], [], max(until - time.monotonic(), 0.0))[0], "a process is stuck"
-
-
-def _left_over(server: RedisServer) -> list[bytes]:
-    """The keys of locks that are there although all have been released, and do not expire."""
-    client = server.client()
-
-    def left() -> list[bytes]:
-        keys = [bytes(key) for key in client.scan_iter()]
-        return [key for key in keys if not key.startswith(b"wheel_lock:fence:")]
-
-    until = time.monotonic() + 2 * TIMEOUT_S
-    while left() and time.monotonic() < until:
-        time.sleep(0.02)
-    return left()
-
-
-def _collect(part: dict[str, Any], crowd: Crowd, stops: list[Stop]) -> None:
-    for kind, history in crowd.histories.items():
-        crowd.workers.setdefault(kind, []).extend(part["workers"][kind])
-        history.claims += [Claim(worker, mode, Belief(*belief)) for worker, mode, belief in part["claims"][kind]]
-        history.losses += [Loss(*loss) for loss in part["losses"][kind]]
-    crowd.troubles += part["troubles"]
-    for process, since, until, what in part["unanswered"]:
-        if not any(stop.process == process and stop.since < until and since < stop.until for stop in stops):
-            crowd.unanswered.append(what)
+if __name__ == "__main__":
+    crowd = Crowd(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    print("done", flush=True)
+    sys.stdin.readline()  # what is left behind by mistake is seen by others before the context releases it
+    crowd.context.close()
+    told = {holder: max(by_name.values()) for holder, by_name in crowd.told.items()}
+    print(json.dumps([belief._replace(told=told.get(belief.holder, 0)) for belief in crowd.beliefs]))

@@ -1,68 +1,118 @@
-"""Everybody at once, in every kind of lock at the same time: threads and tasks of several processes, disturbed all along.
+"""Processes with threads and tasks that contend for every kind of lock on a real server, and are stopped and cut off.
 
-They run once, for a quarter of a minute; each test looks at what came of one kind.
+tests/simulation checks the rules on histories without end; here real processes and a real server keep them as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from tests.crowds.checker import check, starved
-from tests.crowds.crowd import PROCESSES, WORKERS, Crowd, run_crowd
-from tests.crowds.workers import KINDS, TIMEOUT_S
+from tests.crowds.crowd import KINDS, TIMEOUT_S, Belief
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.slow
-
-LATE_S = 0.5  # the machine is as busy as it can be
-
-
-@pytest.fixture(scope="module")
-def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
-    with RedisServer() as server:
-        yield run_crowd(server, tmp_path_factory.mktemp("crowd"))
+ROOT = Path(__file__).parents[2]
+PROCESSES, SECONDS = 2, 6.0
+STUCK_S = 60.0  # only a deadlock takes a process longer to come to its end
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_nobody_believes_what_is_not_so(crowd: Crowd, kind: str) -> None:
-    assert check(crowd.histories[kind], late_s=LATE_S) == []
+def crowded(beliefs: Iterable[Belief]) -> list[tuple[Belief, list[Belief]]]:
+    """Who came into a name where there was no room, and who was there; a sweep over all comings and goings."""
+    lasted = [belief for belief in beliefs if belief.since < belief.until]
+    # At one and the same moment who goes is gone before who comes is in.
+    moments = [(belief.until, 0, belief) for belief in lasted] + [(belief.since, 1, belief) for belief in lasted]
+    inside: defaultdict[str, list[Belief]] = defaultdict(list)
+    found = []
+    for _, comes, belief in sorted(moments):
+        others = inside[belief.name]
+        if not comes:
+            others.remove(belief)
+            continue
+        if sum(other.share for other in others) + belief.share > belief.room:
+            found.append((belief, list(others)))
+        others.append(belief)
+    return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_everybody_gets_something(crowd: Crowd, kind: str) -> None:
-    history, workers = crowd.histories[kind], crowd.workers[kind]
-    assert len(workers) == PROCESSES * WORKERS
-    assert starved(history.claims, workers, crowd.begin, crowd.until) == []
+def of(name: str, since: float, until: float, share: int = 1, room: int = 1) -> Belief:
+    return Belief(name, f"{since}", share, room, since, until, False, 0, 0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_when_the_disturbances_stop_everybody_gets_something_again(crowd: Crowd, kind: str) -> None:
-    history, workers = crowd.histories[kind], crowd.workers[kind]
-    assert starved(history.claims, workers, crowd.quiet + 2 * TIMEOUT_S, crowd.until) == []
+def test_the_sweep_finds_who_comes_where_there_is_no_room() -> None:
+    one_after_the_other = [of("a", 0.0, 1.0), of("a", 1.0, 2.0), of("b", 0.0, 2.0)]
+    assert crowded(one_after_the_other) == []
+    assert len(crowded([*one_after_the_other, of("a", 0.5, 0.6)])) == 1
+    readers = [of("t", number / 10, 1.0, 1, 9) for number in range(9)]
+    assert crowded(readers) == []
+    assert [belief.share for belief, _ in crowded([*readers, of("t", 0.95, 2.0, 9, 9)])] == [9]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_was_no_idle_afternoon(crowd: Crowd, kind: str) -> None:
-    history = crowd.histories[kind]
-    modes = {"semaphore": {"shared"}, "read-write": {"alone", "shared"}}
-    assert len(history.claims) > 100
-    assert {claim.mode for claim in history.claims} == modes.get(kind, {"alone"})
-    assert {claim.belief.ending for claim in history.claims} <= {"released", "lost"}, "nothing stayed unknown"
+def disturb(server: RedisServer, processes: list[subprocess.Popen[str]], until: float) -> None:
+    """Stop one process after the other for longer than its leases last, and cut all connections."""
+    client = server.client()
+    while time.monotonic() < until:
+        for process in processes:
+            for command in ("script flush", "client kill type normal", "client kill type pubsub"):
+                time.sleep(random.uniform(0.05, 0.2))
+                client.execute_command(*command.split())
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(1.2 * TIMEOUT_S)
+            process.send_signal(signal.SIGCONT)
 
 
-def test_the_stops_cost_some_their_locks(crowd: Crowd) -> None:
-    assert {stop.process for stop in crowd.stops} == set(range(PROCESSES))
-    assert sum(len(history.losses) for history in crowd.histories.values()) > 2
+def say(processes: list[subprocess.Popen[str]], word: str) -> None:
+    """Wait until each has said a word."""
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{word}\n"
 
 
-def test_no_call_failed_but_for_losses(crowd: Crowd) -> None:
-    assert crowd.troubles == []
-    # 48 workers of each process are as many as the machine can bear; now and then an answer takes longer than they wait.
-    assert len(crowd.unanswered) <= sum(len(history.claims) for history in crowd.histories.values()) // 100
-    assert crowd.said == []
-
-
-def test_nothing_is_left_behind(crowd: Crowd) -> None:
-    assert crowd.left == []
+@pytest.mark.slow
+def test_processes_that_are_stopped_and_cut_off_keep_the_rules(fresh_redis: RedisServer) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.crowds.crowd", fresh_redis.url, str(number), str(SECONDS)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(PROCESSES)
+    ]
+    beliefs: list[Belief] = []
+    said: list[str] = []
+    try:
+        say(processes, "begun")
+        disturb(fresh_redis, processes, time.monotonic() + SECONDS / 2)
+        say(processes, "done")
+        client = fresh_redis.client()
+        eventually(lambda: not [key for key in client.scan_iter() if b"fence" not in key], message="no key is left")
+        for process in processes:
+            history, errors = process.communicate("end\n", STUCK_S)
+            beliefs += [Belief(*fields) for fields in json.loads(history)]
+            said += [line for line in errors.splitlines() if not line.startswith("lost ")]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert said == []
+    assert crowded(beliefs) == []
+    assert [belief for belief in beliefs if belief.told != belief.lost] == [], "a loss is told once"
+    fenced = sorted(belief for belief in beliefs if belief.fence and belief.since < belief.until)
+    assert all(one.fence < next_.fence for one, next_ in pairwise(sorted(fenced, key=lambda each: each.since)))
+    assert {belief.holder.split(":")[1] for belief in beliefs} == set(KINDS)
+    assert any(belief.lost for belief in beliefs), "the stops cost some their locks"

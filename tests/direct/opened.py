@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.support.backend import Backend
 from tests.support.background import PATIENCE_S
 from tests.support.timers import ask
 from tests.support.waiting import eventually
-from wheel_lock import HashedWheelTimer, Lock, LockContext
+from wheel_lock import Lock, LockContext
 from wheel_lock.engine.direct.hold import DirectHold
 from wheel_lock.engine.direct.path import DirectPath
-from wheel_lock.runtime.clock import SystemClock
-
-
-class LeapingClock(SystemClock):
-    """The system's clock, which can be moved forward, as if the process had been stopped meanwhile."""
-
-    def __init__(self) -> None:
-        self.ahead_s = 0.0
-        real = SystemClock.now
-        self.now = lambda: real() + self.ahead_s
-
-    def leap(self, seconds: float) -> None:
-        """Move it forward without waking the timer's thread."""
-        self.ahead_s += seconds
-
-
-def leaping(backend: Backend, **options: Any) -> tuple[LockContext, LeapingClock]:
-    """Return a context with such a clock, whose path is open."""
-    clock = LeapingClock()
-    timer = HashedWheelTimer(clock=clock)
-    backend._cleanup.callback(timer.stop)
-    context = backend.context(timer=timer, **options)
-    opened(context)
-    return context, clock
 
 
 def path_of(context: LockContext) -> DirectPath:

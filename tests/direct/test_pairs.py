@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.direct.opened import on_path, opened, path_of, taken_over
 from tests.support.backend import LONG_S, Backend, token_of
-from tests.support.background import Background, in_thread
+from tests.support.background import in_thread
 from tests.support.counting import Counting
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.timers import ask, fall_asleep
 from tests.support.waiting import eventually
-from wheel_lock import Lock, LockContext
+from wheel_lock import Lock, LockContext, LossReason
 from wheel_lock.engine.direct import path
-from wheel_lock.engine.direct.hold import DirectHold
-from wheel_lock.lease import Lease
 from wheel_lock.observe.contexts import Reading
 from wheel_lock.testing import settle
 
@@ -62,19 +59,6 @@ def test_a_pair_is_two_commands_on_a_connection_of_its_own(real: Backend, proxy:
     assert [entry.data.splitlines()[2] for entry in sent] == [b"SET", b"EVALSHA"]
     assert len({entry.connection for entry in sent}) == 1
     assert not real.view.exists(NAME)
-
-
-@pytest.mark.usefixtures("unwatched")
-def test_the_timers_thread_does_not_turn_for_pairs(context: LockContext) -> None:
-    pair(context)
-
-    def undisturbed() -> bool:
-        turns = fall_asleep(context.timer)
-        for _ in range(50):
-            pair(context)
-        return context.timer.turns == turns
-
-    eventually(undisturbed, LONG_S, "50 pairs without a turn")  # what the warm-up has left on the wheel comes first
 
 
 @pytest.mark.usefixtures("unwatched")
@@ -158,19 +142,6 @@ def test_other_ways_to_acquire_meet_a_lock_on_the_path(context: LockContext, rea
     assert real.view.keys() == [b"another"]
 
 
-@pytest.mark.usefixtures("unwatched")
-def test_nested_locks_leave_the_path_to_the_first(context: LockContext, real: Backend) -> None:
-    with context.lock("outer") as outer:
-        assert on_path(outer)
-        with context.lock("inner") as inner:
-            assert not on_path(outer)
-            assert not on_path(inner)
-            assert sorted(real.view.keys()) == [b"inner", b"outer"]
-            assert [held.name for held in context.held()] == ["outer", "inner"]
-    assert real.view.keys() == []
-    assert context.stats().held == 0
-
-
 @pytest.mark.parametrize("server", ["tls_redis", "unix_redis"])
 def test_other_kinds_of_connections(request: pytest.FixtureRequest, server: str) -> None:
     redis_server: RedisServer = request.getfixturevalue(server)
@@ -219,41 +190,6 @@ def test_a_balancer_that_leads_to_another_server(real: Backend, fresh: Backend) 
 
 
 # Other threads
-
-
-def test_a_lock_of_another_thread_is_refused_and_its_waiter_gets_the_lock_after_it(
-    context: LockContext, real: Backend
-) -> None:
-    lock = context.lock(NAME)
-    assert lock.acquire()
-    assert not in_thread(lambda: context.lock(NAME).acquire(blocking=False))
-    got = threading.Event()
-
-    def wait_for_it() -> None:
-        with context.lock(NAME):
-            got.set()
-
-    waiting = threading.Thread(target=wait_for_it)
-    waiting.start()
-    eventually(lambda: context.stats().waiting == 1, LONG_S)
-    lock.release()
-    assert got.wait(LONG_S)
-    waiting.join(LONG_S)
-    assert not real.view.exists(NAME)
-
-
-@pytest.mark.usefixtures("unwatched")
-def test_a_release_on_the_path_wakes_the_waiters_of_other_processes(context: LockContext, real: Backend) -> None:
-    other = real.context()
-    for _ in range(3):
-        lock = context.lock(NAME)
-        assert lock.acquire()
-        waiting = Background(lambda: pair(other))
-        eventually(lambda: real.view.pubsub_numpat() or real.view.pubsub_channels(), LONG_S)
-        assert on_path(lock)
-        lock.release()
-        waiting.result()
-    assert other.stats().acquired == 3
 
 
 def test_while_others_wait_nothing_new_uses_the_path(context: LockContext, real: Backend) -> None:
@@ -324,36 +260,6 @@ def test_all_that_is_seen_agrees_before_and_after_the_timers_thread_takes_over(
 
 
 @pytest.mark.usefixtures("unwatched")
-def test_there_is_no_moment_without_the_lock_while_it_is_taken_over(
-    context: LockContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    direct, looks = path_of(context), []
-    leave, begin = direct.leave, direct._renewer.begin
-
-    def look() -> None:
-        looks.append((context.stats().held, len(context.held()), context.stats().acquired))
-
-    def watched_leave(hold: DirectHold) -> None:
-        look()
-        leave(hold)
-        look()
-
-    def watched_begin(leases: Sequence[Lease], sent_at: float) -> None:
-        look()
-        begin(leases, sent_at)
-        look()
-
-    monkeypatch.setattr(direct, "leave", watched_leave)
-    monkeypatch.setattr(direct._renewer, "begin", watched_begin)
-    acquired = context.stats().acquired
-    lock = context.lock(NAME)
-    lock.acquire()
-    taken_over(context)
-    assert looks == [(1, 1, acquired + 1)] * 4
-    lock.release()
-
-
-@pytest.mark.usefixtures("unwatched")
 def test_what_the_path_has_not_counted_yet_is_in_the_exported_histograms(context: LockContext) -> None:
     for _ in range(3):
         with context.lock(NAME):
@@ -365,26 +271,6 @@ def test_what_the_path_has_not_counted_yet_is_in_the_exported_histograms(context
     assert len(path_of(context).done) >= 4  # the last release, too
     assert (counted.acquired, counted.released) == (stats.acquired, stats.released - 1)
     assert (counted.acquire.total, counted.held.total) == (stats.acquired, stats.released - 1)
-
-
-def test_each_lock_is_counted_once(context: LockContext) -> None:
-    ask(context.timer)
-    direct, engine = path_of(context), context._engine
-    direct.count()
-    before = context.stats()
-    times, held_times = engine.counters.acquire.copy(), engine.counters.held.copy()
-    for number in range(20):
-        with context.lock(NAME):
-            if number % 5 == 0:
-                taken_over(context)
-        assert context.stats().acquired == before.acquired + number + 1
-        assert context.stats().released == before.released + number + 1
-    context.timer.post(direct.count)
-    ask(context.timer)
-    after = context.stats()
-    assert (after.acquired - before.acquired, after.released - before.released, after.held) == (20, 20, 0)
-    assert sum(engine.counters.acquire._counts) - sum(times._counts) == 20
-    assert sum(engine.counters.held._counts) - sum(held_times._counts) == 20
 
 
 @pytest.mark.usefixtures("unwatched")
@@ -414,3 +300,54 @@ def test_everything_that_can_be_done_with_a_held_lock(context: LockContext, real
     lock.release()
     assert real.view.keys() == []
     assert context.stats().held == 0
+
+
+def kill_the_engines_connections(context: LockContext, real: Backend) -> None:
+    direct = path_of(context)
+    assert direct._connection is not None
+    mine = "{}:{}".format(*direct._connection._sock.getsockname())
+    for client in real.view.client_list():
+        if client["addr"] != mine and "wheel_lock" in client["name"]:
+            real.view.client_kill(client["addr"])
+
+
+def test_the_last_confirmation_is_recent_while_only_the_path_is_used(context: LockContext) -> None:
+    direct = path_of(context)
+    confirmed_at = direct._renewer.confirmed_at
+    uses = direct.uses
+
+    def confirmed() -> bool:
+        with context.lock(NAME):
+            pass
+        return direct._renewer.confirmed_at > confirmed_at
+
+    eventually(confirmed, LONG_S, "the health report is younger than the first lock")
+    assert direct.uses > uses
+    age_s = context.health().last_confirmation_age_s
+    assert age_s is not None
+    assert age_s <= context.timer.clock.now() - confirmed_at
+
+
+def test_a_lock_on_the_path_whose_server_has_forgotten_it_while_the_engine_reconnects(
+    context: LockContext, real: Backend
+) -> None:
+    lock = context.lock(NAME, 120.0)  # so that no renewal is due
+    lock.acquire()
+    real.view.delete(NAME)
+    kill_the_engines_connections(context, real)
+    eventually(lambda: lock.lost is LossReason.KEY_GONE, LONG_S, "the loss is found long before a renewal is due")
+
+
+def test_a_connection_from_before_a_reconnect_is_not_used(context: LockContext, real: Backend) -> None:
+    """The engine's new one may lead to another server."""
+    direct = path_of(context)
+    with context.lock("held", 120.0):
+        taken_over(context)  # so that the engine connects again
+        connection: Any = direct._connection
+        kill_the_engines_connections(context, real)
+        eventually(lambda: direct._node.ready and direct._node.pipeline is not connection.pipeline, LONG_S)
+        uses = direct.uses
+        pair(context)
+        assert direct.uses == uses
+        opened(context)
+        assert direct._connection is not connection

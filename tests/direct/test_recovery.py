@@ -128,36 +128,7 @@ def test_the_timers_thread_dies_anywhere_in_its_work(
         works(context, where)
 
 
-@pytest.mark.usefixtures("unwatched")
-def test_a_caller_that_was_interrupted_before_the_thread_died_leaves_the_path(
-    context: LockContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context.lock(NAME, TIMEOUT_S).acquire()
-    in_its_acquire(only_hold(path_of(context)))  # its request to give up is lost with the thread
-    freed_soon(context, monkeypatch, "after the death")
-    works(context, "after the death")
-
-
 # The connection
-
-
-@pytest.mark.usefixtures("unwatched", "_no_collection")
-def test_the_path_opens_after_an_interrupted_acquire(context: LockContext, real: Backend) -> None:
-    def scene(interruption: Interruption) -> None:
-        context.timer.post(path_of(context).end)
-        ask(context.timer)
-        context._engine.interrupted = False
-        path_of(context)._worth_it = 1
-        lock = context.lock(NAME, TIMEOUT_S)
-        interruption.begin()
-        lock.acquire()
-        interruption.end()
-        lock.release()
-
-    for where in at_every_place(scene):
-        context._engine.interrupted = False
-        settle(context.timer)
-        works(context, where)
 
 
 def test_failures_are_forgotten_when_the_path_has_been_in_use(context: LockContext) -> None:

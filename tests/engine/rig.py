@@ -556,18 +556,6 @@ class Rig:
         self.launch.go_on()
         self.turn()
 
-    def knowing(self, lease: Lease, seen: list[Command] | None = None) -> Callable[[], None]:
-        """Return what answers as a server that has the key of a lease and grants all else; commands go into ``seen``."""
-
-        def answer() -> None:
-            for command in self.server.take():
-                if seen is not None:
-                    seen.append(command)
-                token = b"$%d\r\n%b\r\n" % (len(lease.token), lease.token)
-                self.server.say(token if command.what == "GET" else agreement(command))
-
-        return answer
-
     def say(self, *replies: bytes) -> None:
         """Have the newest server say something, and turn."""
         self.server.say(*replies)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, NIL, OK, START, Attempt, Rig, integer, names, runs
+from tests.engine.rig import OK, START, Attempt, Rig, names, runs
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire import Acquire
@@ -15,7 +15,6 @@ from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
 from wheel_lock.lock_types import EXCLUSIVE, FAIR
 from wheel_lock.net import connection, node
-from wheel_lock.net.node import MOST_SUSPECTED, MOST_UNANSWERED
 from wheel_lock.options import lock_options
 
 FEW = 20
@@ -43,10 +42,6 @@ def ask(rig: Rig, count: int, first: int = 0) -> list[Attempt]:
 def asked(rig: Rig) -> list[str]:
     """The names for which SETs have arrived since the last look."""
     return [name for command in rig.server.take() if command.what in ("SET", "acquire_many") for name in command.names]
-
-
-def test_a_healthy_server_has_room_for_more_than_ten_thousand_callers() -> None:
-    assert MOST_UNANSWERED > 10_000 > MOST_SUSPECTED
 
 
 def test_past_the_bound_callers_wait_in_the_order_of_their_calls(crowded: Rig) -> None:
@@ -85,29 +80,6 @@ def test_the_sweep_at_the_end_does_not_wait_for_room(crowded: Rig) -> None:
     crowded.server.take()
     crowded.close_engine(5.0)
     assert crowded.server.one("release_many").names == ["warm-up"]
-
-
-def test_who_gives_up_while_waiting_has_nothing_sent_for_him(crowded: Rig) -> None:
-    attempts = ask(crowded, 3 * FEW)
-    assert asked(crowded) == names(FEW)
-    crowded.be_silent(5.1)
-    for attempt in attempts:
-        assert isinstance(attempt.future.error, LockTimeout)
-    # The clean-ups of those that were sent, and nothing else.
-    commands = [command for command in crowded.server.take() if command.what != "renew"]
-    assert {name for command in commands for name in command.names} == set(names(FEW))
-    assert {command.what for command in commands} == {"release_many"}
-
-
-def test_those_who_come_and_go_while_nothing_is_answered_leave_nothing(crowded: Rig) -> None:
-    ask(crowded, FEW)
-    crowded.launch.slow = True
-    for number in range(3000):
-        attempt = crowded.acquire(f"passer-by:{number}")
-        crowded.post(attempt.request.give_up)
-    assert len(crowded.engine.router.renewer.node._waiting) < 600
-    assert crowded.channel.unanswered <= FEW
-    assert len(crowded.server.take()) == FEW
 
 
 def test_what_nobody_wants_any_more_is_not_written(rig: Rig) -> None:
@@ -170,23 +142,6 @@ def test_a_suspected_connection_that_nobody_waits_for_is_dropped_with_one_clean_
     assert sorted(rig.server.one("release_many").names) == sorted(names(FEW))
 
 
-def test_a_suspected_connection_is_kept_for_its_first_word_while_a_lease_is_held(crowded: Rig) -> None:
-    rig = crowded
-    (warm,) = rig.held
-    attempt = rig.acquire("a", 30.0)
-    silent = rig.server
-    rig.be_silent(5.1)
-    assert attempt.future.done
-    rig.connector.refusal = TimeoutError("nobody answers there")
-    rig.launch.go_on()
-    rig.go_on(6.0)  # it would be renewed by now
-    assert warm.state is State.OVERDUE
-    assert [command.what for command in silent.take()] == ["SET", "release_many"]
-    silent.say(OK, FINE)
-    rig.turn()
-    assert silent.one("renew").names == ["warm-up"]
-
-
 def test_what_a_queue_has_never_heard_of_is_not_taken_back(few: None) -> None:
     with WaitingRig() as rig:
         rig.hold("warm-up", 30.0)
@@ -196,47 +151,6 @@ def test_what_a_queue_has_never_heard_of_is_not_taken_back(few: None) -> None:
         rig.be_silent(5.1)
         assert all(isinstance(wait.error, LockTimeout) for wait in waits)
         assert b"fair:" not in rig.everything_sent()
-
-
-def test_a_vanished_server_with_nothing_but_clean_ups_before_it_is_suspected_again(crowded: Rig) -> None:
-    rig = crowded
-    ask(rig, FEW)
-    rig.be_silent(5.1)  # clean-ups are behind all of them
-    rig.say(NIL)  # one answer, and no more
-    assert rig.ready
-    waiting = rig.acquire("later", 30.0)
-    assert waiting.request.attempts == 0
-    rig.go_on(1.1)
-    assert not rig.ready
-
-
-def test_behind_one_who_asks_for_the_first_time_those_who_left_are_forgotten() -> None:
-    with WaitingRig() as rig:
-        first = rig.wait("a")
-        for _ in range(3000):
-            rig.give_up(rig.wait("a"))
-        behind = first.acquisition.as_waiter()._followers
-        assert behind is not None
-        assert len(behind) < 600
-
-
-@pytest.mark.parametrize("asked_for", ["renewal", "release", "release of many"])
-def test_a_suspected_connection_with_the_fate_of_a_lease_on_it_is_kept(rig: Rig, asked_for: str) -> None:
-    lease = rig.hold("a", 3.0 if asked_for == "renewal" else 60.0)
-    silent = rig.server
-    if asked_for != "renewal":
-        released: Future[Any] = rig.release(lease) if asked_for == "release" else rig.release_many([lease])
-    rig.be_silent(1.6 if asked_for == "renewal" else 5.1)
-    assert lease.state is State.RENEWING or isinstance(released.error, LockTimeout)
-    rig.connector.refusal = TimeoutError("nobody answers there")
-    rig.connect()
-    assert rig.connected
-    rig.launch.slow = True
-    assert [name for command in silent.take() for name in command.names] == ["a"]
-    silent.say(FINE if asked_for != "release" else integer(1))
-    rig.turn()
-    assert not silent.hung_up
-    assert lease.state is not State.OVERDUE
 
 
 def test_where_a_write_has_failed_anything_may_have_been_sent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,22 +169,3 @@ def test_where_a_write_has_failed_anything_may_have_been_sent(rig: Rig, monkeypa
     arrived = [command for command in rig.server.take() if "a" in command.names]
     assert [command.what for command in arrived] == ["release_many"]
     rig.failures.clear()
-
-
-def test_a_context_that_goes_while_its_server_is_silent_hangs_up_after_the_clean_up(rig: Rig) -> None:
-    rig.release(rig.hold("warm-up", 30.0))
-    rig.agree()
-    rig.acquire("a", 30.0)
-    silent = rig.server
-    rig.be_silent(5.1)
-    rig.post(rig.engine.retire)
-    rig.turn()
-    silent.take()
-    assert silent.hung_up
-    rig.launch.slow = False
-    rig.launch.go_on()
-    rig.go_on(1.0)
-    rig.server.agree()
-    rig.go_on(0.1)
-    rig.server.take()
-    assert not rig.connected

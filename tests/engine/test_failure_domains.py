@@ -12,7 +12,7 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.waiting.wait_queue import WaitQueue
-from wheel_lock.errors import LockUnavailable, LossReason, WheelLockError
+from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.lease import Event, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.options import ContextOptions
@@ -57,15 +57,6 @@ def test_a_step_that_is_not_legal_costs_that_lease(
     assert "test_failure_domains.py" in record.getMessage()  # the stack of whoever has asked for it
     failing.go_on(5.0, failing.agree)
     assert failing.believes(other)
-
-
-def test_a_step_of_a_lease_that_is_over_is_logged_and_changes_nothing(failing: Rig) -> None:
-    lease = failing.hold("a")
-    failing.release(lease)
-    failing.agree()
-    failing.post(lambda: lease.transition(Event.LOSE))
-    assert lease.state is State.RELEASED
-    assert failing.told == []
 
 
 def test_a_command_that_cannot_be_encoded_costs_its_caller(failing: Rig, stranger: Engine) -> None:
@@ -130,18 +121,6 @@ def test_what_is_due_and_cannot_be_renewed_costs_the_node(failing: Rig, stranger
     assert failing.believes(again)
 
 
-def test_work_of_an_engine_that_fails_costs_that_engine(failing: Rig, stranger: Engine) -> None:
-    failing.hold("a")
-    waits = failing.acquire("b")
-    failing.post(fail)
-    assert failing.reasons == [("a", INTERNAL)]
-    assert isinstance(waits.future.error, LockUnavailable)
-    assert believes(stranger)
-    again = failing.hold("a")
-    failing.go_on(5.0, failing.agree)
-    assert failing.believes(again)
-
-
 @pytest.mark.parametrize("method", ["follows", "ended"])
 def test_a_waiter_that_fails_costs_the_waits_and_no_lease(
     failing: WaitingRig, stranger: Engine, monkeypatch: pytest.MonkeyPatch, method: str
@@ -177,16 +156,6 @@ def test_a_domain_that_fails_itself_hands_over_to_the_one_above(caplog: pytest.L
     assert len([record for record in caplog.records if "survived" in record.getMessage()]) == 5
 
 
-def test_users_timeouts_outlive_a_failure(failing: Rig) -> None:
-    rung: list[object] = []
-    failing.timer.new_timeout(rung.append, 1.0)
-    failing.turn()
-    failing.post(fail)
-    failing.go_on(2.0)
-    failing.drain()
-    assert len(rung) == 1
-
-
 def test_one_batch_that_fails_among_several_costs_each_lease_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with Rig(batch_size=2) as rig:
         leases = rig.hold_many([f"lock:{number}" for number in range(6)], 3.0)
@@ -209,20 +178,3 @@ def test_a_failure_leaves_no_count_below_nothing(failing: Rig) -> None:
     assert failing.acquiring == 0
     failing.launch.slow = False
     failing.launch.go_on()
-
-
-def test_an_extended_lease_that_a_failure_ends_is_cleaned_up(failing: Rig) -> None:
-    lease = failing.hold("a", 3.0)
-    failing.extend(lease, 3600.0)
-    failing.agree()
-    failing.post(lambda: failing.engine.router.renewer.crashed(BUG))
-    failing.post(fail)  # which is what the fixture expects to see
-    released: list[str] = []
-
-    def agree() -> None:
-        for command in failing.server.take():
-            released.extend(command.names if command.what == "release_many" else ())
-            failing.server.say(FINE)
-
-    failing.go_on(1.0, agree)
-    assert released == ["a"]

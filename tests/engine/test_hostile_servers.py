@@ -14,11 +14,9 @@ from tests.engine.rig import NotingRequest, PairConnection, Rig
 from tests.engine.test_broken_connections import NONSENSE
 from tests.hostile.fuzzing import Listener, wired
 from tests.support.tls import TlsFiles
-from wheel_lock.engine.engine import Engine
 from wheel_lock.lease import State
 from wheel_lock.net.connection import PipelinedConnection, PushConnection
 from wheel_lock.net.connector import RedisPyConnector, is_fatal
-from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.resp import Reply
 
 HOSTILE = [
@@ -32,57 +30,6 @@ HOSTILE = [
     b":99999999999999999999\r\n",
     *NONSENSE,
 ]
-
-
-@pytest.mark.parametrize("reply", HOSTILE)
-def test_a_hostile_reply_costs_one_connection_and_no_lease_of_any_context(rig: Rig, reply: bytes) -> None:
-    other = Engine(rig.connector, ContextOptions(), rig.timer, rig.launch)
-    ours, rig.engine = rig.engine, other
-    kept = rig.hold("kept", 30.0)
-    good, rig.engine = rig.server, ours
-    held = rig.hold("held", 30.0)
-    bad = rig.server
-    attempt = rig.acquire("asked")
-    rig.say(reply)
-    bad.read()
-    good.read()
-    assert bad.hung_up
-    assert not good.hung_up
-    assert [kept.state, held.state] == [State.HELD] * 2
-    rig.go_on(1.0, rig.agree)
-    assert attempt.future.result()
-    assert rig.told == []
-    other.router.renewer.node.close(ConnectionAbortedError("the test is over"))
-
-
-@pytest.mark.parametrize("reply", HOSTILE)
-def test_a_hostile_message_costs_the_connection_for_wake_ups(rig: Rig, reply: bytes) -> None:
-    held = rig.hold("held", 30.0)
-    rig.wakeups.listen(b"c", Listener())
-    rig.turn()
-    bad = rig.connector.listeners.servers[-1]
-    bad.say(reply)
-    rig.turn()
-    bad.read()
-    assert bad.hung_up
-    rig.go_on(1.0, rig.agree)
-    assert len(rig.connector.listeners.servers) == 2
-    assert held.state is State.HELD
-
-
-def test_a_value_that_is_too_long_to_be_a_token_costs_nothing(rig: Rig) -> None:
-    held = rig.hold("held", 30.0)
-    attempt = rig.acquire("asked")
-    text = b"$%d\r\n" % (2 << 20)
-    rig.server.say(text)
-    for _ in range(2048):
-        rig.server.say(b"*" * 1024)
-        rig.timer.turn()
-    rig.say(b"\r\n")  # no reply to an acquire, in the end
-    assert held.state is State.HELD
-    assert not rig.connector.servers[-1].closed
-    rig.go_on(1.0, rig.agree)
-    assert attempt.future.result()
 
 
 def nothing(*arguments: object) -> None: ...
@@ -220,7 +167,19 @@ def test_what_tls_has_buffered_is_read_in_later_turns(
     theirs.close()
 
 
-# Connections that are being made
+@pytest.mark.parametrize("reply", HOSTILE)
+def test_a_hostile_message_costs_the_connection_for_wake_ups(rig: Rig, reply: bytes) -> None:
+    held = rig.hold("held", 30.0)
+    rig.wakeups.listen(b"c", Listener())
+    rig.turn()
+    bad = rig.connector.listeners.servers[-1]
+    bad.say(reply)
+    rig.turn()
+    bad.read()
+    assert bad.hung_up
+    rig.go_on(1.0, rig.agree)
+    assert len(rig.connector.listeners.servers) == 2
+    assert held.state is State.HELD
 
 
 @pytest.mark.parametrize(

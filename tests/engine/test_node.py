@@ -9,29 +9,11 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from tests.engine.rig import FINE, START, TICK_S, Rig, failure, integer
+from tests.engine.rig import START, TICK_S, Rig
 from tests.support.background import PATIENCE_S
-from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockUnavailable
-from wheel_lock.lease import State
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.greenlets import start_helper_thread
-
-
-def test_nothing_connects_before_there_is_something_to_send(rig: Rig) -> None:
-    rig.go_on(10.0)
-    assert rig.connector.attempts == 0
-    assert rig.timer.next_due_at() is None
-
-
-def test_an_idle_node_wakes_nobody_up_and_is_not_connected_again(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.release(lease)
-    rig.agree()
-    rig.go_on(6.0)
-    assert rig.timer.next_due_at() is None
-    rig.reconnect(5.0)
-    assert rig.connector.attempts == 1
 
 
 @pytest.mark.parametrize("timeout", [0.6, 30.0])
@@ -45,60 +27,6 @@ def test_a_silent_node_is_suspected_after_a_sixth_of_the_timeout(rig: Rig, timeo
     rig.go_to(due + timeout / 6)
     assert not rig.ready
     assert len(rig.launch.held) == 1
-
-
-def test_where_less_than_that_is_left_it_is_suspected_after_half_of_what_is_left(rig: Rig) -> None:
-    rig.hold("a", 3.0)
-    rig.launch.slow = True
-    rig.jump(2.768)  # 0.2 s before the deadline
-    assert len(rig.server.take()) == 1
-    rig.go_on(0.07)
-    assert rig.ready
-    rig.go_on(0.03)
-    assert not rig.ready
-
-
-def test_a_paused_server_that_speaks_first_keeps_its_connection_and_loses_nothing(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.be_silent(1.6)
-    assert len(rig.launch.held) == 1
-    assert rig.server.one("renew").names == ["a"]
-    rig.say(FINE)
-    assert lease.state is State.HELD
-    assert lease.deadline == pytest.approx(START + 1.0 + 2.968)
-    rig.launch.go_on()  # too late
-    rig.turn()
-    assert rig.connector.servers[1].take() == []
-    assert rig.connector.servers[1].hung_up
-    rig.go_to(START + 2.0)
-    assert rig.connector.servers[0].one("renew").names == ["a"]
-
-
-def test_the_connection_that_answers_first_takes_over_and_the_silent_one_is_closed(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.0)
-    old = rig.server
-    rig.go_on(0.51)
-    assert rig.connector.attempts == 2
-    old.take()
-    assert old.hung_up
-    assert rig.server.one("renew").names == ["a"]
-    rig.say(FINE)
-    assert lease.state is State.HELD
-    assert lease.deadline == pytest.approx(START + 1.5 + 2.968)
-
-
-def test_callers_requests_move_to_the_connection_that_takes_over(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.be_silent(1.6)
-    acquire = rig.acquire("b")
-    release = rig.release(lease)
-    rig.server.take()
-    rig.connect()
-    assert sorted(command.what for command in rig.server.take()) == ["acquire_many", "release"]
-    rig.say(*([FINE, integer(1)]))
-    assert acquire.future.done
-    assert release.done
 
 
 def test_a_node_that_cannot_be_reached_is_tried_with_growing_pauses_which_begin_small_after_a_reply(rig: Rig) -> None:
@@ -116,21 +44,6 @@ def test_a_node_that_cannot_be_reached_is_tried_with_growing_pauses_which_begin_
     rig.hang_up()
     rig.go_on(0.04)
     assert rig.connector.attempts == attempts + 1
-
-
-@pytest.mark.parametrize("said", [b"", b"*"])
-def test_the_pauses_do_not_begin_small_again_before_a_whole_reply(rig: Rig, said: bytes) -> None:
-    rig.hold("a", 3.0)
-    rig.go_to(START + 1.0)
-
-    def stammer_and_hang_up() -> None:
-        for server in rig.connector.servers:
-            if not server.closed and server.take():
-                server.say(said)
-                server.close()
-
-    rig.go_to(START + 2.9, stammer_and_hang_up)
-    assert 5 <= rig.connector.attempts <= 12
 
 
 @pytest.mark.parametrize(
@@ -164,17 +77,6 @@ def test_held_leases_go_on_trying_even_so(rig: Rig) -> None:
     assert rig.believes(lease)
 
 
-def test_an_idle_connection_is_made_again_while_something_is_held(rig: Rig) -> None:
-    lease = rig.hold("a", 30.0)
-    rig.reconnect()
-    assert rig.connector.attempts == rig.stats().connects == 2
-    assert rig.ready
-    rig.go_on(0.1, rig.agree)
-    assert lease.renewals == 1  # verified at once
-    rig.go_on(10.0, rig.agree)
-    assert lease.renewals == 2
-
-
 def test_a_helper_thread_that_cannot_be_started_is_one_failed_attempt(rig: Rig) -> None:
     rig.hold("a", 30.0)
     launch = rig.engine.router.renewer.node._launch
@@ -206,27 +108,6 @@ def test_a_helper_thread_is_started_without_waiting_for_it() -> None:
     assert ran.wait(PATIENCE_S)
 
 
-def test_a_slow_attempt_is_not_joined_by_a_second_one(rig: Rig) -> None:
-    rig.launch.slow = True
-    rig.acquire("a")
-    rig.acquire("b")
-    rig.go_on(3.0)
-    assert len(rig.launch.held) == 1
-
-
-def test_a_connection_that_comes_after_the_end_is_closed(rig: Rig) -> None:
-    rig.launch.slow = True
-    attempt = rig.acquire("a")
-    closed: Future[None] = rig.close_engine(1.0)
-    assert closed.done
-    failure(attempt.future, LockUnavailable)
-    assert not rig.engine.busy
-    rig.connect()
-    assert not rig.engine.busy
-    assert rig.server.take() == []
-    assert rig.server.hung_up
-
-
 def test_a_connection_that_comes_after_the_last_turn_is_closed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.launch.slow = True
     rig.acquire("a")
@@ -242,20 +123,6 @@ def test_a_connection_that_comes_after_the_last_turn_is_closed(rig: Rig, monkeyp
     rig.launch.go_on()
     assert rig.server.take() == []
     assert rig.server.hung_up
-
-
-def test_a_connection_to_a_server_that_has_been_replaced_as_master_meanwhile_is_not_used(rig: Rig) -> None:
-    rig.launch.slow = True
-    attempt = rig.acquire("a")
-    error = ConnectionAbortedError("another server is the master now")
-    rig.engine.router.renewer.node.leave_for([("another", "6379")], error)
-    rig.connect()
-    assert rig.server.take() == []
-    assert rig.server.hung_up
-    rig.engine.router.renewer.node.leave_for([("another", "6379"), ("scripted", "6379")], error)
-    rig.launch.slow = False
-    rig.go_on(1.0, rig.agree)
-    assert attempt.future.result()
 
 
 class _Struck(BaseException):

@@ -6,26 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, NOSCRIPT, OK, REFUSED, START, TICK_S, Rig, array, failure, integer, names
+from tests.engine.rig import FINE, GONE, OK, REFUSED, START, TICK_S, Rig, array, failure, integer, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason
-
-
-def test_closing_loses_what_is_held_and_releases_it_owner_checked(rig: Rig) -> None:
-    leases = rig.hold_many(names(3))
-    future = rig.close_engine()
-    assert not any(rig.believes(lease) for lease in leases)
-    assert rig.server.one("release_many").pairs == [(lease.key, lease.token) for lease in leases]
-    assert not future.done
-    rig.say(FINE)
-    assert future.result() is None
-    rig.server.take()
-    assert rig.server.hung_up
-    assert rig.reasons == [(name, LossReason.CONTEXT_CLOSED) for name in names(3)]
-    rig.go_on(10.0)
-    assert rig.connector.attempts == 1
-    assert len(rig.told) == 3
 
 
 def test_closing_sweeps_in_chunks_a_few_at_a_time() -> None:
@@ -45,18 +29,6 @@ def test_closing_sweeps_in_chunks_a_few_at_a_time() -> None:
         assert released == names(200)
         assert most <= 8
         assert len(rig.told) == len(leases)
-
-
-def test_closing_without_a_connection_is_over_at_once(rig: Rig) -> None:
-    leases = rig.hold_many(names(3), 30.0)
-    rig.be_away()
-    future = rig.close_engine()
-    assert future.done
-    assert len(rig.told) == 3
-    assert not any(rig.believes(lease) for lease in leases)
-    attempts = rig.connector.attempts
-    rig.go_on(10.0)
-    assert rig.connector.attempts == attempts
 
 
 def test_closing_may_leave_what_is_held_to_expire() -> None:
@@ -79,23 +51,6 @@ def test_closing_twice_is_harmless(rig: Rig) -> None:
     assert first.done
     assert rig.close_engine().done
     assert len(rig.told) == 1
-
-
-def test_a_sweep_that_finds_no_script_is_repeated_in_full(rig: Rig) -> None:
-    rig.hold("a")
-    future = rig.close_engine()
-    rig.reply(None, NOSCRIPT)
-    assert rig.server.one("release_many").use_eval
-    rig.say(FINE)
-    assert future.done
-
-
-def test_what_waits_for_a_connection_is_refused_by_a_close(rig: Rig) -> None:
-    rig.launch.slow = True
-    attempt = rig.acquire("a")
-    assert rig.close_engine().done
-    failure(attempt.future, LockUnavailable, "closed")
-    assert rig.acquiring == 0
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -160,21 +115,6 @@ def test_a_close_is_over_in_the_last_turn_of_a_timer_that_stops(
 # A context that nobody refers to any more
 
 
-def test_a_retired_engine_keeps_what_is_held_and_hangs_up_after_the_last_release(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.post(rig.engine.retire)
-    rig.go_on(5.0, rig.agree)
-    assert rig.believes(lease)
-    future = rig.release(lease)
-    rig.agree()
-    assert future.done
-    rig.go_on(0.1)
-    rig.server.take()
-    assert rig.server.hung_up
-    rig.go_on(5.0)
-    assert rig.connector.attempts == 1
-
-
 @pytest.mark.parametrize("end", ["gone", "silent", "released before"])
 def test_a_retired_engine_hangs_up_when_nothing_is_held_any_more(rig: Rig, end: str) -> None:
     lease = rig.hold("a")
@@ -236,27 +176,6 @@ def test_requests_are_refused_at_once_when_the_thread_dies(rig: Rig, connected: 
         assert rig.server.take() == []
 
 
-def test_a_dead_thread_gives_every_place_back() -> None:
-    with Rig(max_held=2) as rig:
-        rig.hold("a")
-        pending = rig.acquire("b")
-        die(rig)
-        rig.post(pending.request.give_up)  # as its caller does when it has noticed
-        assert rig.acquiring == 0
-        rig.launch.slow = False
-        rig.launch.go_on()
-        rig.hold("c")
-        rig.hold("d")
-        assert rig.acquire("e").future.error is not None
-
-
-def test_nothing_is_connected_after_the_thread_died_unless_somebody_asks(rig: Rig) -> None:
-    rig.hold("a")
-    die(rig)
-    rig.go_on(5.0)
-    assert rig.launch.held == []
-
-
 def test_a_server_that_was_there_is_waited_for_although_the_thread_died(rig: Rig) -> None:
     rig.hold("a")
     die(rig)
@@ -269,32 +188,6 @@ def test_a_server_that_was_there_is_waited_for_although_the_thread_died(rig: Rig
 
 
 # A forked child: what the engine does there can be called directly
-
-
-def test_a_forked_child_holds_nothing_and_says_nothing(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.go_on(0.5)
-    sent = rig.everything_sent()
-    rig.fork()
-    assert not rig.believes(lease)
-    assert rig.stats().held == 0
-    assert rig.stats().acquired == 0
-    rig.go_on(10.0)
-    assert rig.everything_sent() == sent
-    assert rig.told == []
-    assert rig.connector.attempts == 1
-
-
-def test_a_forked_child_can_acquire_on_a_connection_of_its_own(rig: Rig) -> None:
-    parents = rig.hold("a")
-    rig.go_on(1.0)
-    rig.fork()
-    childs = rig.hold("b")
-    assert rig.connector.attempts == 2
-    rig.go_on(5.0, rig.agree)
-    assert rig.believes(childs)
-    assert childs.renewals >= 4
-    assert not rig.believes(parents)
 
 
 @pytest.mark.parametrize("moved_by", [-START, -5.0, 1e6])
@@ -314,6 +207,19 @@ def test_the_clock_of_a_child_may_be_another_one(rig: Rig, moved_by: float) -> N
     assert deadline - 2 * TICK_S <= event.at <= deadline
 
 
+def test_the_childs_copy_of_the_socket_is_closed_without_a_shutdown(rig: Rig) -> None:
+    rig.hold("a")
+    sock = rig.connector.sockets[0]
+    keep = sock.dup()  # the parent's
+    try:
+        rig.fork()
+        assert sock.fileno() == -1
+        rig.server.say(integer(1))
+        assert keep.recv(10) == integer(1)
+    finally:
+        keep.close()
+
+
 @pytest.mark.rig(max_held=1)
 def test_a_parents_request_is_not_sent_by_the_child_and_its_place_is_free_there(rig: Rig) -> None:
     rig.launch.slow = True
@@ -326,16 +232,3 @@ def test_a_parents_request_is_not_sent_by_the_child_and_its_place_is_free_there(
     rig.launch.slow = False
     rig.hold("b")
     assert b"$1\r\na\r\n" not in rig.everything_sent()
-
-
-def test_the_childs_copy_of_the_socket_is_closed_without_a_shutdown(rig: Rig) -> None:
-    rig.hold("a")
-    sock = rig.connector.sockets[0]
-    keep = sock.dup()  # the parent's
-    try:
-        rig.fork()
-        assert sock.fileno() == -1
-        rig.server.say(integer(1))
-        assert keep.recv(10) == integer(1)
-    finally:
-        keep.close()

@@ -1,248 +1,302 @@
-"""A process that holds locks, so that a test can stop, kill and fork it.
+"""A process that holds locks, so that a test can stop, kill and fork it; and below the test's side of it.
 
-It is forked by a nursery. It reads orders, a line of JSON each, from one pipe and reports on another. Every report says
-what CLOCK_MONOTONIC, one clock for all processes of a host, showed before and after; losses are reported unasked. A fork
-of it serves a pair of pipes of its own. The parent's side is in holders.py.
+A nursery forks it. It reads orders, a line of JSON each, from one pipe, and reports on another; losses are reported
+unasked. A fork of it serves a pair of pipes of its own.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import multiprocessing
 import os
+import queue
 import signal
 import sys
+import tempfile
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
-from tests.direct.opened import on_path, opened
-from tests.faults.support import Pulse
-from wheel_lock import Lock, LockContext, LockLost, LostEvent
-from wheel_lock.engine.direct import path
+from tests.support.nursery import Nursery
+from tests.support.waiting import eventually
+from wheel_lock import Lock, LockContext, LostEvent
 
-now = time.monotonic
-STRANGE, STUCK_S = 3, 5
-
-
-def to_monotonic() -> float:
-    """What to add to a reading of the library's clock to get CLOCK_MONOTONIC's."""
-    return now() - time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class Pipe:
-    def __init__(self, incoming: int, outgoing: int) -> None:
-        self._incoming = incoming
-        self._outgoing = outgoing
-
-    def orders(self) -> Iterator[dict[str, Any]]:
-        with os.fdopen(self._incoming, "rb") as lines:
-            for line in lines:
-                yield json.loads(line)
-
-    def report(self, **facts: Any) -> None:
-        # One write of less than PIPE_BUF bytes, so reports of several threads do not mix.
-        os.write(self._outgoing, json.dumps(facts).encode() + b"\n")
+ANSWER_S = 20.0  # only a deadlock takes longer
+CLIENT = "holder"
 
 
 class Program:
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self.context = LockContext.from_url(
-            settings["url"], client_options={"client_name": settings["client_name"]}, **settings["context"]
-        )
-        self.locks: dict[str, Lock] = {}
-        self.processes: dict[int, multiprocessing.process.BaseProcess] = {}
-        self.pipes = deque(Pipe(*pair) for pair in settings["pipes"])
-        self.pipe = self.pipes[0]
-        self.pulse = Pulse()
+    """The process's side. Its public methods can be ordered."""
+
+    def __init__(self, url: str, context: dict[str, Any], pipes: list[tuple[int, int]]) -> None:
+        self._context = LockContext.from_url(url, client_options={"client_name": CLIENT}, **context)
+        self._locks: dict[str, Lock] = {}
+        self._processes: dict[int, multiprocessing.process.BaseProcess] = {}
+        self._pipes = deque(pipes)
+        self._outgoing = -1
 
     def serve(self) -> None:
-        pipe = self.pipe = self.pipes.popleft()
-        pipe.report(event="ready", pid=os.getpid())
-        for order in pipe.orders():
-            do = order.pop("do")
-            if do == "exit":
-                return
-            call: Callable[..., Any] = getattr(self, f"do_{do}")
-            result, error, before = None, "", now()
-            try:
-                result = call(**order)
-            except SystemExit:
-                raise  # a forked child on its way out
-            except BaseException as failure:
-                error = type(failure).__name__
-            pipe.report(did=do, before=before, after=now(), result=result, error=error)
+        incoming, self._outgoing = self._pipes.popleft()
+        self._report("ready", os.getpid())
+        with os.fdopen(incoming, "rb") as orders:
+            for line in orders:
+                what, arguments = json.loads(line)
+                if what == "exit":
+                    return
+                try:
+                    answer = getattr(self, what)(**arguments), ""
+                except SystemExit:
+                    raise  # a forked child on its way out
+                except BaseException as failure:
+                    answer = None, type(failure).__name__
+                self._report("answer", answer)
+
+    def _report(self, what: str, fact: object) -> None:
+        # One write of less than PIPE_BUF bytes, so reports of several threads do not mix.
+        os.write(self._outgoing, json.dumps([what, fact]).encode() + b"\n")
 
     def _told(self, event: LostEvent) -> None:
-        told, shift = now(), to_monotonic()
-        self.pipe.report(
-            event="lost",
-            name=event.name,
-            reason=event.reason.name,
-            fence=event.fence,
-            at=event.at + shift,
-            deadline=event.deadline + shift,
-            told=told,
-        )
+        self._report("lost", [event.name, event.reason.name])
 
-    # What can be ordered
-
-    def do_prepare(self, name: str, **options: Any) -> None:
+    def prepare(self, name: str, **options: Any) -> None:
         """Make a lock object and no more."""
-        self.locks[name] = self.context.lock(name, on_lost=self._told, **options)
+        self._locks[name] = self._context.lock(name, on_lost=self._told, **options)
 
-    def do_acquire(self, name: str, blocking: bool | None = None, **options: Any) -> dict[str, Any]:
+    def acquire(self, name: str, blocking: bool | None = None, **options: Any) -> dict[str, Any]:
         """Acquire through the lock object of that name, which is made with the options if there is none."""
-        if name not in self.locks:
-            self.do_prepare(name, **options)
-        granted = self.locks[name].acquire(blocking)
-        return {"granted": granted, **self.do_look(name)}
+        if name not in self._locks:
+            self.prepare(name, **options)
+        granted = self._locks[name].acquire(blocking)
+        return {"granted": granted, **self.look(name)}
 
-    def do_acquire_in_thread(self, name: str, **options: Any) -> None:
-        """Wait for a lock in another thread, which then ends; the lock may be used by all threads."""
-        self.do_prepare(name, thread_local=False, **options)
-
-        def wait() -> None:
-            try:
-                self.pipe.report(event="acquired", granted=self.locks[name].acquire(), at=now())
-            except Exception as error:
-                self.pipe.report(event="failed", error=type(error).__name__)
-
-        threading.Thread(target=wait, daemon=True).start()
-
-    def do_acquire_many(self, prefix: str, count: int, **options: Any) -> int:
+    def acquire_many(self, prefix: str, count: int, **options: Any) -> int:
         names = [f"{prefix}{number}" for number in range(count)]
-        locks = self.context.acquire_many(names, on_lost=self._told, **options)
-        self.locks.update({str(name): lock for name, lock in locks.items() if lock is not None})
+        locks = self._context.acquire_many(names, on_lost=self._told, **options)
+        self._locks.update({str(name): lock for name, lock in locks.items() if lock is not None})
         return sum(lock is not None for lock in locks.values())
 
-    def do_open_path(self) -> None:
-        """Use the context until its direct path is open. From now on what is held on it stays there."""
-        path.LOOK_S = 3600.0
-        opened(self.context)
-
-    def do_on_path(self, name: str) -> bool:
-        """Whether the lock is held on the direct path."""
-        return on_path(self.locks[name])
-
-    def do_look(self, name: str) -> dict[str, Any]:
-        lock = self.locks[name]
-        held = lock.is_held  # first: it is what the stamps are about
+    def look(self, name: str) -> dict[str, Any]:
+        lock = self._locks[name]
         return {
-            "held": held,
+            "held": lock.is_held,
             "lost": lock.lost and lock.lost.name,
-            "remaining": lock.remaining(),
             "renewals": lock.renewals,
             "token": lock.token and lock.token.decode(),
             "fence": lock.fence,
         }
 
-    def do_held(self) -> list[str]:
+    def held(self) -> list[str]:
         """The names of all lock objects that say they are held."""
-        return sorted(name for name, lock in self.locks.items() if lock.is_held)
+        return sorted(name for name, lock in self._locks.items() if lock.is_held)
 
-    def do_release(self, name: str) -> None:
-        self.locks[name].release()
+    def release(self, name: str) -> None:
+        self._locks[name].release()
 
-    def do_extend(self, name: str) -> None:
-        self.locks[name].extend(1.0)
+    def extend(self, name: str) -> None:
+        self._locks[name].extend(1.0)
 
-    def do_owned(self, name: str) -> bool:
-        return self.locks[name].owned()
+    def stats(self) -> dict[str, Any]:
+        stats, timer = self._context.stats(), self._context.timer
+        listed = len(self._context.held())
+        return {"held": stats.held, "listed": listed, "connects": stats.connects, "thread": timer.running}
 
-    def do_stats(self) -> dict[str, Any]:
-        stats, timer = self.context.stats(), self.context.timer
-        return {
-            "held": stats.held,
-            "listed": len(self.context.held()),
-            "renewed": stats.renewed,
-            "unknown": stats.unknown,
-            "connects": stats.connects,
-            "lost": stats.lost,
-            "deaths": timer.deaths,
-            "thread": timer.running,
-        }
-
-    def do_watch(self) -> None:
-        """From now on notice when the machine keeps this process from running."""
-        self.pulse.__enter__()
-
-    def do_stalled(self, since: float) -> float:
-        """For how many seconds it was kept from running, from a reading of CLOCK_MONOTONIC on."""
-        return self.pulse.stood_s(since - to_monotonic())
-
-    # Forks
-
-    def do_fork(self, how: str = "fork", tidy: bool = True) -> int:
+    def fork(self, how: str, tidy: bool) -> int:
         """Fork a child that serves the next pair of pipes; `tidy` lets its interpreter end as usual."""
-        if how == "fork":
-            return self._fork(tidy)
         if how == "multiprocessing":
             process = multiprocessing.get_context("fork").Process(target=self.serve)
             process.start()
-            self.pipes.popleft()
+            self._pipes.popleft()
             assert process.pid is not None
-            self.processes[process.pid] = process
+            self._processes[process.pid] = process
             return process.pid
         pids: list[int] = []
-        thread = threading.Thread(target=lambda: pids.append(self._fork(False)))
-        thread.start()
-        thread.join()
+        if how == "fork":
+            self._fork(pids, tidy)
+        else:
+            thread = threading.Thread(target=self._fork, args=(pids, False))
+            thread.start()
+            thread.join()
+        self._pipes.popleft()
         return pids[0]
 
-    def _fork(self, tidy: bool) -> int:
+    def _fork(self, pids: list[int], tidy: bool) -> None:
         pid = os.fork()
         if pid == 0:
             self.serve()
             if tidy:
                 sys.exit()
             os._exit(0)
-        self.pipes.popleft()
-        return pid
+        pids.append(pid)
 
-    def do_reap(self, pid: int) -> int:
+    def reap(self, pid: int) -> int:
         """Wait for the end of a child, and return its exit code."""
-        if pid in self.processes:
-            process = self.processes.pop(pid)
-            process.join()
-            assert process.exitcode is not None
-            return process.exitcode
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-    def do_fork_often(self, times: int) -> list[int]:
-        """Fork children one after the other; each uses the context once. Returns their exit codes."""
-        codes = []
-        for number in range(times):
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    self._be_short_lived(f"child-{number}")
-                except BaseException:
-                    sys.excepthook(*sys.exc_info())
-                    os._exit(1)
-            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        return codes
-
-    def _be_short_lived(self, name: str) -> None:
-        signal.alarm(STUCK_S)  # a deadlock shows as an exit code of -SIGALRM
-        if self.do_held() or self.context.held():
-            os._exit(STRANGE)
-        for lock in list(self.locks.values())[:3]:
-            try:
-                lock.release()
-            except LockLost:
-                continue
-            os._exit(STRANGE)
-        lock = self.context.lock(name, timeout=2.0)
-        with lock:
-            if not lock.is_held:
-                os._exit(STRANGE)
-        os._exit(0)
+        if pid not in self._processes:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        process = self._processes.pop(pid)
+        process.join()
+        assert process.exitcode is not None
+        return process.exitcode
 
 
 def main(settings: str, *fds: int) -> None:
-    terms = json.loads(settings)
-    terms["pipes"] = list(zip(fds[::2], fds[1::2], strict=True))
-    Program(terms).serve()
+    url, context = json.loads(settings)
+    Program(url, context, list(zip(fds[::2], fds[1::2], strict=True))).serve()
+
+
+@functools.cache
+def _nursery() -> Nursery:
+    nursery = Nursery("tests.faults.holder")
+    atexit.register(nursery.close)
+    return nursery
+
+
+class Answer(NamedTuple):
+    """What came of an order: a result, or the class name of an error."""
+
+    result: Any
+    error: str
+
+
+class Peer:
+    """Somebody at the other end of a pair of pipes who does as it is ordered.
+
+    Attributes:
+        told: The losses that it was told of: names and reasons.
+    """
+
+    def __init__(self, to_peer: int, from_peer: int) -> None:
+        self._to_peer = to_peer
+        self._from_peer = from_peer
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self.pid = 0
+        self.told: list[tuple[str, str]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def order(self, what: str, **arguments: Any) -> None:
+        """Order something without waiting: it is also how a stopped process is given its first task."""
+        os.write(self._to_peer, json.dumps([what, arguments]).encode() + b"\n")
+
+    def answer(self) -> Answer:
+        try:
+            return self._answers.get(timeout=ANSWER_S)
+        except queue.Empty:
+            raise AssertionError(f"process {self.pid} does not answer") from None
+
+    def ask(self, what: str, **arguments: Any) -> Answer:
+        self.order(what, **arguments)
+        return self.answer()
+
+    def acquire(self, name: str, **options: Any) -> dict[str, Any]:
+        """Have it acquire a lock, which must succeed; return how that looks."""
+        answer = self.ask("acquire", name=name, **options)
+        assert not answer.error, answer
+        assert answer.result["granted"], answer
+        return dict(answer.result)
+
+    def look(self, name: str) -> dict[str, Any]:
+        return dict(self.ask("look", name=name).result)
+
+    def goes_on(self, name: str) -> None:
+        """Wait until a lease has been renewed thrice more."""
+        renewals = self.look(name)["renewals"]
+        eventually(lambda: self.look(name)["renewals"] >= renewals + 3)
+        assert self.look(name)["held"]
+
+    def _read(self) -> None:
+        with os.fdopen(self._from_peer, "rb") as lines:
+            for line in lines:
+                what, fact = json.loads(line)
+                if what == "answer":
+                    self._answers.put(Answer(*fact))
+                elif what == "lost":
+                    self.told.append((fact[0], fact[1]))
+                else:
+                    self.pid = fact
+
+    def _hang_up(self) -> None:
+        os.close(self._to_peer)
+        self._reader.join(ANSWER_S)
+
+
+class Holder(Peer):
+    """A process that holds locks. Use it in a `with`: if all goes well it must end in order and without a traceback.
+
+    `forks` is how many children it may have; `context` are options of its LockContext.
+    """
+
+    def __init__(self, url: str, *, forks: int = 0, **context: Any) -> None:
+        pairs = [(os.pipe(), os.pipe()) for _ in range(forks + 1)]
+        theirs = [fd for to_peer, from_peer in pairs for fd in (to_peer[0], from_peer[1])]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
+        self._process = _nursery().start(json.dumps([url, context]), fds=theirs, stderr=self._errors.fileno())
+        for fd in theirs:
+            os.close(fd)
+        self._killed = False
+        super().__init__(pairs[0][0][1], pairs[0][1][0])
+        self._children = [Peer(to_peer[1], from_peer[0]) for to_peer, from_peer in pairs[1:]]
+        self._unused = list(self._children)
+
+    def __enter__(self) -> Self:
+        eventually(lambda: self.pid, timeout_s=ANSWER_S, message="the holder has started")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        code = self._end()
+        self._errors.seek(0)
+        said = self._errors.read().decode()
+        self._errors.close()
+        if kind is None and not self._killed:
+            assert code == 0, said
+            assert "Traceback" not in said, said
+        else:
+            print(said)
+
+    def fork(self, how: str = "fork", *, tidy: bool = True) -> Peer:
+        """Have it fork: straight, in a "thread", or by "multiprocessing". The child obeys the Peer that is returned."""
+        child = self._unused.pop(0)
+        pid = self.ask("fork", how=how, tidy=tidy).result
+        eventually(lambda: child.pid == pid, timeout_s=ANSWER_S, message=f"child {pid} serves")
+        return child
+
+    def reap(self, child: Peer) -> int:
+        """Have a child end, and return its exit code."""
+        child.order("exit")
+        return int(self.ask("reap", pid=child.pid).result)
+
+    def pause(self) -> None:
+        """SIGSTOP. Returns when all of its threads stand still."""
+        os.kill(self.pid, signal.SIGSTOP)
+        stat = Path(f"/proc/{self.pid}/stat")
+        eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", message="SIGSTOP took")
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, and return when it is gone."""
+        self._killed = True
+        self._process.kill()
+
+    def _end(self) -> int:
+        if not self._killed:
+            with suppress(OSError):
+                self.resume()
+                self.order("exit")
+            if not self._process.ends_within(ANSWER_S):
+                self._process.kill()
+        code = self._process.wait()
+        for child in self._children:
+            if child.pid and Path(f"/proc/{child.pid}").exists():
+                os.kill(child.pid, signal.SIGKILL)  # left over by a test that failed
+        for peer in (self, *self._children):
+            peer._hang_up()
+        return code

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import hiredis
 
 from tests.support.proxy import TcpProxy
-from wheel_lock import LockContext
 from wheel_lock.protocol import scripts
 
 _BY_SHA1 = {form.sha1.encode(): script.name for script in scripts.ALL for form in (script.plain, script.flagged)}
@@ -48,15 +47,6 @@ def commands(proxy: TcpProxy, *, since: float = 0.0, mentioning: bytes | str | N
 
 def of_kind(what: str, among: Iterable[Command]) -> list[Command]:
     return [command for command in among if command.what == what]
-
-
-def assert_sends_nothing(proxy: TcpProxy, context: LockContext, call: Callable[[], object]) -> None:
-    """Call something and prove that not a byte left the process on its account."""
-    sent = len(commands(proxy))
-    call()
-    with context.lock("round trip"):  # what the call might have sent would be seen before this
-        pass
-    assert [command.words for command in commands(proxy)[sent:] if not command.mentions("round trip")] == []
 
 
 def _what(words: list[bytes]) -> str:

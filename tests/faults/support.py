@@ -17,7 +17,6 @@ from wheel_lock import HashedWheelTimer, Lock, LockContext, LostEvent
 from wheel_lock.runtime.notifier import NOTIFIER
 
 LATE_S = 0.2  # how late a thread that can run may be to tell a loss where the machine is busy; idle, it is not late
-POLL_S = 0.1  # how often a waiter asks again
 
 _PYTHON_HELD = ctypes.PyDLL(None)  # calls made through it keep the interpreter's lock
 

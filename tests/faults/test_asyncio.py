@@ -1,7 +1,4 @@
-"""Faults in programs of asyncio: cancellation at every await, a blocked or closed event loop, the end of the thread.
-
-Rows 13 to 15, and 7 as tasks see it.
-"""
+"""Faults in programs of asyncio: a blocked or closed event loop, the end of the program."""
 
 from __future__ import annotations
 
@@ -9,17 +6,14 @@ import asyncio
 import signal
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.redis.test_exit import Script
-from tests.support.backend import LONG_S
-from tests.support.event_loops import NewLoop, ended, loop_factory, until, waiting
+from tests.support.event_loops import NewLoop, loop_factory, until
 from tests.support.redis_server import RedisServer
-from tests.support.timers import raise_in, timer_thread
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockLost, LockUnavailable, LossReason
+from wheel_lock import LockContext, LossReason
 
 pytestmark = [pytest.mark.servers("real"), pytest.mark.settings(own_timer=True)]
 
@@ -31,7 +25,7 @@ def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
         yield runner
 
 
-# A blocked event loop (15)
+# A blocked event loop
 
 
 @pytest.mark.parametrize("runner", ["asyncio", "uvloop"], indirect=True)
@@ -64,53 +58,7 @@ def test_renewal_goes_on_while_the_event_loop_is_blocked(
 # The end of the thread (7)
 
 
-def test_the_death_of_the_thread_is_told_to_tasks_that_hold_and_to_tasks_that_wait(
-    runner: asyncio.Runner, redis_server: RedisServer, context: LockContext
-) -> None:
-    async def hold() -> None:
-        async with context.asyncio.lock("order:42", cancel_on_lost=True):
-            await asyncio.sleep(LONG_S)
-
-    async def main() -> None:
-        holding = asyncio.create_task(hold())
-        await until(lambda: context.stats().held == 1)
-        waiter = asyncio.create_task(context.asyncio.lock("order:42").acquire())
-        await waiting(context, 1)
-        # Python 3.11 would raise it in a thread that is just being started, too, and whoever starts that waits for ever.
-        await until(lambda: not context.timer.busy)
-        raise_in(timer_thread(context.timer), SystemExit)
-        context.timer.wake()
-        await ended(holding, waiter)
-        error = holding.exception()
-        assert isinstance(error, LockLost)
-        assert error.reason is LossReason.THREAD_DIED
-        assert isinstance(waiter.exception(), LockUnavailable)
-        redis_server.client().delete("order:42")
-        async with context.asyncio.lock("order:42"):
-            pass
-
-    runner.run(main())
-
-
-def test_a_task_does_not_wait_for_what_died_with_the_thread(
-    runner: asyncio.Runner, context: LockContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def die(*_: Any) -> None:
-        monkeypatch.undo()
-        raise SystemExit
-
-    async def main() -> None:
-        monkeypatch.setattr(context._engine, "query", die)
-        with pytest.raises(LockUnavailable, match="ended before it answered"):
-            async with asyncio.timeout(LONG_S):
-                await context.asyncio.lock("order:42").locked()
-        assert not await context.asyncio.lock("order:42").locked()
-
-    runner.run(main())
-    assert context.timer.deaths == 1
-
-
-# The end of the program (13)
+# The end of the program
 
 ASYNC_BEGINNING = """
 import asyncio

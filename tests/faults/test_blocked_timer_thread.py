@@ -85,14 +85,6 @@ def test_callers_without_a_limit_are_let_go_within_the_response_timeout(
     eventually(lambda: none_left(backend, context))
 
 
-def test_a_call_that_is_answered_in_time_is_not_disturbed(backend: Backend, new_timer: NewTimer) -> None:
-    context = backend.context(timer=new_timer())
-    with blocked(context.timer):
-        call = Background(lambda: context.lock("b").acquire(blocking_timeout=2 * PATIENCE_S))
-        eventually(lambda: context.timer.reported_turn == context.timer.turns)
-    assert call.result()
-
-
 PROGRAM = """
 import sys, threading, time
 from wheel_lock import LockContext

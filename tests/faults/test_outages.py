@@ -61,23 +61,20 @@ def test_a_server_that_speaks_no_tls_any_more(tls_redis: RedisServer, log: Log) 
             assert all(lock is not None and lock.is_held for lock in locks.values())
 
 
-def test_tls_to_a_port_that_does_not_speak_it(tls_redis: RedisServer) -> None:
-    client = redis.Redis(port=tls_redis.port, ssl=True, ssl_ca_certs=str(tls_redis.tls.ca))
-    with (
-        LockContext(client, connect_timeout=0.5) as context,
-        pytest.raises(LockUnavailable, match="the client speaks TLS"),
-    ):
-        context.lock("order:42").acquire()
-
-
-def test_plain_text_to_a_port_that_speaks_tls(tls_redis: RedisServer) -> None:
-    client = redis.Redis(port=tls_redis.tls_port)
-    with LockContext(client) as context, pytest.raises(LockUnavailable, match="the server speaks TLS"):
+@pytest.mark.parametrize(
+    ("client_speaks", "server_speaks", "said"),
+    [
+        (True, False, "the client speaks TLS"),
+        (False, True, "the server speaks TLS"),
+        (True, True, "CERTIFICATE_VERIFY_FAILED"),  # which is no question of the port
+    ],
+)
+def test_a_port_that_speaks_another_language(
+    tls_redis: RedisServer, client_speaks: bool, server_speaks: bool, said: str
+) -> None:
+    trusted = {} if server_speaks else {"ssl_ca_certs": str(tls_redis.tls.ca)}
+    port = tls_redis.tls_port if server_speaks else tls_redis.port
+    client = redis.Redis(port=port, **({"ssl": True, **trusted} if client_speaks else {}))  # type: ignore[arg-type]
+    with LockContext(client, connect_timeout=0.5) as context, pytest.raises(LockUnavailable, match=said) as caught:
         context.lock("order:42").acquire(blocking_timeout=2.0)
-
-
-def test_a_certificate_that_is_not_trusted_is_no_question_of_the_port(tls_redis: RedisServer) -> None:
-    client = redis.Redis(port=tls_redis.tls_port, ssl=True)
-    with LockContext(client) as context, pytest.raises(LockUnavailable, match="CERTIFICATE_VERIFY_FAILED") as caught:
-        context.lock("order:42").acquire(blocking_timeout=2.0)
-    assert "does not at this port" not in str(caught.value)
+    assert ("does not at this port" in str(caught.value)) is (not server_speaks)

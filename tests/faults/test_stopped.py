@@ -22,12 +22,9 @@ from wheel_lock import LockContext, WheelLockError
 from wheel_lock.engine.engine import Engine
 from wheel_lock.net.connection import MOST_QUEUED_BYTES, PipelinedConnection
 from wheel_lock.net.node import MOST_SUSPECTED, MOST_UNANSWERED
-from wheel_lock.quorum.context import QuorumContext
-from wheel_lock.quorum.engine import QuorumEngine
 
 pytestmark = pytest.mark.slow
 
-AnyContext = LockContext | QuorumContext
 
 STOPPED_S = float(os.environ.get("STOPPED_SECONDS", "3"))
 RESPONSE_S = 0.3
@@ -94,7 +91,7 @@ def context(fresh_redis: RedisServer) -> Iterator[LockContext]:
         fresh_redis.resume()
 
 
-def back_after_s(context: AnyContext) -> float:
+def back_after_s(context: LockContext) -> float:
     """How long it takes until a lock is granted again."""
     began = time.monotonic()
 
@@ -179,73 +176,3 @@ def test_bulk_acquires_that_are_given_up(context: LockContext, fresh_redis: Redi
     back_after_s(context)
     with fresh_redis.client() as view:
         eventually(lambda: view.dbsize() == 0)
-
-
-def test_subscriptions_of_those_who_wait(fresh_redis: RedisServer) -> None:
-    listener, done = _Listener(), threading.Event()
-    with (
-        LockContext(redis.Redis(port=fresh_redis.port), close_timeout=0.2) as context,
-        # With time to wait for as long as the server is stopped, however slow the machine is.
-        LockContext(redis.Redis(port=fresh_redis.port), response_timeout=150.0, close_timeout=0.2) as other,
-    ):
-        held = context.lock("held", timeout=120.0)
-        held.acquire()
-        waiting = threading.Thread(target=_hold, args=(other, "held"), kwargs={"blocking": True})
-        waiting.start()
-        timer, wakeups = other._engine.timer, other._engine.router.wakeups
-        eventually(lambda: wakeups._holding)
-        fresh_redis.pause()
-        put_off = 0
-
-        def come_and_go(rounds: int) -> None:
-            nonlocal put_off
-            for number in range(2000):
-                channel = f"{NAME}:{rounds}:{number}".encode()
-                wakeups.listen(channel, listener)
-                wakeups.ignore(channel, listener)
-            put_off = max(put_off, len(wakeups._put_off))
-            if rounds:
-                timer.post(lambda: come_and_go(rounds - 1))
-            else:
-                done.set()
-
-        with Watch(other._engine) as watch:
-            timer.post(lambda: come_and_go(100))
-            assert done.wait(120.0)
-        assert watch.queued_bytes <= 2 * MOST_QUEUED_BYTES
-        assert put_off <= 2
-        fresh_redis.resume()
-        with fresh_redis.client() as view:
-            eventually(lambda: len(view.pubsub_channels()) == 1)
-        held.release()
-        waiting.join()
-
-
-class _Listener:
-    above = None
-
-    def crashed(self, error: Exception) -> None:
-        raise AssertionError("a failure") from error
-
-    def on_subscribed(self, holds: bool) -> None: ...
-
-    def on_message(self, message: bytes) -> None: ...
-
-
-def test_one_node_of_a_quorum(redis_server: RedisServer, fresh_redis: RedisServer) -> None:
-    with RedisServer() as third:
-        clients = [redis.Redis(port=server.port) for server in (redis_server, fresh_redis, third)]
-        with LockContext.quorum(clients, close_timeout=0.2) as context:
-            back_after_s(context)
-            engine = context._engine
-            assert isinstance(engine, QuorumEngine)
-            fresh_redis.pause()
-            with Watch(*engine.engines) as watch:
-                crowd(STOPPED_S / 2, lambda number: _hold(context, f"{NAME}:{number}"))
-            watch.assert_bounded(THREADS * 100)
-            fresh_redis.resume()
-
-
-def _hold(context: AnyContext, name: str, *, blocking: bool = False) -> None:
-    with context.lock(name, blocking=blocking):
-        pass

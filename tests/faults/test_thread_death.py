@@ -1,22 +1,19 @@
-"""Fault 7: the wheel's thread is killed. It says so, nothing stays believed, and the next call works."""
+"""The wheel's thread is killed, or fails. It says so, nothing stays believed, and the next call works."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 
 import pytest
 
 import wheel_lock
-from tests.faults.sent_commands import commands
 from tests.faults.support import (
     LATE_S,
     Losses,
@@ -27,9 +24,8 @@ from tests.faults.support import (
     own_context,
     wait_s,
 )
-from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
-from tests.support.timers import kill, raise_in, timer_thread
+from tests.support.timers import kill
 from tests.support.waiting import eventually
 from wheel_lock import (
     HashedWheelTimer,
@@ -37,7 +33,6 @@ from wheel_lock import (
     LockContext,
     LockLost,
     LossReason,
-    TooManyLocks,
     WheelLockError,
 )
 
@@ -47,10 +42,9 @@ NAME = "order:42"
 LIBRARY = os.path.dirname(wheel_lock.__file__)
 
 
-def test_fault_07_the_death_of_the_thread_is_told_and_the_next_call_works(
+def test_the_death_of_the_thread_is_told_and_the_next_call_works(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """7. The wheel thread killed: not held by V, CRITICAL in the log, next call works."""
     losses = Losses()
     with own_context(redis_server) as context, own_context(redis_server) as untouched:
         survivor = untouched.lock("survivor", timeout=5.0)
@@ -80,93 +74,7 @@ def test_fault_07_the_death_of_the_thread_is_told_and_the_next_call_works(
         sibling.close()
 
 
-def test_fault_07_a_lock_acquired_while_the_thread_dies_is_kept_or_refused(redis_server: RedisServer) -> None:
-    """7. Next call works - also where that call is what wakes the thread to its death."""
-    client = redis_server.client()
-    with own_context(redis_server) as context:
-        with context.lock("warm up"):
-            pass
-        eventually(lambda: context.timer.next_due_at() is None)
-        raise_in(timer_thread(context.timer), SystemExit)
-        lock = context.lock(NAME, timeout=1.5, renew_every=0.2, max_attempts=1)
-        try:
-            granted = lock.acquire()
-        except WheelLockError:
-            granted = False
-        assert context.timer.deaths == 1
-        if granted:
-            assert_is_kept(lock, redis_server, timeout_s=1.5)
-        # Whatever it said, nobody holds the lock now, so nobody may keep it alive.
-        eventually(lambda: client.get(NAME) is None, timeout_s=10.0, message="the name is free within its timeout")
-
-
-def test_fault_07_the_cap_on_held_locks_outlives_the_thread(redis_server: RedisServer, proxy: TcpProxy) -> None:
-    """7. An acquire that was under way when the thread died is counted out once, not twice."""
-    with own_context(proxy.url, max_held=1) as context, ThreadPoolExecutor(1) as other:
-        with context.lock("warm up"):
-            pass
-        proxy.to_client.delay_s = float("inf")
-        under_way = other.submit(context.lock("under way", timeout=1.0).acquire)
-        eventually(lambda: commands(proxy, mentioning="under way"))
-        kill(context.timer)
-        proxy.to_client.delay_s = 0.0
-        with pytest.raises(WheelLockError):
-            under_way.result()
-        with context.lock("first"), pytest.raises(TooManyLocks):
-            context.lock("second").acquire()
-
-
-def test_fault_07_threads_that_use_the_context_while_it_dies_again_and_again(
-    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    """7. A lock that one of them got is lost for a true reason or not at all, and no name is kept alive by nobody."""
-    caplog.set_level(logging.CRITICAL, logger="wheel_lock")
-    client = redis_server.client()
-    stop = threading.Event()
-    reasons: list[LossReason | None] = []
-    strange: list[BaseException] = []
-
-    def use(context: LockContext, prefix: str) -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-            lock = context.lock(f"{prefix}:{number}", timeout=2.0)
-            try:
-                if lock.acquire():
-                    reasons.append(lock.lost)
-                    lock.release()
-            except WheelLockError:
-                reasons.append(lock.lost)
-            except BaseException as error:
-                strange.append(error)
-
-    with own_context(redis_server, response_timeout=1.0) as context:
-        many = held(context.acquire_many([f"many:{number}" for number in range(2000)], 2.0))
-        users = [threading.Thread(target=use, args=[context, f"user:{number}"]) for number in range(4)]
-        for user in users:
-            user.start()
-        try:
-            for _ in range(6):
-                time.sleep(0.1)
-                kill(context.timer)
-        finally:
-            stop.set()  # they would haunt the tests after this one
-        for user in users:
-            user.join(10.0)
-        assert not any(user.is_alive() for user in users)
-        assert strange == []
-        assert set(reasons) <= {None, LossReason.THREAD_DIED}
-        assert {lock.lost for lock in many} == {LossReason.THREAD_DIED}
-        # Nobody holds anything now.
-        eventually(lambda: client.keys() == [], timeout_s=10.0, message="all names are free within their timeout")
-        assert context.stats().held == 0
-        with context.lock(NAME) as lock:
-            assert lock.is_held
-
-
 PLACES = 40  # a renewal, its reply and what follows are fewer calls than that
-# The collector runs finalisers on any thread. What is raised in one goes no further: the interpreter reports it.
-STRUCK_IN_A_FINALISER = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class StrikeAtCall:
@@ -188,88 +96,62 @@ class StrikeAtCall:
                 raise MemoryError(f"struck in {self.where}")
 
 
-@pytest.fixture
-def stage(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], LockContext]]:
-    """Makes contexts, each with a thread of its own, that may be left in any state."""
-    caplog.set_level(logging.CRITICAL, logger="wheel_lock")
-    contexts: list[LockContext] = []
-
-    def make() -> LockContext:
-        contexts.append(LockContext.from_url(redis_server.url, timer=HashedWheelTimer(), response_timeout=2.0))
-        with contexts[-1].lock("warm up"):
+def use(lock: Lock) -> None:
+    try:
+        with lock:
             pass
-        return contexts[-1]
-
-    yield make
-    for context in contexts:
-        if finishes(partial(context.close, 1.0), within_s=3.0):
-            context.timer.stop()
+    except WheelLockError:
+        pass
 
 
-def finishes(call: Callable[[], object], *, within_s: float) -> bool:
-    """Whether `call()` returns or raises an error of the library in time."""
-
-    def run() -> None:
-        try:
-            call()
-        except WheelLockError:
-            pass
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(within_s)
-    return not thread.is_alive()
+def end(context: LockContext) -> None:
+    """Close a context, and stop its timer, which may be in any state."""
+    closing = threading.Thread(target=context.close, args=(1.0,), daemon=True)
+    closing.start()
+    closing.join(3.0)
+    if not closing.is_alive():
+        context.timer.stop()
 
 
-@STRUCK_IN_A_FINALISER
-def test_fault_07_an_error_anywhere_on_the_thread_ends_no_lease_in_silence(
-    redis_server: RedisServer, stage: Callable[[], LockContext], pulse: Pulse
+# The collector runs finalisers on any thread. What is raised in one goes no further: the interpreter reports it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_anywhere_on_the_thread_ends_no_lease_in_silence_and_keeps_no_caller_waiting(
+    redis_server: RedisServer, pulse: Pulse, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """7. The exception may be any, and may strike anywhere in what the thread does about a renewal: each lease is then
-    renewed on, or it is lost and that is told by V."""
+    """It may strike anywhere in what the thread does about a renewal, or about an acquire and a release."""
+    caplog.set_level(logging.CRITICAL, logger="wheel_lock")
     client = redis_server.client()
     held_on: list[tuple[Lock, Losses, StrikeAtCall]] = []
-    for nth in range(PLACES):
-        context, losses, strike = stage(), Losses(), StrikeAtCall(nth)
-        lock = context.lock(f"place:{nth}", timeout=1.0, on_lost=losses)
-        lock.acquire()
-        context.timer.post(strike.install)  # the thread has nothing to do until the renewal
-        held_on.append((lock, losses, strike))
-    wait_s(2.0)
-    silent = []
-    for lock, losses, strike in held_on:
-        told_in_time = len(losses) == 1 and all(
-            event.at <= event.deadline + LATE_S + pulse.stood_s(event.deadline, event.at) for event in losses.events
-        )
-        if not told_in_time and (losses or lock.renewals < 2 or client.get(lock.name) != lock.token):
-            silent.append(strike.where)
-    assert not silent, f"nobody was told after an error in {', '.join(silent)}"
-
-
-@STRUCK_IN_A_FINALISER
-def test_fault_07_an_error_anywhere_on_the_thread_keeps_no_caller_waiting(
-    redis_server: RedisServer, stage: Callable[[], LockContext]
-) -> None:
-    """7. The same in what the thread does about an acquire and a release: the call ends, with a result or an error."""
     callers: list[tuple[threading.Thread, StrikeAtCall]] = []
-
-    def use(lock: Lock) -> None:
-        try:
-            with lock:
+    with ExitStack() as stack:
+        for nth, calls in itertools.product(range(PLACES), (False, True)):
+            context = LockContext.from_url(redis_server.url, timer=HashedWheelTimer(), response_timeout=2.0)
+            stack.callback(end, context)
+            lock = context.lock(f"place:{nth}:{calls}", timeout=1.0, on_lost=(losses := Losses()))
+            with context.lock("warm up"):
                 pass
-        except WheelLockError:
-            pass
-
-    for nth in range(PLACES):
-        context, strike = stage(), StrikeAtCall(nth)
-        context.timer.post(strike.install)
-        caller = threading.Thread(target=use, args=[context.lock(f"place:{nth}", timeout=1.0)], daemon=True)
-        caller.start()
-        callers.append((caller, strike))
-    until = now() + 10.0
-    for caller, _ in callers:
-        caller.join(max(0.0, until - now()))
-    stuck = [strike.where for caller, strike in callers if caller.is_alive()]
-    assert not stuck, f"callers wait for ever after an error in {', '.join(stuck)}"
-    # Nobody holds anything now, so nothing may be kept alive.
-    eventually(lambda: redis_server.admin.keys("place:*") == [], message="all names are free within their timeout")
+            if not calls:
+                lock.acquire()
+            context.timer.post((strike := StrikeAtCall(nth)).install)  # the thread has nothing else to do
+            if calls:
+                callers.append((threading.Thread(target=use, args=(lock,), daemon=True), strike))
+                callers[-1][0].start()
+            else:
+                held_on.append((lock, losses, strike))
+        wait_s(2.0)
+        silent = []
+        for lock, losses, strike in held_on:
+            told_in_time = len(losses) == 1 and all(
+                event.at <= event.deadline + LATE_S + pulse.stood_s(event.deadline, event.at) for event in losses.events
+            )
+            if not told_in_time and (losses or lock.renewals < 2 or client.get(lock.name) != lock.token):
+                silent.append(strike.where)
+        assert not silent, f"nobody was told after an error in {', '.join(silent)}"
+        until = now() + 10.0
+        for caller, _ in callers:
+            caller.join(max(0.0, until - now()))
+        stuck = [strike.where for caller, strike in callers if caller.is_alive()]
+        assert not stuck, f"callers wait for ever after an error in {', '.join(stuck)}"
+        # Nobody holds those now, so nothing may be kept alive.
+        eventually(lambda: not redis_server.admin.keys("place:*:True"), message="the names are free")

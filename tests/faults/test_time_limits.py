@@ -1,60 +1,22 @@
-"""A caller's time limit bounds the whole call when the server is away: every kind of lock, for threads and for tasks."""
+"""A caller's time limit bounds the whole call when the server is away, for threads and for tasks."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
 
-from tests.support.backend import LONG_S
 from tests.support.background import Background
-from tests.support.lock_types import KINDS, make
 from tests.support.redis_server import RedisServer
-from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockTimeout, LockUnavailable
+from tests.support.time_limits import LIMIT_S, RESPONSE_S, within_limit
+from wheel_lock import LockContext
 from wheel_lock.redis_lock import AsyncLock, Lock
 
 pytestmark = pytest.mark.slow
-
-LIMIT_S = 0.3
-RESPONSE_S = 60.0
-"""What a call would take that does not heed its caller's limit."""
-AWAY = (LockTimeout, LockUnavailable)
-
-WAYS = ["killed", "paused"]
-away = pytest.mark.parametrize("how", WAYS)
-
-
-@pytest.fixture
-def context(fresh_redis: RedisServer) -> Iterator[LockContext]:
-    """A context whose connection stands."""
-    context = LockContext(redis.Redis(port=fresh_redis.port), response_timeout=RESPONSE_S, close_timeout=0.2)
-    with context:
-        with context.lock("warm-up"):
-            pass
-        yield context
-
-
-def take_away(server: RedisServer, how: str) -> None:
-    if how == "killed":
-        server.kill()
-    else:
-        server.pause()
-
-
-def within_limit(*calls: Callable[[], object]) -> None:
-    """Call them side by side, and see each fail because the server is away, when its time is up."""
-    began = time.monotonic()
-    for call in [Background(call) for call in calls]:
-        with pytest.raises((*AWAY, redis.ConnectionError, redis.TimeoutError)):
-            call.result()
-    assert LIMIT_S - 0.01 <= time.monotonic() - began < LONG_S
 
 
 def in_a_task(make_call: Callable[[], Awaitable[Any]]) -> Callable[[], object]:
@@ -66,40 +28,8 @@ def in_a_task(make_call: Callable[[], Awaitable[Any]]) -> Callable[[], object]:
     return lambda: asyncio.run(main())
 
 
-@pytest.mark.parametrize(("kind", "how"), [*zip(KINDS, itertools.cycle(WAYS), strict=False)])
-def test_an_acquire_ends_in_time(context: LockContext, fresh_redis: RedisServer, how: str, kind: str) -> None:
-    take_away(fresh_redis, how)
-    within_limit(
-        lambda: make(context, kind).acquire(blocking_timeout=LIMIT_S),
-        make(context, kind, blocking_timeout=LIMIT_S).__enter__,
-        in_a_task(lambda: make(context.asyncio, kind).acquire(blocking_timeout=LIMIT_S)),
-        in_a_task(lambda: make(context.asyncio, kind, blocking_timeout=LIMIT_S).__aenter__()),
-    )
-    assert context.stats().waiting == 0
-    assert context._engine.leases.acquiring == 0
-
-
-@pytest.mark.parametrize(("kind", "how"), [*zip(KINDS, itertools.cycle(WAYS[::-1]), strict=False)])
-def test_a_wait_ends_in_time(context: LockContext, fresh_redis: RedisServer, how: str, kind: str) -> None:
-    with LockContext(redis.Redis(port=fresh_redis.port), close_timeout=0.2) as other:
-        holder = make(other, kind if kind != "read" else "write", timeout=60.0)
-        assert holder.acquire()
-        patient = Background(make(context, kind).acquire)
-        waiters = [Background(lambda: make(context, kind).acquire(blocking_timeout=0.8)) for _ in range(4)]
-        eventually(lambda: context.stats().waiting == 5)
-        take_away(fresh_redis, how)
-        for waiter in waiters:
-            with pytest.raises(AWAY):
-                waiter.result()
-        assert not patient.done
-        if how == "paused":
-            fresh_redis.resume()
-            holder.release()
-            assert patient.result()
-
-
-@away
-def test_redis_pys_interface(context: LockContext, fresh_redis: RedisServer, how: str) -> None:
+@pytest.mark.parametrize("how", ["killed", "paused"])
+def test_calls_end_in_time(fresh_redis: RedisServer, how: str) -> None:
     client = redis.Redis(port=fresh_redis.port)
     assert client.lock("warm-up too", lock_class=Lock).acquire()
 
@@ -111,12 +41,26 @@ def test_redis_pys_interface(context: LockContext, fresh_redis: RedisServer, how
             LockContext.shared(client).close()
             await client.aclose()
 
-    take_away(fresh_redis, how)
-    within_limit(
-        lambda: client.lock("order:42", timeout=30, lock_class=Lock).acquire(blocking_timeout=LIMIT_S),
-        lambda: client.lock("order:42", sleep=5, lock_class=Lock).acquire(blocking_timeout=LIMIT_S),
-        in_a_task(asked),
-    )
-    if how == "paused":
-        fresh_redis.resume()  # or closing would take its time
+    with LockContext(client, response_timeout=RESPONSE_S, close_timeout=0.2) as context:
+        with context.lock("warm-up"):
+            pass
+        if how == "killed":
+            fresh_redis.kill()
+        else:
+            fresh_redis.pause()
+        calls: list[Callable[[], object]] = [
+            lambda: context.lock("order:42").acquire(blocking_timeout=LIMIT_S),
+            context.multi_lock(["order:42", "order:43"], blocking_timeout=LIMIT_S).__enter__,
+            in_a_task(lambda: context.asyncio.lock("order:42").acquire(blocking_timeout=LIMIT_S)),
+            in_a_task(lambda: context.asyncio.rw_lock("t", blocking_timeout=LIMIT_S).write().__aenter__()),
+            lambda: client.lock("order:42", timeout=30, lock_class=Lock).acquire(blocking_timeout=LIMIT_S),
+            lambda: client.lock("order:42", sleep=5, lock_class=Lock).acquire(blocking_timeout=LIMIT_S),
+            in_a_task(asked),
+        ]
+        for call in [Background(lambda call=call: within_limit(call)) for call in calls]:  # type: ignore[misc]
+            call.result()
+        assert context.stats().waiting == 0
+        assert context._engine.leases.acquiring == 0
+        if how == "paused":
+            fresh_redis.resume()  # or closing would take its time
     LockContext.shared(client).close()

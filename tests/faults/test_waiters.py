@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import redis
 
-from tests.faults.holders import Holder
 from tests.faults.support import Pulse, own_context
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
-from tests.support.timers import kill
 from tests.support.waiting import eventually
-from wheel_lock import Lock, LockContext, LockUnavailable
+from wheel_lock import Lock, LockContext
 
 pytestmark = pytest.mark.slow
 
@@ -94,13 +91,6 @@ def test_a_waiter_whose_subscription_is_killed_is_woken_all_the_same(
         assert seconds_to_grant(waiting, holder.release) < BUSY_S
 
 
-def test_a_waiter_outlives_the_restart_of_its_server(fresh_redis: RedisServer) -> None:
-    with own_context(fresh_redis, fallback_interval=NEVER_S) as context, own_context(fresh_redis) as holders:
-        hold(holders)
-        waiting = wait_and_listen(context, fresh_redis)
-        assert seconds_to_grant(waiting, fresh_redis.restart) < 5.0 + BUSY_S
-
-
 # Wake-ups that are not allowed
 
 
@@ -123,76 +113,4 @@ def test_who_may_not_subscribe_looks_by_himself(fresh_redis: RedisServer, rights
         assert seconds_to_grant(waiting, holder.release) < 0.2 + BUSY_S
 
 
-def test_who_may_not_publish_can_release_and_hand_on_all_the_same(fresh_redis: RedisServer) -> None:
-    with own_context(restricted(fresh_redis, "resetchannels"), fallback_interval=0.2) as holders:
-        holder = hold(holders)
-        with own_context(fresh_redis, fallback_interval=0.2) as context:
-            waiting = wait_and_listen(context, fresh_redis)
-            within = wait(holders)
-            first = min(seconds_to_grant(within, holder.release), seconds_to_grant(waiting, lambda: None))
-            assert first < 0.2 + BUSY_S
-
-
 # Ends that everybody is told of
-
-
-def endings(context: LockContext, callers: int, end: Callable[[], object]) -> list[Exception]:
-    """Have so many wait for some names, end it all, and return what they were told."""
-    waiting = [wait(context, f"order:{number % 10}") for number in range(callers)]
-    told: list[Exception] = []
-    with Pulse() as pulse:
-        at = time.monotonic()
-        end()
-        for each in waiting:
-            with pytest.raises(redis.exceptions.LockError) as caught:
-                each.result()
-            told.append(caught.value)
-        assert time.monotonic() - at - pulse.stood_s() < BUSY_S
-    assert len({id(error) for error in told}) == callers
-    return told
-
-
-@pytest.fixture
-def taken(redis_server: RedisServer) -> redis.Redis:
-    """Locks that somebody else holds."""
-    client = redis_server.client()
-    for number in range(10):
-        client.set(f"order:{number}", "somebody", px=60_000)
-    return client
-
-
-def test_the_death_of_the_thread_is_told_to_all_and_who_comes_later_waits_as_before(
-    redis_server: RedisServer, taken: redis.Redis
-) -> None:
-    with own_context(redis_server, fallback_interval=NEVER_S) as context:
-        told = endings(context, 100, lambda: kill(context.timer))
-        assert {type(error) for error in told} == {LockUnavailable}
-        assert context.stats().waiting == 0
-        with own_context(redis_server) as holders:
-            holder = hold(holders)
-            waiting = wait_and_listen(context, redis_server)
-            assert seconds_to_grant(waiting, holder.release) < BUSY_S
-    assert taken.get("order:0") == b"somebody"
-
-
-def test_a_forked_child_waits_for_nothing_and_its_parent_goes_on_waiting(
-    redis_server: RedisServer, others: LockContext
-) -> None:
-    holder = hold(others)
-    with Holder(redis_server.url, forks=2, fallback_interval=NEVER_S) as parent:
-        parent.ask("acquire_in_thread", name=NAME, timeout=2.0)
-        eventually(lambda: listeners(redis_server) == 1)
-        quiet, busy = parent.fork(), parent.fork()
-        assert quiet.ask("acquire", name="other", timeout=2.0).result["granted"]
-        busy.ask("acquire_in_thread", name=NAME, timeout=2.0)
-        eventually(lambda: listeners(redis_server) == 2)  # the quiet one does not listen
-        holder.release()
-        eventually(lambda: parent.events or busy.events, message="one of them gets it")
-        assert not (parent.events and busy.events)
-        first, second = (parent, busy) if parent.events else (busy, parent)
-        assert first.ask("release", name=NAME).error == ""
-        eventually(lambda: second.events, message="the other one gets it, too")
-        assert second.ask("release", name=NAME).error == ""
-        assert not quiet.events
-        assert (parent.reap(quiet), parent.reap(busy)) == (0, 0)
-        assert parent.ask("stats").result["connects"] == 1

@@ -26,7 +26,6 @@ def patch() -> None:
 if sys.argv[1] == "early":
     patch()
 
-import asyncio
 import atexit
 import gc
 import logging
@@ -189,37 +188,6 @@ def a_wait_that_is_cancelled_leaves_nothing() -> None:
     nothing_is_left("order")
 
 
-def a_greenlet_is_killed_at_any_moment() -> None:
-    def use() -> None:
-        with context.lock("order") as lock:
-            gevent.sleep(0)
-            lock.raise_if_lost()
-
-    for number in range(100):
-        greenlets = [gevent.spawn(use) for _ in range(3)]
-        gevent.sleep(0.0002 * (number % 10))
-        gevent.killall(greenlets, timeout=PATIENCE_S)
-    nothing_is_left("order")
-
-
-def many_greenlets_take_turns() -> None:
-    inside: dict[str, int] = {}
-    turns = 0
-
-    def take_turns(name: str) -> None:
-        nonlocal turns
-        for _ in range(5):
-            with context.lock(name):
-                inside[name] = inside.get(name, 0) + 1
-                assert inside[name] == 1
-                gevent.sleep(0)
-                inside[name] -= 1
-                turns += 1
-
-    finish(*[gevent.spawn(take_turns, f"order:{number % 10 if number % 2 else 0}") for number in range(100)])
-    assert turns == 500
-
-
 def each_greenlet_is_an_owner() -> None:
     lock, reentrant = context.lock("order"), context.reentrant_lock("again")
     with lock, reentrant, reentrant:
@@ -270,55 +238,19 @@ def a_lease_ends_with_its_greenlet() -> None:
     assert told[0].reason is LossReason.ABANDONED
 
 
-def a_loss_is_told_and_wakes_greenlets() -> None:
-    told: list[LostEvent] = []
-    lost = threading.Event()
-
-    def tell(event: LostEvent) -> None:
-        time.sleep(0.01)  # which is gevent's
-        told.append(event)
-        lost.set()
-
-    lock = context.lock("order", timeout=0.6, on_lost=tell)
-    lock.acquire()
-    view.delete("order")
-    assert lost.wait(PATIENCE_S)
-    assert lock.lost is LossReason.KEY_GONE
-    assert len(told) == 1
-
-
 def a_callback_uses_locks() -> None:
     done = threading.Event()
 
     def tell(event: LostEvent) -> None:
         with context.lock("another"):
-            gevent.sleep(0.01)
+            time.sleep(0.01)  # which is gevent's
         done.set()
 
     lock = context.lock("order", timeout=0.6, on_lost=tell)
     lock.acquire()
     view.delete("order")
     assert done.wait(PATIENCE_S)
-
-
-def close_ends_the_waits() -> None:
-    lock = context.lock("order")
-    lock.acquire()
-    refused = []
-
-    def wait() -> None:
-        try:
-            context.lock("order").acquire()
-        except wheel_lock.ContextClosed:
-            refused.append(True)
-
-    waiters = [gevent.spawn(wait) for _ in range(3)]
-    eventually(lambda: context.stats().waiting == 3)
-    finish(gevent.spawn(context.close))
-    finish(*waiters)
-    assert len(refused) == 3
-    assert not view.exists("order")
-    context.timer.stop()
+    assert lock.lost is LossReason.KEY_GONE
 
 
 def several_hubs_wait() -> None:
@@ -531,18 +463,6 @@ def a_signal_releases_a_lock() -> None:
     eventually(lambda: not lock.is_held)
     assert not view.exists("order")
     sender.join()
-
-
-def tasks_of_asyncio_wait() -> None:
-    async def use(number: int) -> None:
-        async with context.asyncio.lock("order", timeout=5.0):
-            await asyncio.sleep(0.001)
-
-    async def main() -> None:
-        await asyncio.gather(*(use(number) for number in range(20)))
-
-    asyncio.run(main())
-    nothing_is_left("order")
 
 
 def all_kinds_of_calls() -> None:

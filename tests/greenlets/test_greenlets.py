@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from tests.greenlets.beside import BUSY
 from tests.support.nursery import Nursery
-from tests.support.ports import candidate_port
 from tests.support.redis_server import RedisServer
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -39,14 +33,10 @@ SCENES = (
     "a_lock_outlives_a_greenlet_that_computes",
     "only_the_greenlet_that_waits_is_suspended",
     "a_wait_that_is_cancelled_leaves_nothing",
-    "a_greenlet_is_killed_at_any_moment",
-    "many_greenlets_take_turns",
     "each_greenlet_is_an_owner",
     "the_main_greenlet_is_one_owner_before_and_after_there_is_a_hub",
     "a_lease_ends_with_its_greenlet",
-    "a_loss_is_told_and_wakes_greenlets",
     "a_callback_uses_locks",
-    "close_ends_the_waits",
     "several_hubs_wait",
     "connections_are_made_anew_while_a_greenlet_computes",
     "a_connection_ends_beside_a_greenlet_that_computes_with_what_its_end_waits_for",
@@ -55,7 +45,6 @@ SCENES = (
     "records_are_logged_from_a_thread_and_from_greenlets",
     "a_forked_child_starts_anew",
     "a_signal_releases_a_lock",
-    "tasks_of_asyncio_wait",
     "all_kinds_of_calls",
 )
 
@@ -176,76 +165,3 @@ def test_other_transports(
 @needs("eventlet")
 def test_under_eventlet(redis_server: RedisServer) -> None:
     right(redis_server, lambda: started("eventlet_program", redis_server.url))
-
-
-class Gunicorn:
-    """A server of tests/greenlets/application.py with one worker of gevent's, forked from what is loaded already."""
-
-    def __init__(self, redis_url: str, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        options = ["--preload", "-k", "gevent", "-w", "1", "-b", f"127.0.0.1:{port}", "--no-control-socket"]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gunicorn", *options, "tests.greenlets.application:application"],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "APPLICATION_REDIS_URL": redis_url},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.url}/{path}", timeout=30.0) as response:
-            return json.load(response)
-
-    def is_up(self) -> bool:
-        assert self.process.poll() is None, self.process.communicate()[1]
-        try:
-            self.get("report")
-        except OSError:
-            return False
-        return True
-
-    def end(self) -> str:
-        """Stop it as its users do; return what it has written to stderr."""
-        self.process.terminate()
-        try:
-            return self.process.communicate(timeout=30.0)[1]
-        finally:
-            self.process.kill()
-
-
-@contextmanager
-def gunicorn(redis_server: RedisServer) -> Iterator[Gunicorn]:
-    server = Gunicorn(redis_server.url, candidate_port())
-    try:
-        eventually(server.is_up, 30.0, interval_s=0.05)
-        yield server
-    finally:
-        server.end()
-
-
-@needs("gunicorn")
-@needs("gevent")
-def test_gunicorn_serves_requests_that_take_locks_beside_one_that_computes(redis_server: RedisServer) -> None:
-    for tries_left in reversed(range(TRIES)):
-        with gunicorn(redis_server) as server:
-            try:
-                compute_beside_requests(server)
-            except (AssertionError, urllib.error.HTTPError):
-                if tries_left and server.get("starved"):
-                    continue  # the machine has kept every thread of it from running
-                raise
-            assert redis_server.client().exists("before the fork")  # the parent goes on renewing it
-            errors = server.end()
-            assert "Traceback" not in errors
-            assert "Exception ignored" not in errors
-            return
-
-
-def compute_beside_requests(server: Gunicorn) -> None:
-    with ThreadPoolExecutor(16) as requests:
-        busy = requests.submit(server.get, "busy")
-        answers = list(requests.map(lambda number: server.get(f"order{number % 20}"), range(200)))
-        assert busy.result()
-    assert answers == [True] * 200
-    assert server.get("report") == [[], "held by the parent process", 0]

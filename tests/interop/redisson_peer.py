@@ -229,10 +229,6 @@ class JavaThread:
     def unlock(self, lock: str) -> Answer:
         return self._ask("unlock", lock).result(ANSWER_TIMEOUT_S)
 
-    def force_unlock(self, lock: str) -> bool:
-        """Take it from whoever holds it."""
-        return bool(self._ask("forceUnlock", lock).result(ANSWER_TIMEOUT_S).value)
-
     def hold_count(self, lock: str) -> int:
         return self._ask("holdCount", lock).result(ANSWER_TIMEOUT_S).value
 
@@ -243,10 +239,6 @@ class JavaThread:
     def is_held(self, lock: str) -> bool:
         """Whether this thread holds it."""
         return bool(self._ask("isHeld", lock).result(ANSWER_TIMEOUT_S).value)
-
-    def begin_count(self, lock: str, times: int) -> Future[Answer]:
-        """Begin to add 1 to `<lock>:count` so many times, each time under the lock: by reading, and then writing."""
-        return self._ask("count", lock, times)
 
 
 def _milliseconds(time_s: float | None) -> list[int]:

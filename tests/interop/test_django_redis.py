@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,10 +12,8 @@ from django.conf import settings
 from django.core.cache import caches
 
 from tests.interop.page import as_module
-from tests.support.backend import LONG_S
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
-from tests.support.waiting import eventually
 from wheel_lock import LockContext
 from wheel_lock.redis_lock import Lock
 
@@ -62,13 +59,3 @@ def test_all_threads_and_clients_share_one_context(cache: Any) -> None:
     contexts = {id(Background(context).result()) for _ in range(3)}
     assert len({id(client) for client in clients}) == 3  # Django makes them per thread
     assert len(contexts) == 1
-
-
-@pytest.mark.slow
-def test_a_lock_that_nobody_keeps_is_left_to_expire(cache: Any, view: redis.Redis) -> None:
-    with pytest.warns(ResourceWarning, match="was abandoned") as warned:
-        assert cache.lock("mails", timeout=5.0).acquire(blocking=False)
-        gc.collect()
-        assert not cache.lock("mails", timeout=5.0).acquire(blocking=False)
-        eventually(lambda: len(warned), LONG_S, "the object is abandoned")
-    eventually(lambda: not view.exists(":1:mails"), LONG_S)

@@ -60,14 +60,6 @@ def test_the_lock_of_a_beat_is_ours_and_outlives_long_ticks(new_beat: Callable[[
     assert not view.exists(NAME)
 
 
-def test_ticks_set_the_time_to_live_as_redbeat_wants_it(new_beat: Callable[[], Any], view: redis.Redis) -> None:
-    beat = start(new_beat())
-    for _ in range(5):
-        beat.tick()
-        assert 0 < view.pttl(NAME) <= TIMEOUT_S * 1000  # redis-py's own script would have added to it
-    beat.close()
-
-
 @pytest.mark.slow
 def test_a_second_beat_takes_over_at_once_when_the_first_ends(new_beat: Callable[[], Any], view: redis.Redis) -> None:
     first, second = start(new_beat()), new_beat()

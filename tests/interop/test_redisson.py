@@ -92,14 +92,6 @@ def wait_in_python(context: LockContext, name: str) -> Background[int]:
 # The clock
 
 
-def test_java_and_python_read_the_same_clock(name: str, java: JavaThread) -> None:
-    java.is_locked(name)  # the first command of all takes its time
-    before_ns = time.monotonic_ns()
-    answer = java.lock(name)
-    after_ns = time.monotonic_ns()
-    assert before_ns < answer.began_ns < answer.ended_ns < after_ns
-
-
 # One excludes the other
 
 
@@ -149,26 +141,6 @@ def test_java_excludes_python(name: str, java: JavaThread, context: LockContext,
     assert java.hold_count(name) == 0
 
 
-@pytest.mark.slow
-def test_threads_of_both_count_without_loss(name: str, peer: LockPeer, context: LockContext, view: redis.Redis) -> None:
-    times, each = 50, 2
-
-    def count() -> None:
-        lock = context.reentrant_lock(name)
-        for _ in range(times):
-            with lock:
-                view.set(number, int(view.get(number) or 0) + 1)
-
-    number = f"{name}:count"
-    in_java = [peer.thread().begin_count(name, times) for _ in range(each)]
-    in_python = [Background(count) for _ in range(each)]
-    for counting in in_python:
-        counting.result()
-    for answer in in_java:
-        assert answer.result(ANSWER_TIMEOUT_S).value
-    assert view.get(number) == b"%d" % (2 * each * times)
-
-
 # One wakes the other
 
 
@@ -193,20 +165,6 @@ def test_python_wakes_java(name: str, peer: LockPeer, context: LockContext, view
     assert not waiting.done()
     lock.release()
     waiting.result(ANSWER_TIMEOUT_S)
-
-
-def test_both_publish_the_same_message(name: str, java: JavaThread, context: LockContext, view: redis.Redis) -> None:
-    with view.pubsub(ignore_subscribe_messages=True) as listener:
-        listener.subscribe(channel(name))
-        listener.get_message(timeout=LONG_S)  # it is subscribed
-        java.lock(name)
-        java.unlock(name)
-        in_java = listener.get_message(timeout=LONG_S)
-        with context.reentrant_lock(name):
-            pass
-        assert listener.get_message(timeout=LONG_S) == in_java
-        assert in_java is not None
-        assert in_java["data"] == b"0"
 
 
 # Renewal
@@ -238,13 +196,3 @@ def test_redissons_watchdog_keeps_what_python_waits_for(name: str, short_lived: 
 
 
 # A loss
-
-
-def test_force_unlock_wakes(
-    name: str, java: JavaThread, context: LockContext, patient: LockContext, view: redis.Redis
-) -> None:
-    context.reentrant_lock(name).acquire()
-    waiting = wait_in_python(patient, name)
-    until_somebody_waits(view, name)
-    assert java.force_unlock(name)
-    waiting.result()

@@ -21,7 +21,7 @@ from wheel_lock.lock_types import (
 )
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN, WITH_CALLER_TOKEN
-from wheel_lock.protocol.resp import int_arg, lease_args
+from wheel_lock.protocol.resp import int_arg, lease_args, split_bulk_strings
 
 TTL_MS = 30_000
 TYPES = [
@@ -58,3 +58,15 @@ def test_no_two_names_and_types_share_a_wait_queue_unless_they_exclude_each_othe
     simple = {EXCLUSIVE.queue_key(name) for name in names}
     shares = EXCLUSIVE.queue_key(b"a") == lock_type.queue_key(b"a")
     assert shares or simple.isdisjoint({lock_type.queue_key(name) for name in names})
+
+
+@types
+def test_a_quiet_release_is_the_release_without_its_channel_or_the_same(lock_type: LockType) -> None:
+    lease = new_lease(lock_type, "order:42")
+    aloud, quiet = lock_type.release(lease), lock_type.release_quietly(lease)
+    assert quiet.script is aloud.script
+    assert (quiet.keys, quiet.arguments) == (aloud.keys, aloud.arguments)
+    before, after = split_bulk_strings(aloud.body), split_bulk_strings(quiet.body)
+    assert after in (before, [*before[:-1], b""])
+    if after != before:
+        assert before[-1] == lock_type.wake_channel(lease.key)

@@ -130,33 +130,22 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield Server(backend, request.param == "flagged")
 
 
-# What comes late
+def lasts(server: Server, member: bytes) -> float:
+    """How many ms are left to a key, or to a member of it if that is less."""
+    key_ms: Any = server.view.pttl(NAME)
+    return min(key_ms, server.left_ms(member)) if member else float(key_ms)
 
 
 @settings
-def test_what_comes_late_shortens_nothing(server: Server, setting: Setting) -> None:
-    setting.grant(server, 60_000)
-    setting.call(server, 1_000)
-    assert server.view.pttl(NAME) > 59_000
-    if setting.member:
-        assert server.left_ms(setting.member) > 59_000
-
-
-@settings
-def test_what_comes_in_time_prolongs(server: Server, setting: Setting) -> None:
+def test_what_comes_late_shortens_nothing_and_what_comes_in_time_prolongs(server: Server, setting: Setting) -> None:
     setting.grant(server, 5_000)
     setting.call(server, 60_000)
-    assert server.view.pttl(NAME) > 59_000
-    if setting.member:
-        assert server.left_ms(setting.member) > 59_000
-
-
-@settings
-def test_a_key_that_has_lost_its_expiry_gets_one_again(server: Server, setting: Setting) -> None:
-    setting.grant(server, 60_000)
+    assert lasts(server, setting.member) > 59_000
+    setting.call(server, 1_000)
+    assert lasts(server, setting.member) > 59_000
     assert server.view.persist(NAME)
     setting.call(server, 50_000)
-    assert server.view.pttl(NAME) > 49_000
+    assert server.view.pttl(NAME) > 49_000, "a key that has lost its expiry gets one again"
 
 
 @pytest.mark.parametrize("name", ["acquire permit", "acquire read", "renew a reader", "extend a reader", "swap again"])
@@ -195,23 +184,6 @@ def test_the_word_of_who_waits_is_not_shortened_either(server: Server) -> None:
         assert 1_000 < server.view.pttl(key) <= 2_000
 
 
-def test_only_who_asks_for_it_shortens(server: Server) -> None:
-    string(server, 60_000)
-    assert server.call(scripts.EXTEND, [NAME], TOKEN, 5_000, 1, MAX_TTL_MS) == 5_000
-    assert 4_000 < server.view.pttl(NAME) <= 5_000
-    server.view.delete(NAME)
-    field(server, 60_000)
-    assert server.call(scripts.EXTEND_REENTRANT, [NAME], TOKEN, 5_000, 1, MAX_TTL_MS) == 5_000
-    assert 4_000 < server.view.pttl(NAME) <= 5_000
-    server.view.delete(NAME)
-    server.read(READ_1, 60_000)
-    assert server.extend(READ_1, 5_000, replace=True) == 5_000
-    assert 4_000 < server.left_ms(READ_1) <= 5_000
-
-
-# What it costs
-
-
 @pytest.mark.parametrize(
     ("name", "calls"),
     [
@@ -237,9 +209,6 @@ def test_a_renewal_looks_again_only_where_it_must(fresh: Backend, name: str, cal
     SETTINGS[name].call(server, 5_000)
     calls.pop("zadd", None)
     assert made() == {**calls, "pttl": 1}
-
-
-# What is refused half-way
 
 
 def held_by_another(server: Server) -> None:

@@ -10,7 +10,7 @@ from tests.support.lock_types import KINDS, NAME, make
 from wheel_lock import LockContext
 from wheel_lock.lock_types.forced import force_release_arguments, parse_force_release
 from wheel_lock.lock_types.holders import LockState, look_arguments, parse_look
-from wheel_lock.protocol.keys import fence_key, redisson_channel, wake_channel
+from wheel_lock.protocol.keys import redisson_channel, wake_channel
 from wheel_lock.protocol.resp import MalformedReply
 from wheel_lock.protocol.scripts import FORCE_RELEASE, LOOK
 
@@ -94,17 +94,6 @@ def test_all_holders_are_released_and_the_marks_of_waiters_stay(backend: Backend
     backend.view.zadd(NAME, {mark: -(int(now_s) + 60) * 1000})
     assert force(backend.view, look(backend.view)) == 1
     assert backend.view.zrange(NAME, 0, -1) == [mark]
-
-
-def test_a_fence_stays_and_grows(backend: Backend, context: LockContext) -> None:
-    lock = context.lock(NAME, fencing=True, renew=False)
-    assert lock.acquire()
-    assert force(backend.view, look(backend.view)) == 1
-    assert backend.view.exists(fence_key(NAME.encode()))
-    with context.lock(NAME, fencing=True) as later:
-        assert later.fence is not None
-        assert lock.fence is not None
-        assert later.fence > lock.fence
 
 
 def test_data_of_another_application_is_not_touched(backend: Backend) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.backend import LONG_S, Backend, Losses
-from tests.support.background import Background
 from tests.support.callers import ThreadCaller
-from tests.support.lock_types import NAME, make, traces, zmembers
+from tests.support.lock_types import NAME, make, traces
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockServerError, LossReason, TooManyLocks
@@ -17,7 +16,6 @@ pytestmark = pytest.mark.servers("real")
 PERMITS = f"wheel_lock:permits:{{{NAME}}}"
 QUEUE = f"wheel_lock:queue:{{{NAME}}}"
 FENCE = f"wheel_lock:fence:{{{NAME}}}"
-DAY_S = 86_400.0
 
 
 # Limits
@@ -48,21 +46,6 @@ def test_the_limits_of_the_outermost_acquire_hold_when_another_object_changes_to
     assert forgotten.all_told() == []
     with pytest.raises(LockLost):
         reader.release()
-
-
-def test_fair_waiters_do_not_count_as_holders(backend: Backend, other: LockContext) -> None:
-    context = backend.context(max_held=2)
-
-    def take_turn() -> bool:
-        with context.fair_lock(NAME, blocking_timeout=LONG_S) as lock:
-            return lock.is_held
-
-    with context.fair_lock(NAME):
-        waiters = [Background(take_turn) for _ in range(5)]
-        eventually(lambda: context.stats().waiting == 5, LONG_S)
-        eventually(lambda: backend.view.zcard(QUEUE) == 5, LONG_S)
-    assert [waiter.result() for waiter in waiters] == [True] * 5
-    assert traces(backend) == []
 
 
 def test_a_fair_waiter_whose_turn_comes_when_there_is_no_room_gives_it_to_the_next(
@@ -129,29 +112,3 @@ def test_an_absurd_fence_of_somebody_else_is_a_clear_error(
     assert bystander.release() is True
     assert real.view.get(FENCE) == b"9" * 23
     assert not real.view.exists(NAME)
-
-
-def test_a_key_does_not_outlive_its_last_member_by_long(backend: Backend, context: LockContext) -> None:
-    reader = context.rw_lock(NAME, timeout=DAY_S).read()
-    reader.acquire()
-    seconds, microseconds = backend.view.time()
-    now_ms = int(seconds) * 1000 + int(microseconds) // 1000
-    backend.view.zadd(NAME, {b"i:" + b"A" * 22: -(now_ms + 3_000)})  # a writer that waited, and was killed
-    assert backend.view.pttl(NAME) > 3_000
-    reader.release()
-    assert zmembers(backend) == [b"i:" + b"A" * 22]
-    assert 0 < backend.view.pttl(NAME) <= 3_000
-
-
-def test_a_key_lives_on_for_the_last_of_those_who_still_hold_it(backend: Backend, context: LockContext) -> None:
-    short, long = context.semaphore(NAME, 3, timeout=20.0), context.semaphore(NAME, 3, timeout=DAY_S)
-    middle = context.semaphore(NAME, 3, timeout=60.0)
-    for permit in (short, long, middle):
-        permit.acquire()
-    long.release()
-    assert 50_000 < backend.view.pttl(NAME) <= 60_000
-    assert middle.is_held
-    middle.release()
-    assert 10_000 < backend.view.pttl(NAME) <= 20_000
-    short.release()
-    assert traces(backend) == []

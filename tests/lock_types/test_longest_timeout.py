@@ -94,19 +94,6 @@ def test_a_key_that_somebody_has_given_an_absurd_expiry_is_kept_extended_by_noth
     assert waiting.result()
 
 
-@pytest.mark.parametrize(("kind", "ttl_ms"), [*(("exclusive", ttl_ms) for ttl_ms in ABSURD_MS), ("fair", 1 << 62)])
-def test_a_key_with_an_absurd_expiry_can_be_handed_over(real: Backend, kind: str, ttl_ms: int) -> None:
-    context, other = real.context(), real.context()
-    lock = make(context, kind)
-    lock.acquire()
-    assert real.view.pexpire(NAME, ttl_ms)
-    adopted = other.adopt(lock.export())
-    assert adopted.is_held
-    assert pttl(real) > min(ttl_ms, 1 << 52) - 600_000
-    adopted.release()
-    assert not real.view.exists(NAME)
-
-
 @pytest.mark.parametrize(
     ("kind", "member", "score"),
     [

@@ -182,11 +182,6 @@ def test_strange_contents_are_foreign_and_raise_nothing(backend: Backend, what: 
     assert state.problem is None
 
 
-def test_what_has_expired_leaves_a_lock_free(backend: Backend) -> None:
-    backend.view.zadd(NAME, {"r:" + "x" * 22: 1000, "w:" + "y" * 22: -1000})
-    assert look(backend.view).kind == "free"
-
-
 def test_companion_keys_with_strange_contents_are_left_out(backend: Backend) -> None:
     name = NAME.encode()
     backend.view.set(NAME, "x" * 22, px=60_000)

@@ -7,7 +7,7 @@ must return or raise follows from the model alone; the server is looked at behin
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,7 +24,6 @@ from wheel_lock import (
     LockContext,
     LockLost,
     LockNotHeld,
-    LocksLost,
     LossReason,
     UpgradeRefused,
     WheelLockError,
@@ -290,225 +289,8 @@ class SemaphoreMachine(PlainMachine):
         super().end()
 
 
-class MultiMachine(Machine):
-    """Overlapping sets of three names, and plain locks of each."""
-
-    sets = ("ab", "bc", "abc", "a", "c")
-
-    def begin(self) -> None:
-        self.owners: dict[str, Any] = {}  # who holds each name on the server
-        self.locks: list[Any] = []
-        self.party: list[int] = []
-        self.states: list[dict[str, str]] = []
-        for number, letters in enumerate(self.sets):
-            party = number % PARTIES
-            names = [self.full(letter) for letter in letters]
-            self.locks.append(self.parties.makes[party].multi_lock(names, TIMEOUT_S))
-            self.party.append(party)
-            self.states.append(dict.fromkeys(names, FREE))
-
-    def full(self, letter: str) -> str:
-        return f"{self.name}:{letter}"
-
-    def of(self, party: int) -> Iterator[int]:
-        return (index for index in range(len(self.locks)) if self.party[index] == party)
-
-    def noticed(self, party: int) -> None:
-        for index in self.of(party):
-            for name, state in self.states[index].items():
-                if state is GONE:
-                    self.states[index][name] = LOST
-
-    def crashed(self, party: int) -> None:
-        for index in self.of(party):
-            for name, state in self.states[index].items():
-                if state in BELIEVED:
-                    self.states[index][name] = LOST
-                if self.owners.get(name) == index:
-                    del self.owners[name]
-                    self.view.delete(name)
-
-    @rule(index=st.integers(0, 4))
-    def acquire(self, index: int) -> None:
-        states = self.states[index]
-        seen = outcome(lambda: self.locks[index].acquire(blocking=False))
-        if any(state in BELIEVED for state in states.values()):
-            assert seen is LockAlreadyHeld
-            return
-        granted = not any(name in self.owners for name in states)
-        assert seen is granted
-        if granted:
-            for name in states:
-                states[name] = HELD
-                self.owners[name] = index
-
-    @rule(index=st.integers(0, 4))
-    def release(self, index: int) -> None:
-        states, lock = self.states[index], self.locks[index]
-        lost = {name for name, state in states.items() if state in (GONE, LOST)}
-        if lost:
-            with pytest.raises(LocksLost) as caught:
-                lock.release()
-            assert set(caught.value.losses) == lost
-        elif FREE in states.values():
-            assert outcome(lock.release) is LockNotHeld
-        else:
-            lock.release()
-        for name, state in states.items():
-            if state is HELD:
-                del self.owners[name]
-            states[name] = FREE if state in (HELD, FREE) else LOST
-
-    @rule(index=st.integers(0, 4), letter=st.sampled_from("abc"))
-    def release_one(self, index: int, letter: str) -> None:
-        states, name = self.states[index], self.full(letter)
-        if name not in states:
-            return
-        seen = outcome(self.locks[index].locks[name].release)
-        if states[name] is FREE:
-            assert seen is LockNotHeld
-        elif states[name] is HELD:
-            assert seen is True
-            del self.owners[name]
-            states[name] = FREE
-        else:
-            assert seen is LockLost
-            states[name] = LOST
-
-    @rule(letter=st.sampled_from("abc"))
-    def lose_it_behind_its_back(self, letter: str) -> None:
-        name = self.full(letter)
-        if name in self.owners:
-            self.view.delete(name)
-            self.states[self.owners.pop(name)][name] = GONE
-
-    @invariant()
-    def what_is_said_is_true(self) -> None:
-        for lock, states in zip(self.locks, self.states, strict=True):
-            assert lock.is_held is all(state in BELIEVED for state in states.values())
-            assert (lock.lost is not None) is (LOST in states.values())
-            for name, state in states.items():
-                assert lock.locks[name].is_held is (state in BELIEVED)
-        on_server = {
-            name: index
-            for name in map(self.full, "abc")
-            for index, lock in enumerate(self.locks)
-            if name in lock.locks and (value := self.view.get(name)) and value == lock.locks[name].token
-        }
-        assert on_server == self.owners
-        assert self.view.exists(*map(self.full, "abc")) == len(self.owners)
-
-    def end(self) -> None:
-        for index in range(len(self.locks)):
-            outcome(self.locks[index].release)
-        self.view.delete(*map(self.full, "abc"))
-
-
 class ReentrantMachine(Machine):
-    """Two objects to a party, which are one lock."""
-
-    def begin(self) -> None:
-        self.holder: int | None = None  # on the server
-        self.counts = [0] * PARTIES
-        self.states = [FREE] * PARTIES
-        self.fences = [0] * PARTIES
-        self.locks = [
-            [context.reentrant_lock(self.name, TIMEOUT_S, fencing=True) for _ in range(2)]
-            for context in self.parties.makes
-        ]
-
-    def noticed(self, party: int) -> None:
-        if self.states[party] is GONE:
-            self.states[party] = LOST
-
-    def crashed(self, party: int) -> None:
-        if self.states[party] in BELIEVED:
-            self.states[party] = LOST
-            if self.holder == party:
-                self.holder = None
-                self.view.delete(self.name)
-
-    @rule(party=parties, which=st.integers(0, 1))
-    def acquire(self, party: int, which: int) -> None:
-        lock = self.locks[party][which]
-        seen = outcome(lambda: lock.acquire(blocking=False))
-        if self.states[party] is LOST:
-            assert seen is LockLost
-        elif self.states[party] in BELIEVED:
-            assert seen is True
-            assert lock.fence == self.fences[party]
-            self.counts[party] += 1
-        else:
-            assert seen is (self.holder is None)
-            if seen:
-                assert lock.fence is not None
-                assert lock.fence > max(self.fences)
-                self.fences[party] = lock.fence
-                self.holder, self.states[party], self.counts[party] = party, HELD, 1
-
-    @rule(party=parties, which=st.integers(0, 1))
-    def release(self, party: int, which: int) -> None:
-        lock = self.locks[party][which]
-        seen = outcome(lock.release)
-        if self.counts[party] == 0:
-            assert seen is LockNotHeld
-            return
-        self.counts[party] -= 1
-        last = self.counts[party] == 0
-        if self.states[party] is LOST or (last and self.states[party] is GONE):
-            assert seen is LockLost
-        else:
-            assert seen is last
-            if last:
-                self.holder = None
-        if last:
-            self.states[party] = FREE
-
-    @rule(party=parties, which=st.integers(0, 1), additional=seconds)
-    def extend(self, party: int, which: int, additional: float) -> None:
-        lock = self.locks[party][which]
-        seen = outcome(lambda: lock.extend(additional))
-        if self.states[party] is FREE:
-            assert seen is LockNotHeld
-        elif self.states[party] is HELD:
-            assert seen is True
-            lock.reacquire()
-        else:
-            assert seen is LockLost
-            self.states[party] = LOST
-
-    @rule()
-    def lose_it_behind_its_back(self) -> None:
-        if self.holder is not None:
-            self.view.delete(self.name)
-            self.states[self.holder] = GONE
-            self.holder = None
-
-    @invariant()
-    def what_is_said_is_true(self) -> None:
-        for party, locks in enumerate(self.locks):
-            for lock in locks:
-                assert lock.count == self.counts[party]
-                assert not lock.is_held or self.states[party] in BELIEVED
-            if self.states[party] in BELIEVED:
-                assert any(lock.is_held for lock in locks)
-                assert all(lock.is_held for lock in locks)
-        fields: Any = self.view.hgetall(self.name)
-        if self.holder is None:
-            assert fields == {}
-        else:
-            assert fields == {self.locks[self.holder][0].token: b"1"}
-
-    def end(self) -> None:
-        for party in range(PARTIES):
-            while self.counts[party]:
-                outcome(self.locks[party][0].release)
-                self.counts[party] -= 1
-            assert self.locks[party][0].count == 0
-
-
-class ReadWriteMachine(Machine):
-    """Both halves of a party are one hold."""
+    """Two objects to a party, which are one lock. (Where there are readers, it is what is said of writers.)"""
 
     def begin(self) -> None:
         self.members: dict[int, str] = {}  # on the server: r or w of each party
@@ -516,9 +298,11 @@ class ReadWriteMachine(Machine):
         self.shared = [0] * PARTIES
         self.states = [FREE] * PARTIES
         self.tokens: list[bytes | None] = [None] * PARTIES
-        self.halves = [context.rw_lock(self.name, TIMEOUT_S) for context in self.parties.makes]
-        self.readers = [half.read() for half in self.halves]
-        self.writers = [half.write() for half in self.halves]
+        self.fences = [0] * PARTIES
+        self.writers = [[self.writer(context) for _ in range(2)] for context in self.parties.makes]
+
+    def writer(self, context: Any) -> Any:
+        return context.reentrant_lock(self.name, TIMEOUT_S, fencing=True)
 
     def noticed(self, party: int) -> None:
         if self.states[party] is GONE:
@@ -531,9 +315,15 @@ class ReadWriteMachine(Machine):
 
     def remove(self, party: int) -> None:
         if self.members.pop(party, None):
-            token = self.tokens[party]
-            assert token is not None
-            self.view.zrem(self.name, token)
+            self.remove_from_server(party)
+
+    def remove_from_server(self, party: int) -> None:
+        self.view.delete(self.name)
+
+    def on_server(self) -> set[bytes]:
+        fields: Any = self.view.hgetall(self.name)
+        assert set(fields.values()) <= {b"1"}
+        return set(fields)
 
     def held(self, party: int) -> int:
         return self.alone[party] + self.shared[party]
@@ -550,10 +340,109 @@ class ReadWriteMachine(Machine):
         if last:
             self.states[party] = FREE
 
+    @rule(party=parties, which=st.integers(0, 1))
+    def write(self, party: int, which: int) -> None:
+        lock = self.writers[party][which]
+        seen = outcome(lambda: lock.acquire(blocking=False))
+        if self.held(party):
+            if self.alone[party] == 0:
+                assert seen is UpgradeRefused
+            elif self.states[party] is LOST:
+                assert seen is LockLost
+            else:
+                assert seen is True
+                assert lock.fence == self.fences[party]
+                self.alone[party] += 1
+            return
+        assert seen is (not self.members)
+        if seen:
+            self.members[party], self.states[party], self.alone[party] = "w", HELD, 1
+            self.tokens[party] = lock.token
+            assert lock.fence > max(self.fences)
+            self.fences[party] = lock.fence
+
+    @rule(party=parties, which=st.integers(0, 1))
+    def end_writing(self, party: int, which: int) -> None:
+        seen = outcome(self.writers[party][which].release)
+        if self.alone[party] == 0:
+            assert seen is LockNotHeld
+            return
+        swaps = self.alone[party] == 1 and self.shared[party] > 0 and self.states[party] in BELIEVED
+        self.alone[party] -= 1
+        if not swaps:
+            self.count_down(party, seen)
+        elif self.states[party] is HELD:
+            assert seen is True
+            self.now_reads(party)
+        else:
+            assert seen is LockLost
+            self.states[party] = LOST
+
+    def now_reads(self, party: int) -> None:
+        raise AssertionError("there are no readers")
+
+    def extend(self, party: int, lock: Any, count: int, additional: float) -> None:
+        seen = outcome(lambda: lock.extend(additional))
+        if not count:
+            assert seen is LockNotHeld
+        elif self.states[party] is HELD:
+            assert seen is True
+            lock.reacquire()
+        else:
+            assert seen is LockLost
+            self.states[party] = LOST
+
+    @rule(party=parties, which=st.integers(0, 1), additional=seconds)
+    def extend_writing(self, party: int, which: int, additional: float) -> None:
+        self.extend(party, self.writers[party][which], self.alone[party], additional)
+
+    @rule(party=parties)
+    def lose_it_behind_its_back(self, party: int) -> None:
+        if party in self.members:
+            self.remove(party)
+            self.states[party] = GONE
+
+    @invariant()
+    def what_is_said_is_true(self) -> None:
+        for party, writers in enumerate(self.writers):
+            for writer in writers:
+                assert writer.count == self.alone[party]
+                assert writer.is_held is (self.states[party] in BELIEVED and self.alone[party] > 0)
+        assert self.on_server() == {self.tokens[party] for party in self.members}
+
+    def end(self) -> None:
+        for writers in self.writers:
+            while writers[0].count:
+                outcome(writers[0].release)
+
+
+class ReadWriteMachine(ReentrantMachine):
+    """Both halves of a party are one hold."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.readers = [self.reader(context) for context in self.parties.makes]
+
+    def reader(self, context: Any) -> Any:
+        return context.rw_lock(self.name, TIMEOUT_S).read()
+
+    def writer(self, context: Any) -> Any:
+        return context.rw_lock(self.name, TIMEOUT_S, fencing=True).write()
+
+    def remove_from_server(self, party: int) -> None:
+        token = self.tokens[party]
+        assert token is not None
+        self.view.zrem(self.name, token)
+
+    def on_server(self) -> set[bytes]:
+        found = set(zmembers(self.parties.backend, self.name))
+        assert sorted(member[:1].decode() for member in found) == sorted(self.members.values())
+        return found
+
     @rule(party=parties, fresh=st.booleans())
     def read(self, party: int, fresh: bool) -> None:
         if fresh:
-            self.readers[party] = self.halves[party].read()
+            self.readers[party] = self.reader(self.parties.makes[party])
         lock = self.readers[party]
         seen = outcome(lambda: lock.acquire(blocking=False))
         if self.held(party):
@@ -569,24 +458,6 @@ class ReadWriteMachine(Machine):
             self.tokens[party] = lock.token
 
     @rule(party=parties)
-    def write(self, party: int) -> None:
-        lock = self.writers[party]
-        seen = outcome(lambda: lock.acquire(blocking=False))
-        if self.held(party):
-            if self.alone[party] == 0:
-                assert seen is UpgradeRefused
-            elif self.states[party] is LOST:
-                assert seen is LockLost
-            else:
-                assert seen is True
-                self.alone[party] += 1
-            return
-        assert seen is (not self.members)
-        if seen:
-            self.members[party], self.states[party], self.alone[party] = "w", HELD, 1
-            self.tokens[party] = lock.token
-
-    @rule(party=parties)
     def end_reading(self, party: int) -> None:
         seen = outcome(self.readers[party].release)
         if self.shared[party] == 0:
@@ -595,26 +466,9 @@ class ReadWriteMachine(Machine):
         self.shared[party] -= 1
         self.count_down(party, seen)
 
-    @rule(party=parties)
-    def end_writing(self, party: int) -> None:
-        seen = outcome(self.writers[party].release)
-        if self.alone[party] == 0:
-            assert seen is LockNotHeld
-            return
-        swaps = self.alone[party] == 1 and self.shared[party] > 0 and self.states[party] in BELIEVED
-        self.alone[party] -= 1
-        if not swaps:
-            self.count_down(party, seen)
-        elif self.states[party] is HELD:
-            assert seen is True
-            self.now_reads(party)
-        else:
-            assert seen is LockLost
-            self.states[party] = LOST
-
-    @rule(party=parties)
-    def downgrade(self, party: int) -> None:
-        seen = outcome(self.writers[party].downgrade)
+    @rule(party=parties, which=st.integers(0, 1))
+    def downgrade(self, party: int, which: int) -> None:
+        seen = outcome(self.writers[party][which].downgrade)
         if self.alone[party] == 0:
             assert seen is LockNotHeld
         elif self.states[party] is LOST:
@@ -635,61 +489,37 @@ class ReadWriteMachine(Machine):
         assert self.tokens[party] != self.readers[party].token
         self.tokens[party] = self.readers[party].token
 
-    @rule(party=parties, reading=st.booleans(), additional=seconds)
-    def extend(self, party: int, reading: bool, additional: float) -> None:
-        lock: Any = self.readers[party] if reading else self.writers[party]
-        seen = outcome(lambda: lock.extend(additional))
-        if not (self.shared if reading else self.alone)[party]:
-            assert seen is LockNotHeld
-        elif self.states[party] is HELD:
-            assert seen is True
-            lock.reacquire()
-        else:
-            assert seen is LockLost
-            self.states[party] = LOST
-
-    @rule(party=parties)
-    def lose_it_behind_its_back(self, party: int) -> None:
-        if party in self.members:
-            self.remove(party)
-            self.states[party] = GONE
+    @rule(party=parties, additional=seconds)
+    def extend_reading(self, party: int, additional: float) -> None:
+        self.extend(party, self.readers[party], self.shared[party], additional)
 
     @rule(party=parties)
     def ask(self, party: int) -> None:
         kinds = list(self.members.values())
         assert self.readers[party].locked() is ("r" in kinds)
-        assert self.writers[party].locked() is ("w" in kinds)
+        assert self.writers[party][0].locked() is ("w" in kinds)
         if self.shared[party]:
             assert self.readers[party].owned() is (party in self.members)
 
     @invariant()
-    def what_is_said_is_true(self) -> None:
-        for party in range(PARTIES):
-            believed = self.states[party] in BELIEVED
-            reader, writer = self.readers[party], self.writers[party]
-            assert (reader.count, writer.count) == (self.shared[party], self.alone[party])
-            assert reader.is_held is (believed and self.shared[party] > 0)
-            assert writer.is_held is (believed and self.alone[party] > 0)
+    def what_is_said_of_readers_is_true(self) -> None:
+        for party, reader in enumerate(self.readers):
+            assert reader.count == self.shared[party]
+            assert reader.is_held is (self.states[party] in BELIEVED and self.shared[party] > 0)
             if self.states[party] is LOST and self.shared[party]:
                 assert isinstance(reader.lost, LossReason)
-        on_server = set(zmembers(self.parties.backend, self.name))
-        assert on_server == {self.tokens[party] for party in self.members}
-        assert sorted(member[:1].decode() for member in on_server) == sorted(self.members.values())
 
     def end(self) -> None:
-        for party in range(PARTIES):
-            while self.readers[party].count:
-                outcome(self.readers[party].release)
-            while self.writers[party].count:
-                outcome(self.writers[party].release)
+        for reader in self.readers:
+            while reader.count:
+                outcome(reader.release)
+        super().end()
 
 
 @pytest.mark.slow
 @pytest.mark.servers("real", "embedded")
 @pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize(
-    "machine", [PlainMachine, FairMachine, SemaphoreMachine, MultiMachine, ReentrantMachine, ReadWriteMachine]
-)
+@pytest.mark.parametrize("machine", [PlainMachine, FairMachine, SemaphoreMachine, ReentrantMachine, ReadWriteMachine])
 def test_a_lock_of_each_kind_does_what_its_model_says(backend: Backend, machine: type[Machine], api: str) -> None:
     with callers(api) as new_caller:
         # Calls of tasks come from another thread, which takes its time: where threads are concerned it is the test's own.

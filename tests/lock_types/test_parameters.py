@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.backend import LONG_S, Backend, Losses
+from tests.support.backend import Backend
 from tests.support.callers import Caller
 from tests.support.event_loops import Run, at_once
 from tests.support.lock_types import KINDS, NAME, make
 from tests.support.ports import candidate_port
-from tests.support.waiting import eventually
-from wheel_lock import LockAlreadyHeld, LockContext, LossReason, WheelLockError
+from wheel_lock import LockAlreadyHeld, LockContext, LockNotHeld, WheelLockError
 
 pytestmark = pytest.mark.servers("real")
 
@@ -150,36 +149,6 @@ def test_a_lock_shows_what_it_is(context: LockContext, kind: str) -> None:
     assert f"{NAME}'" in repr(context.rw_lock(NAME))
 
 
-@kinds
-def test_a_hold_limit_ends_it(backend: Backend, kind: str) -> None:
-    context, clock = backend.stepped_context()
-    losses = Losses()
-    lock = make(context, kind, timeout=30.0, max_hold=40.0, on_lost=losses)
-    lock.acquire()
-    clock.advance(39.0)
-    assert lock.is_held
-    clock.advance(1.5)
-    assert lock.lost is LossReason.HOLD_LIMIT
-    assert {event.reason for event in losses.all_told()} == {LossReason.HOLD_LIMIT}
-
-
-@kinds
-def test_a_lock_that_is_renewed_outlives_its_timeout_and_one_that_is_not_does_not(
-    backend: Backend, context: LockContext, kind: str
-) -> None:
-    kept = make(context, kind, "kept", timeout=0.6, renew_every=0.1)
-    dropped = make(context, kind, "dropped", timeout=0.6, renew=False)
-    kept.acquire()
-    dropped.acquire()
-    eventually(lambda: dropped.lost is LossReason.RENEWAL_LIMIT, LONG_S)
-    eventually(lambda: not backend.view.exists("dropped"), LONG_S)
-    if kind != "multi":
-        eventually(lambda: kept.renewals >= 2, LONG_S)
-    assert kept.is_held
-    assert backend.view.exists("kept")
-    kept.release()
-
-
 def test_the_decorator_still_runs_under_a_plain_lock(context: LockContext) -> None:
     @context.locked("report:{user_id}")
     def write_report(user_id: int) -> list[str | bytes]:
@@ -227,3 +196,16 @@ def test_names_in_bulk_run_no_method_on_the_timers_thread(backend: Backend) -> N
     context.lock("c").acquire()
     assert context.force_release(Loud("c"))
     assert not {name for name in ran_on if name.startswith("wheel-lock")}
+
+
+def test_a_multi_lock_of_which_one_was_released_by_itself_says_so_and_releases_the_others(
+    backend: Backend, context: LockContext
+) -> None:
+    lock = context.multi_lock(["a", "b"])
+    assert lock.acquire()
+    assert lock.locks["a"].release()
+    with pytest.raises(LockAlreadyHeld):
+        lock.acquire()
+    with pytest.raises(LockNotHeld):
+        lock.release()
+    assert not backend.view.exists("a", "b")

@@ -1,8 +1,10 @@
-"""The scripts of the family, those of the sorted-set kinds above all, called as they are on servers of both kinds."""
+"""What scripts reply and leave behind that no rule of the simulation sees, on servers of both kinds.
+
+How long a refused caller is told to wait, who is woken, whose turn it is, what becomes of keys of another type.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +17,6 @@ from tests.lock_types.script_calls import (
     CHANNEL,
     DAY,
     FENCE,
-    INTENT_1,
     INTENT_2,
     LATER_WRITE_1,
     PERMIT_1,
@@ -37,13 +38,14 @@ from tests.lock_types.script_calls import (
 )
 from tests.support.backend import LONG_S, Backend
 from tests.support.lock_types import NAME
-from tests.support.waiting import eventually
 from wheel_lock.options import MAX_TTL_MS
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.scripts import Script
 
 END = b"the end"
-TURN = 100  # ms for which the turn is the readers'
+TURN_MS = 100  # for which the turn is the readers'
+HOLDER, FIRST, SECOND = b"H" * 44, WAITER_1 + b"1" * 22, WAITER_2 + b"2" * 22
+Step = Callable[[Server], Any]
 
 
 @pytest.fixture
@@ -71,63 +73,171 @@ def messages(subscription: Any) -> list[tuple[bytes, bytes]]:
     return found
 
 
-# Who is let in
+def set_permits(server: Server, permits: int | str) -> Any:
+    return server.call(scripts.SET_PERMITS, [PERMITS], permits, CHANNEL)
 
 
-def test_a_member_is_its_holders_and_its_score_his_expiry(server: Server) -> None:
-    assert server.read(READ_1, 5_000) == 0
-    assert server.read(READ_2, 9_000) == 0
-    assert server.members() == {READ_1, READ_2}
-    assert 4_000 < server.left_ms(READ_1) <= 5_000
-    assert 8_000 < server.left_ms(READ_2) <= 9_000
-    assert 8_000 < server.view.pttl(NAME) <= 9_000
-    assert server.look() == [2, 0, 0, -1]
+def acquire_all(server: Server, *pairs: str) -> Any:
+    return server.call(scripts.ACQUIRE_ALL, [], TTL, *pairs)
 
 
-def test_a_writers_score_is_negative(server: Server) -> None:
-    assert server.write() == 0
-    score = server.view.zscore(NAME, WRITE_1)
-    assert score is not None
-    assert score < 0
-    assert 9_000 < server.left_ms(WRITE_1) <= TTL
-    assert server.look(WRITE_1) == [0, 1, 1, -1]
+def reentrant(server: Server, field: bytes, *more: int | str, keys: tuple[str, ...] = (NAME,)) -> Any:
+    return server.call(scripts.ACQUIRE_REENTRANT, list(keys), field, TTL, *more)
 
 
-def test_a_refusal_says_when_what_is_in_the_way_will_have_expired(server: Server) -> None:
+def two_permits(server: Server) -> None:
+    server.permit(PERMIT_1, 5_000)
+    server.permit(PERMIT_2, 9_000)
+
+
+def two_readers(server: Server) -> None:
     server.read(READ_1, 5_000)
     server.read(READ_2, 9_000)
-    [retry_ms] = server.write()
-    assert 8_000 < retry_ms <= 9_000, "the last of the readers"
-    server.release(READ_1, READ_2)
-    server.write(WRITE_1, 7_000)
-    for refusal in (server.read(), server.write(WRITE_2)):
-        [retry_ms] = refusal
-        assert 6_000 < retry_ms <= 7_000
-    assert server.members() == {WRITE_1}, "who does not wait leaves no word"
 
 
-@pytest.mark.parametrize("expired", [READ_1, WRITE_1], ids=["reader", "writer"])
-def test_who_has_expired_is_in_nobodys_way_and_is_thrown_out(server: Server, expired: bytes) -> None:
-    server.write(WRITE_1) if expired is WRITE_1 else server.read(READ_1)
-    server.view.pexpire(NAME, 60_000)
-    server.expire(expired)
-    assert server.look(expired) == [0, 0, 0, -1]
-    assert server.write(WRITE_2) == 0
-    assert server.members() == {WRITE_2}
+def turn_of_readers(server: Server) -> None:
+    """A writer has left, behind which a reader and another writer wait."""
+    server.write(WRITE_1)
+    server.read(READ_1, patience=3_000)
+    server.write(WRITE_2, patience=3_000)
+    server.release(WRITE_1)
+    server.prolong(b"t", 9_000)
 
 
-def test_each_acquire_throws_out_what_has_expired(server: Server) -> None:
-    server.permit(PERMIT_1)
-    server.permit(PERMIT_2)
-    assert isinstance(server.permit(PERMIT_3), list)
+def queue_of_two(server: Server) -> None:
+    server.fair(HOLDER, 9_000)
+    for waiter in (FIRST, SECOND):
+        server.fair(waiter, patience=5_000)
+
+
+def turn_of_the_first(server: Server) -> None:
+    queue_of_two(server)
+    server.leave(HOLDER)
+
+
+def writer_waits(server: Server) -> None:
+    server.read(READ_1)
+    server.write(WRITE_1, patience=9_000)
+
+
+REFUSALS: dict[str, tuple[Step, Step]] = {
+    "a writer, until the last of the readers": (two_readers, lambda server: server.write()),
+    "a reader": (lambda server: server.write(WRITE_1, 9_000), lambda server: server.read()),
+    "another writer": (lambda server: server.write(WRITE_1, 9_000), lambda server: server.write(WRITE_2)),
+    "a reader, by a writer that waits": (writer_waits, lambda server: server.read(READ_2)),
+    "a writer whose turn it is not": (turn_of_readers, lambda server: server.write(LATER_WRITE_1)),
+    "a permit, until the first to expire": (
+        lambda server: (server.permit(PERMIT_1, 9_000), server.permit(PERMIT_2, 20_000)),
+        lambda server: server.permit(PERMIT_3),
+    ),
+    "a permit where more are held than there are": (two_permits, lambda server: server.permit(PERMIT_3, permits=1)),
+    "a permit where fewer have been set than asked for": (
+        lambda server: (set_permits(server, 1), server.permit(PERMIT_1, 9_000, permits=5)),
+        lambda server: server.permit(PERMIT_2, permits=5),
+    ),
+    "a reentrant lock": (lambda server: reentrant(server, b"other:1"), lambda server: reentrant(server, b"mine:1")),
+    "the first of a queue": (queue_of_two, lambda server: server.fair(FIRST, patience=5_000)),
+}
+"""What is there, and who is told to come back in 9 s."""
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_refusal_says_when_what_is_in_the_way_will_have_expired(server: Server, case: str) -> None:
+    there, call = REFUSALS[case]
+    there(server)
+    members = server.view.keys()
+    [retry_ms] = call(server)
+    assert 8_000 < retry_ms <= TTL
+    assert server.view.keys() == members, "who does not wait leaves no word"
+
+
+def test_who_is_not_told_when_has_to_listen(server: Server) -> None:
+    turn_of_the_first(server)
+    [retry_ms] = server.fair(SECOND, patience=5_000)
+    assert 4_000 < retry_ms <= 5_000, "until the first will have been forgotten"
+    server.view.flushall()
+    queue_of_two(server)
+    assert server.fair(SECOND, patience=5_000) == server.fair(b"N" * 44) == [-1]
+    server.view.flushall()
+    server.write(WRITE_1)
+    assert server.permit() == [-1]
+    assert server.members() == {WRITE_1}
+
+
+WAKE_UPS: dict[str, tuple[Step, Step, list[tuple[bytes, bytes]]]] = {
+    "a writer": (
+        lambda server: server.write(),
+        lambda server: server.release(WRITE_1),
+        [(SHARED, b"0"), (ALONE, b"0")],
+    ),
+    "a reader beside another": (two_readers, lambda server: server.release(READ_1), []),
+    "the last reader": (two_readers, lambda server: server.release(READ_1, READ_2), [(ALONE, b"0")]),
+    "a reader beside one that has expired": (
+        lambda server: (two_readers(server), server.expire(READ_1)),
+        lambda server: server.release(READ_2),
+        [(ALONE, b"0")],
+    ),
+    "a waiting writer that gives up": (
+        writer_waits,
+        lambda server: server.release(LATER_WRITE_1),
+        [(SHARED, b"0"), (ALONE, b"0")],
+    ),
+    "a writer that becomes a reader": (
+        lambda server: (server.write(WRITE_1), server.write(WRITE_2, patience=3_000)),
+        lambda server: server.swap(WRITE_1, READ_1),
+        [(SHARED, b"0")],
+    ),
+    "the holder before a queue": (queue_of_two, lambda server: server.leave(HOLDER), [(CHANNEL, WAITER_1)]),
+    "the second, whose turn it is not": (
+        turn_of_the_first,
+        lambda server: server.fair(SECOND, patience=3_000),
+        [(CHANNEL, WAITER_1)],
+    ),
+    "the first, who leaves": (turn_of_the_first, lambda server: server.leave(FIRST), [(CHANNEL, WAITER_2)]),
+    "a release": (
+        lambda server: server.view.set(NAME, "mine"),
+        lambda server: server.call(scripts.RELEASE, [NAME], "mine", CHANNEL),
+        [(CHANNEL, b"0")],
+    ),
+    "a quiet release": (
+        lambda server: server.view.set(NAME, "mine"),
+        lambda server: server.call(scripts.RELEASE, [NAME], "mine", ""),
+        [],
+    ),
+    "a quiet release of a reentrant lock": (
+        lambda server: reentrant(server, b"mine:1"),
+        lambda server: server.call(scripts.RELEASE_REENTRANT, [NAME], b"mine:1", ""),
+        [],
+    ),
+}
+"""What is there, what is called, and who hears of it."""
+
+
+@pytest.mark.parametrize("case", WAKE_UPS)
+def test_those_are_woken_who_may_have_it_now(backend: Backend, server: Server, case: str) -> None:
+    there, call, expected = WAKE_UPS[case]
+    there(server)
+    subscription = heard(backend, SHARED, ALONE, CHANNEL)
+    call(server)
+    assert sorted(messages(subscription)) == sorted(expected)
+
+
+def test_what_has_expired_is_in_nobodys_way_and_is_thrown_out(server: Server) -> None:
+    for expired in (READ_1, WRITE_1):
+        server.view.flushall()
+        server.write(WRITE_1) if expired is WRITE_1 else server.read(READ_1)
+        server.expire(expired)
+        assert server.look(expired) == [0, 0, 0, -1]
+        assert server.write(WRITE_2) == 0
+        assert server.members() == {WRITE_2}
+        server.expire(WRITE_2)
+        assert server.read() == 0
+        assert server.members() == {READ_1}
+    server.view.flushall()
+    two_permits(server)
     server.expire(PERMIT_1)
     assert server.permit(PERMIT_3) == 0
     assert server.members() == {PERMIT_2, PERMIT_3}
-    server.release(PERMIT_2, PERMIT_3)
-    server.write(WRITE_1)
-    server.expire(WRITE_1)
-    assert server.read() == 0
-    assert server.members() == {READ_1}
 
 
 def test_a_retried_acquire_recognises_its_own_member(server: Server) -> None:
@@ -145,44 +255,16 @@ def test_a_retried_acquire_recognises_its_own_member(server: Server) -> None:
     assert server.members() == {PERMIT_1}
 
 
-def test_a_reader_that_is_there_already_is_recognised_though_a_writer_waits(server: Server) -> None:
-    server.read(READ_1)
-    server.write(WRITE_1, patience=5_000)
-    assert isinstance(server.read(READ_2), list)
-    assert server.read(READ_1) == 0
-
-
 def test_a_wrong_type_under_the_name_is_a_refusal(server: Server) -> None:
     server.view.set(NAME, "something else", px=5_000)
     for refusal in (server.read(patience=100), server.write(patience=100), server.write(fenced=True), server.permit()):
         [retry_ms, found] = refusal
         assert found == b"string"
         assert 4_000 < retry_ms <= 5_000
-    assert server.fair(WAITER_1 + b"1" * 22) == [-1]
+    assert server.fair(FIRST) == [-1]
     assert server.view.get(NAME) == b"something else"
     assert server.swap(WRITE_1, READ_1) == -1
     assert server.extend(READ_1, 1_000) == -1
-
-
-# Permits
-
-
-def test_the_number_that_was_set_goes_before_the_callers_own(server: Server) -> None:
-    assert server.call(scripts.SET_PERMITS, [PERMITS], 1, CHANNEL) == 1
-    assert server.permit(PERMIT_1, permits=5) == 0
-    [retry_ms] = server.permit(PERMIT_2, 20_000, permits=5)
-    assert 9_000 < retry_ms <= TTL, "the first to expire makes room"
-    assert server.look() == [1, 0, 0, 1]
-    server.call(scripts.SET_PERMITS, [PERMITS], "", CHANNEL)
-    assert server.permit(PERMIT_2, permits=5) == 0
-    assert server.look() == [2, 0, 0, -1]
-
-
-def test_where_more_are_held_than_there_are_as_many_expiries_make_room(server: Server) -> None:
-    server.permit(PERMIT_1)
-    server.permit(PERMIT_2, 20_000)
-    [retry_ms] = server.permit(PERMIT_3, permits=1)
-    assert 19_000 < retry_ms <= 20_000
 
 
 @pytest.mark.parametrize("value", ["plenty", "nan"])
@@ -195,35 +277,6 @@ def test_a_permits_key_without_a_number_is_an_error(server: Server, value: str) 
     assert server.members() == set()
 
 
-def test_readers_or_a_writer_under_the_name_keep_permits_out_or_are_counted(server: Server) -> None:
-    server.write(WRITE_1)
-    assert server.permit() == [-1]
-    assert server.members() == {WRITE_1}
-
-
-# Turns
-
-
-def test_a_writer_that_waits_leaves_word_that_holds_back_new_readers(server: Server) -> None:
-    server.read(READ_1)
-    [retry_ms] = server.write(WRITE_1, patience=3_000)
-    assert retry_ms > 9_000
-    assert server.members() == {READ_1, INTENT_1}
-    assert 2_000 < server.left_ms(INTENT_1) <= 3_000
-    [retry_ms] = server.read(READ_2)
-    assert 2_000 < retry_ms <= 3_000
-    assert server.look() == [1, 0, 0, -1], "word is no holder"
-
-
-def test_each_try_of_a_waiting_writer_renews_its_word_under_one_name(server: Server) -> None:
-    server.read(READ_1)
-    server.write(WRITE_1, patience=1_000)
-    server.write(LATER_WRITE_1, patience=4_000)
-    server.write(WRITE_2, patience=2_000)
-    assert server.members() == {READ_1, INTENT_1, INTENT_2}
-    assert 3_000 < server.left_ms(INTENT_1) <= 4_000
-
-
 def test_a_writers_word_goes_with_its_grant(server: Server) -> None:
     server.read(READ_1)
     server.write(WRITE_1, patience=3_000)
@@ -233,38 +286,15 @@ def test_a_writers_word_goes_with_its_grant(server: Server) -> None:
     assert server.members() == {LATER_WRITE_1, INTENT_2}
 
 
-def test_a_writers_word_goes_when_it_gives_up_and_those_it_held_back_are_woken(
-    backend: Backend, server: Server
-) -> None:
-    server.read(READ_1)
-    server.write(WRITE_1, patience=3_000)
-    subscription = heard(backend, SHARED, ALONE)
-    assert server.release(LATER_WRITE_1) == [1, 0]
-    assert server.members() == {READ_1}
-    assert sorted(messages(subscription)) == [(SHARED, b"0"), (ALONE, b"0")]
-    assert server.read(READ_2) == 0
-
-
-def test_a_writers_word_expires_and_is_thrown_out(server: Server) -> None:
-    server.read(READ_1)
-    server.write(WRITE_1, patience=3_000)
-    server.expire(INTENT_1)
-    assert server.read(READ_2) == 0
-    assert server.members() == {READ_1, READ_2}
-
-
 def test_a_writer_that_leaves_passes_the_turn_to_readers_that_wait(server: Server) -> None:
     server.write(WRITE_1)
     assert isinstance(server.read(READ_1, patience=3_000), list)
     assert server.members() == {WRITE_1, WAITING_1}
     assert 2_000 < server.left_ms(WAITING_1) <= 3_000
     assert isinstance(server.write(WRITE_2, patience=3_000), list)
-    before = server.now
     server.release(WRITE_1)
-    after = server.now
     assert server.members() == {b"t", INTENT_2, WAITING_1}
-    expiry = -(server.view.zscore(NAME, b"t") or 0)
-    assert before <= expiry - TURN <= after
+    assert 0 < server.left_ms(b"t") <= TURN_MS
     server.prolong(b"t", 3_000)
     [retry_ms] = server.write(LATER_WRITE_1)
     assert 0 < retry_ms <= 3_000, "it is not the writers' turn"
@@ -276,16 +306,6 @@ def test_a_writer_that_leaves_passes_the_turn_to_readers_that_wait(server: Serve
     server.release(READ_2)
     assert server.members() == {INTENT_2}, "the last of them ends the turn"
     assert server.write(WRITE_2) == 0
-
-
-def test_the_turn_of_readers_who_do_not_come_ends_by_itself(server: Server) -> None:
-    server.write(WRITE_1)
-    server.read(READ_1, patience=3_000)
-    server.release(WRITE_1)
-    eventually(lambda: server.write(WRITE_2) == 0, 1.0)
-    assert server.members() == {WRITE_2, WAITING_1}
-    server.release(READ_1)
-    assert server.members() == {WRITE_2}
 
 
 def test_a_turn_outlasts_a_reader_that_is_quicker_than_the_others(server: Server) -> None:
@@ -303,104 +323,75 @@ def test_a_turn_outlasts_a_reader_that_is_quicker_than_the_others(server: Server
     assert not server.view.exists(NAME)
 
 
-def test_a_reader_that_gives_up_is_not_waited_for(server: Server) -> None:
-    server.write(WRITE_1)
-    server.read(READ_1, patience=3_000)
-    assert server.release(READ_1) == [1, 0]
-    assert server.members() == {WRITE_1}
-    server.release(WRITE_1)
-    assert server.write(WRITE_2) == 0
+def hold_string(server: Server, name: str, member: bytes) -> None:
+    server.view.set(name, member, px=1_000)
 
 
-def test_a_writer_that_leaves_nobody_waiting_leaves_nothing(backend: Backend, server: Server) -> None:
-    server.write(WRITE_1)
-    subscription = heard(backend, SHARED, ALONE)
-    assert server.release(WRITE_1) == []
-    assert not server.view.exists(NAME)
-    assert sorted(messages(subscription)) == [(SHARED, b"0"), (ALONE, b"0")]
+def hold_field(server: Server, name: str, member: bytes) -> None:
+    reentrant(server, member, keys=(name,))
+    server.view.pexpire(name, 1_000)
 
 
-def test_only_the_last_reader_wakes_writers(backend: Backend, server: Server) -> None:
-    server.read(READ_1)
-    server.read(READ_2)
-    subscription = heard(backend, SHARED, ALONE)
-    server.release(READ_1)
-    server.view.publish(SHARED, "after the first")
-    server.release(READ_2)
-    assert messages(subscription) == [(SHARED, b"after the first"), (ALONE, b"0")]
+def hold_member(server: Server, name: str, member: bytes) -> None:
+    server.call(scripts.ACQUIRE_READ, [name], member, 1_000, 0)
 
 
-def test_a_reader_that_leaves_behind_one_that_has_expired_wakes_writers(backend: Backend, server: Server) -> None:
-    server.read(READ_1)
-    server.read(READ_2)
-    server.expire(READ_1)
-    subscription = heard(backend, SHARED, ALONE)
-    server.release(READ_2)
-    assert messages(subscription) == [(ALONE, b"0")]
+Hold = Callable[[Server, str, bytes], None]
+BATCHES: dict[Script, tuple[Hold, bytes, bytes, list[bytes], int]] = {
+    scripts.RENEW: (hold_string, FIRST, SECOND, [], 1),
+    scripts.RELEASE_MANY: (hold_string, FIRST, SECOND, [CHANNEL], 1),
+    scripts.RELEASE_FAIR: (hold_string, FIRST, SECOND, [b"queue", b"alive", CHANNEL], 1),
+    scripts.RENEW_REENTRANT: (hold_field, b"mine:1", b"other:1", [], 1),
+    scripts.RELEASE_REENTRANT_MANY: (hold_field, b"mine:1", b"other:1", [CHANNEL], 1),
+    scripts.RENEW_HOLDERS: (hold_member, READ_1, READ_2, [], 0),
+    scripts.RELEASE_HOLDERS: (hold_member, READ_1, READ_2, [SHARED, ALONE], 0),
+}
+"""How a key is held, two holders, what follows a holder in the arguments, and what is said of a key that another holds."""
 
 
-# Releases
-
-
-def test_a_release_of_what_is_not_there_or_has_expired_says_so_and_goes_on(server: Server) -> None:
-    server.read(READ_1)
-    server.read(READ_2)
-    server.expire(READ_2)
-    assert server.release(b"r:nobody", READ_1, READ_2) == [1, 0, 3, 0]
-    assert not server.view.exists(NAME)
-    assert server.release(READ_1) == [1, 0]
-
-
-def test_a_wrong_type_breaks_nothing_else_of_a_batch_of_releases(server: Server) -> None:
-    server.read(READ_1)
-    server.view.set("wrong", "something else")
-    arguments: list[str | bytes] = ["wrong", READ_2, SHARED, ALONE, NAME, READ_1, SHARED, ALONE]
-    [index, error] = server.call(scripts.RELEASE_HOLDERS, [], *arguments)
-    assert index == 1
-    assert error.startswith(b"WRONGTYPE")
-    assert not server.view.exists(NAME)
-    assert server.view.get("wrong") == b"something else"
-
-
-# Renewals and extensions
-
-
-def test_a_batch_of_renewals_tells_of_its_exceptions_only(server: Server) -> None:
-    for name in ("well", "also well"):
-        server.call(scripts.ACQUIRE_READ, [name], READ_1, 1_000, 0)
-    server.call(scripts.ACQUIRE_WRITE, ["written"], WRITE_1, 1_000, 0, DAY)
-    server.read(READ_1, 1_000)
-    server.read(READ_2, 5_000)
-    server.expire(READ_1)
-    server.view.set("wrong", "something else")
-    entries = [
-        ("well", READ_1),
-        (NAME, READ_1),  # its time has come
-        ("wrong", READ_1),
-        (NAME, READ_2),
-        ("nothing", READ_1),
-        ("well", READ_2),  # somebody else
-        ("written", WRITE_1),
-        ("also well", READ_1),
-    ]
-    reply = server.renew(*entries)
+@pytest.mark.parametrize("script", BATCHES, ids=lambda script: str(script.name))
+def test_a_batch_tells_of_its_exceptions_only(server: Server, script: Script) -> None:
+    hold, mine, other, more, taken = BATCHES[script]
+    hold(server, "well", mine)
+    hold(server, "also well", mine)
+    hold(server, "taken", other)
+    server.view.rpush("wrong", "something else")
+    renews = script.name.startswith("renew")
+    arguments: list[str | bytes | int] = [TTL] if renews else []
+    for name in ("wrong", "well", "nothing", "taken", "also well"):
+        arguments += [name, mine, *more]
+    reply = server.call(script, [], *arguments)
     verdicts = dict(zip(reply[::2], reply[1::2], strict=True))
-    assert verdicts.pop(3).startswith(b"WRONGTYPE")
-    assert verdicts == {2: 0, 5: 0, 6: 0}
-    for name, member in (("well", READ_1), ("written", WRITE_1), ("also well", READ_1)):
-        score = server.view.zscore(name, member)
-        assert score is not None
-        assert 9_000 < abs(score) - server.now <= TTL
-        assert (score < 0) is (member is WRITE_1)
-        assert 9_000 < server.view.pttl(name) <= TTL
-    assert server.left_ms(READ_1) < 0, "one whose time has come is not brought back"
-    assert server.left_ms(READ_2) > 9_000
+    assert verdicts.pop(1).startswith(b"WRONGTYPE")
+    assert verdicts == {3: 0, 4: taken}
+    for name in ("well", "also well"):
+        assert 9_000 < server.view.pttl(name) <= TTL if renews else not server.view.exists(name)
+    assert server.view.exists("taken", "wrong") == 2
     assert not server.view.exists("nothing")
+    if renews:
+        assert server.call(script, [], TTL, "well", mine) == []
 
 
-def test_a_renewal_that_meets_nothing_odd_has_an_empty_reply(server: Server) -> None:
-    server.read(READ_1)
-    assert server.renew((NAME, READ_1)) == []
+def test_what_has_expired_is_neither_renewed_nor_extended_nor_released(server: Server) -> None:
+    server.read(READ_1, 5_000)
+    server.read(READ_2, 9_000)
+    server.expire(READ_1)
+    assert server.renew((NAME, READ_1), (NAME, READ_2), ttl=30_000) == [1, 0]
+    assert server.extend(READ_1, 1_000) == server.extend(PERMIT_1, 1_000) == 0
+    assert server.left_ms(READ_1) < 0
+    assert server.left_ms(READ_2) > 29_000
+    assert server.release(b"r:nobody", READ_1, READ_2) == [1, 0, 2, 0]
+    assert not server.view.exists(NAME)
+
+
+def test_an_extension_adds_or_replaces_and_a_writer_stays_one(server: Server) -> None:
+    server.write(WRITE_1, 5_000)
+    assert 9_000 < server.extend(WRITE_1, 5_000) <= 10_000
+    assert 9_000 < server.left_ms(WRITE_1) <= 10_000
+    assert server.renew((NAME, WRITE_1), ttl=20_000) == []
+    assert server.extend(WRITE_1, 2_000, replace=True) == 2_000
+    assert server.left_ms(WRITE_1) <= 2_000
+    assert server.look(WRITE_1) == [0, 1, 1, -1]
 
 
 def test_the_key_lives_as_long_as_the_last_of_its_members(server: Server) -> None:
@@ -417,57 +408,17 @@ def test_the_key_lives_as_long_as_the_last_of_its_members(server: Server) -> Non
     assert server.view.pttl(NAME) > 59_000
 
 
-def test_an_extension_adds_or_replaces_and_keeps_the_sign(server: Server) -> None:
-    server.write(WRITE_1, 5_000)
-    assert 9_000 < server.extend(WRITE_1, 5_000) <= 10_000
-    assert 9_000 < server.left_ms(WRITE_1) <= 10_000
-    assert server.look(WRITE_1) == [0, 1, 1, -1]
-    assert server.extend(WRITE_1, 2_000, replace=True) == 2_000
-    assert server.left_ms(WRITE_1) <= 2_000
-    score = server.view.zscore(NAME, WRITE_1)
-    assert score is not None
-    assert score < 0
-
-
-def test_what_has_expired_or_is_not_there_is_not_extended(server: Server) -> None:
-    assert server.extend(READ_1, 1_000) == 0
-    server.read(READ_1)
-    assert server.extend(READ_2, 1_000) == 0
-    server.expire(READ_1)
-    assert server.extend(READ_1, 1_000) == 0
-    assert server.left_ms(READ_1) < 0
-
-
-# Swaps
-
-
-def test_a_swap_leaves_no_gap_and_no_writer(backend: Backend, server: Server) -> None:
-    server.write(WRITE_1)
-    server.write(WRITE_2, patience=3_000)
-    subscription = heard(backend, SHARED, ALONE)
-    assert server.swap(WRITE_1, READ_1, 5_000) == 1
-    assert server.members() == {READ_1, INTENT_2}
-    assert 4_000 < server.left_ms(READ_1) <= 5_000
-    assert isinstance(server.write(WRITE_2), list)
-    assert messages(subscription) == [(SHARED, b"0")]
-
-
-def test_a_swap_passes_the_turn_on(server: Server) -> None:
+def test_a_swap_leaves_no_gap_is_done_once_and_passes_the_turn_on(server: Server) -> None:
     server.write(WRITE_1)
     server.read(READ_2, patience=3_000)
     server.write(WRITE_2, patience=3_000)
-    server.swap(WRITE_1, READ_1)
-    assert server.members() == {READ_1, INTENT_2, WAITING_2, b"t"}
-    server.prolong(b"t", 3_000)
-    assert server.read(READ_2) == 0
-
-
-def test_a_swap_that_is_sent_twice_is_done_once(server: Server) -> None:
-    server.write(WRITE_1)
     assert server.swap(WRITE_1, READ_1, 5_000) == 1
+    assert server.members() == {READ_1, INTENT_2, WAITING_2, b"t"}
     assert server.swap(WRITE_1, READ_1, 9_000) == 1
-    assert server.members() == {READ_1}
     assert server.left_ms(READ_1) > 8_000
+    server.prolong(b"t", 3_000)
+    assert isinstance(server.write(WRITE_2), list)
+    assert server.read(READ_2) == 0
 
 
 def test_a_swap_of_what_is_not_held_any_more_puts_nothing_there(server: Server) -> None:
@@ -479,9 +430,6 @@ def test_a_swap_of_what_is_not_held_any_more_puts_nothing_there(server: Server) 
     assert server.write(WRITE_2) == 0
     assert server.swap(WRITE_1, READ_1) == 0
     assert server.members() == {WRITE_2}
-
-
-# Fences
 
 
 @pytest.mark.parametrize("kind", ["write", "fair", "reentrant"])
@@ -496,7 +444,7 @@ def test_fences_grow_and_outlive_their_key(server: Server, kind: str) -> None:
             fence = server.fair(digit * 44, fenced=True)
             server.leave(digit * 44)
         else:
-            fence = server.call(scripts.ACQUIRE_REENTRANT, [NAME, FENCE], digit * 22, TTL, DAY)
+            fence = reentrant(server, digit * 22, DAY, keys=(NAME, FENCE))
             server.call(scripts.RELEASE_REENTRANT, [NAME], digit * 22, CHANNEL)
         assert isinstance(fence, int)
         return fence
@@ -519,43 +467,11 @@ def test_a_fence_key_of_no_use_means_no_grant(server: Server, kind: str, value: 
     acquire: dict[str, Callable[[], object]] = {
         "write": lambda: server.write(fenced=True),
         "fair": lambda: server.fair(b"1" * 44, fenced=True),
-        "reentrant": lambda: server.call(scripts.ACQUIRE_REENTRANT, [NAME, FENCE], b"1" * 22, TTL, DAY),
+        "reentrant": lambda: reentrant(server, b"1" * 22, DAY, keys=(NAME, FENCE)),
     }
     with pytest.raises(redis.ResponseError, match="fence key"):
         acquire[kind]()
     assert not server.view.exists(NAME)
-
-
-# The queue of a fair lock
-
-
-def test_who_waits_takes_a_ticket_and_keeps_it(server: Server) -> None:
-    first, second = WAITER_1 + b"1" * 22, WAITER_2 + b"2" * 22
-    assert server.fair(b"H" * 44, 5_000) == 0
-    [retry_ms] = server.fair(first, patience=2_000)
-    assert 4_000 < retry_ms <= 5_000, "the first is told how long the holder has"
-    assert server.fair(second, patience=2_000) == [-1]
-    server.fair(WAITER_1 + b"9" * 22, patience=3_000)
-    assert server.view.zrange(QUEUE, 0, -1) == [WAITER_1, WAITER_2]
-    assert 2_000 < (server.view.zscore(ALIVE, WAITER_1) or 0) - server.now <= 3_000
-    assert 2_000 < server.view.pttl(QUEUE) <= 3_000
-    assert 2_000 < server.view.pttl(ALIVE) <= 3_000
-    assert server.fair(b"N" * 44) == [-1]
-    assert server.view.zcard(QUEUE) == 2, "who does not wait takes none"
-
-
-def test_a_release_calls_the_first_and_only_he_is_let_in(backend: Backend, server: Server) -> None:
-    server.fair(b"H" * 44)
-    for waiter in (WAITER_1, WAITER_2):
-        server.fair(waiter + b"1" * 22, patience=3_000)
-    subscription = heard(backend, CHANNEL)
-    assert server.leave(b"H" * 44) == []
-    [retry_ms] = server.fair(WAITER_2 + b"2" * 22, patience=3_000)
-    assert 2_000 < retry_ms <= 3_000, "until the first will have been forgotten"
-    assert messages(subscription) == [(CHANNEL, WAITER_1), (CHANNEL, WAITER_1)]
-    assert server.fair(WAITER_1 + b"2" * 22) == 0
-    assert server.view.zrange(QUEUE, 0, -1) == [WAITER_2]
-    assert server.view.zrange(ALIVE, 0, -1) == [WAITER_2]
 
 
 def test_who_was_not_heard_of_is_skipped_and_comes_back_at_the_end(server: Server) -> None:
@@ -570,17 +486,6 @@ def test_who_was_not_heard_of_is_skipped_and_comes_back_at_the_end(server: Serve
     assert server.view.zrange(QUEUE, 0, -1) == [b"C" * 22, WAITER_1]
 
 
-def test_who_leaves_the_queue_calls_the_next_where_it_was_his_turn(backend: Backend, server: Server) -> None:
-    server.fair(b"H" * 44)
-    for waiter in (WAITER_1, WAITER_2):
-        server.fair(waiter + b"1" * 22, patience=3_000)
-    server.leave(b"H" * 44)
-    subscription = heard(backend, CHANNEL)
-    assert server.leave(WAITER_1 + b"7" * 22) == [1, 0]
-    assert server.view.zrange(QUEUE, 0, -1) == [WAITER_2]
-    assert messages(subscription) == [(CHANNEL, WAITER_2)]
-
-
 def test_a_grant_whose_reply_was_lost_is_recognised(server: Server) -> None:
     token = WAITER_1 + b"1" * 22
     assert server.fair(token, 5_000) == 0
@@ -590,31 +495,10 @@ def test_a_grant_whose_reply_was_lost_is_recognised(server: Server) -> None:
     assert server.view.zrange(QUEUE, 0, -1) == [WAITER_2]
 
 
-def test_a_batch_of_releases_of_fair_locks_tells_of_its_exceptions_only(server: Server) -> None:
-    mine, others = WAITER_1 + b"1" * 22, WAITER_2 + b"2" * 22
-    server.fair(mine)
-    server.view.rpush("wrong", "something else")
-    server.view.set("taken", others)
-    names = ["wrong", "nothing", NAME, "taken"]
-    arguments = [part for name in names for part in (name, mine, f"q:{name}", f"a:{name}", CHANNEL)]
-    reply = server.call(scripts.RELEASE_FAIR, [], *arguments)
-    verdicts = dict(zip(reply[::2], reply[1::2], strict=True))
-    assert verdicts.pop(1).startswith(b"WRONGTYPE")
-    assert verdicts == {2: 0, 4: 1}
-    assert sorted(server.view.keys()) == [b"taken", b"wrong"]
-
-
-# Reentrant, and several at once
-
-
 def test_a_reentrant_field_is_its_holders_alone(server: Server) -> None:
-    def acquire(field: bytes) -> Any:
-        return server.call(scripts.ACQUIRE_REENTRANT, [NAME], field, TTL)
-
-    assert acquire(b"mine:1") == 0
-    assert acquire(b"mine:1") == 0, "a retry"
-    [retry_ms] = acquire(b"other:1")
-    assert 9_000 < retry_ms <= TTL
+    assert reentrant(server, b"mine:1") == 0
+    assert reentrant(server, b"mine:1") == 0, "a retry"
+    assert len(reentrant(server, b"other:1")) == 1
     assert server.view.hgetall(NAME) == {b"mine:1": b"1"}
     assert server.call(scripts.EXTEND_REENTRANT, [NAME], b"other:1", 1_000, 0, MAX_TTL_MS) == -1
     assert server.call(scripts.RELEASE_REENTRANT, [NAME], b"other:1", CHANNEL) == -1
@@ -624,48 +508,15 @@ def test_a_reentrant_field_is_its_holders_alone(server: Server) -> None:
     assert server.call(scripts.EXTEND_REENTRANT, [NAME], b"mine:1", 1_000, 1, MAX_TTL_MS) == 0
 
 
-@pytest.mark.parametrize("script", [scripts.RENEW_REENTRANT, scripts.RELEASE_REENTRANT_MANY])
-def test_a_batch_about_reentrant_locks_tells_of_its_exceptions_only(server: Server, script: Script) -> None:
-    for name in ("well", "also well"):
-        server.call(scripts.ACQUIRE_REENTRANT, [name], b"mine:1", 1_000)
-    server.call(scripts.ACQUIRE_REENTRANT, ["taken"], b"other:1", 1_000)
-    server.view.set("wrong", "something else")
-    names = ["wrong", "well", "nothing", "taken", "also well"]
-    if script is scripts.RENEW_REENTRANT:
-        reply = server.call(script, [], TTL, *[part for name in names for part in (name, b"mine:1")])
-    else:
-        reply = server.call(script, [], *[part for name in names for part in (name, b"mine:1", CHANNEL)])
-    verdicts = dict(zip(reply[::2], reply[1::2], strict=True))
-    assert verdicts.pop(1).startswith(b"WRONGTYPE")
-    assert verdicts == {3: 0, 4: 1}
-    for name in ("well", "also well"):
-        if script is scripts.RENEW_REENTRANT:
-            assert 9_000 < server.view.pttl(name) <= TTL
-        else:
-            assert not server.view.exists(name)
-    assert server.view.hgetall("taken") == {b"other:1": b"1"}
-
-
 def test_all_of_several_are_taken_or_none_and_the_first_in_the_way_is_told(server: Server) -> None:
-    def acquire(*pairs: str) -> Any:
-        return server.call(scripts.ACQUIRE_ALL, [], TTL, *pairs)
-
     server.view.set("b", "somebody", px=5_000)
     server.view.rpush("c", "something else")
-    [index, retry_ms] = acquire("a", "mine", "b", "mine", "c", "mine")
+    [index, retry_ms] = acquire_all(server, "a", "mine", "b", "mine", "c", "mine")
     assert index == 2
     assert 4_000 < retry_ms <= 5_000
-    assert acquire("a", "mine", "c", "mine") == [2, -1, b"list"]
+    assert acquire_all(server, "a", "mine", "c", "mine") == [2, -1, b"list"]
     assert sorted(server.view.keys()) == [b"b", b"c"]
-    assert acquire("a", "mine", "d", "mine") == 0
-    assert acquire("a", "mine", "d", "mine") == 0, "a retry"
-    assert acquire("d", "another", "e", "another")[0] == 1
+    assert acquire_all(server, "a", "mine", "d", "mine") == 0
+    assert acquire_all(server, "a", "mine", "d", "mine") == 0, "a retry"
+    assert acquire_all(server, "d", "another", "e", "another")[0] == 1
     assert not server.view.exists("e")
-
-
-def test_the_clock_of_the_scores_is_the_servers(server: Server) -> None:
-    server.read(READ_1, TTL)
-    score = server.view.zscore(NAME, READ_1)
-    assert score is not None
-    assert abs(score - TTL - time.time() * 1000) < 5_000
-    assert score == int(score)

@@ -1,4 +1,4 @@
-"""The fair lock: first come, first served, across contexts; who gives up or dies keeps nobody waiting."""
+"""The fair lock: first come, first served, across contexts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.backend import LONG_S, Backend
-from tests.support.callers import Caller, NewCaller, ThreadCaller
+from tests.support.callers import Caller, NewCaller
 from tests.support.lock_types import NAME, deaf, traces
 from tests.support.waiting import eventually
 from wheel_lock import (
@@ -29,11 +29,6 @@ def queued(backend: Backend, places: int) -> None:
 def new(caller: Caller, **terms: Any) -> Any:
     """A fair lock, whose acquire waits for long unless it is told otherwise."""
     return caller.locks.fair_lock(NAME, **{"blocking_timeout": LONG_S, **terms})
-
-
-def lock_of(context: LockContext, **terms: Any) -> Any:
-    """The same for a thread of its own that is never ended; what it still waits for ends with its context."""
-    return new(ThreadCaller(context), **terms)
 
 
 def test_it_excludes_the_plain_lock_of_its_name(context: LockContext, other: LockContext) -> None:
@@ -73,19 +68,3 @@ def test_who_does_not_want_to_wait_does_not_jump_the_queue(
     assert traces(backend) == []
     with pytest.raises(LockLost):
         holder.release()
-
-
-@pytest.mark.parametrize("terms", [{"retry_every": 0.02}, {"retry_every": 0.02, "max_attempts": 20}])
-def test_who_polls_stands_in_the_queue_too(backend: Backend, context: LockContext, terms: dict[str, float]) -> None:
-    holder, lock = context.fair_lock(NAME), lock_of(backend.context(), **terms)
-    holder.acquire()
-    polling = lock.acquire.begin()
-    queued(backend, 1)
-    if "max_attempts" in terms:
-        assert polling.result(LONG_S) is False
-        eventually(lambda: traces(backend) == [NAME.encode()], LONG_S)
-    holder.release()
-    if "max_attempts" not in terms:
-        assert polling.result(LONG_S)
-        assert lock.release()
-    assert traces(backend) == []

@@ -55,28 +55,6 @@ def test_a_forked_child_holds_nothing_of_a_reentrant_lock_and_can_acquire_it_ane
         lock.reacquire()
 
 
-@forks
-def test_a_forked_child_holds_no_permit_and_none_of_several(real: Backend) -> None:
-    context = real.context(timer=real.timer())
-    semaphore, several = context.semaphore(NAME, 2), context.multi_lock(["a", "b"])
-    semaphore.acquire()
-    several.acquire()
-
-    def child() -> None:
-        assert not semaphore.is_held
-        assert not several.is_held
-        assert several.lost is LossReason.FORKED
-        assert semaphore.acquire(blocking=False), "the second one"
-        assert not several.acquire(blocking=False)
-        semaphore.release()
-        context.close()
-
-    in_a_fork(child)
-    assert semaphore.owned()
-    semaphore.release()
-    several.release()
-
-
 # Round trips
 
 

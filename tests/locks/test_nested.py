@@ -95,12 +95,3 @@ def test_a_wait_that_may_end_goes_on(me: Caller, another: Caller, outer: Any, in
     assert is_waiting(waits, another)
     me.context.force_release(NAME)
     assert waits.result(LONG_S)
-
-
-def test_a_second_permit_of_one_owner_is_waited_for(me: Caller, another: Caller) -> None:
-    first = make(me.locks, "semaphore")
-    first.acquire()
-    waits = make(me.locks, "semaphore").acquire.begin()
-    assert is_waiting(waits, another)
-    another.locks.semaphore(NAME, 1).set_permits(2)
-    assert waits.result(LONG_S)

@@ -1,4 +1,4 @@
-"""The read-write lock: readers together, writers alone, turns, and from writing to reading without a gap."""
+"""The read-write lock: readers together, writers alone, and from writing to reading without a gap."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.backend import LONG_S, Backend
-from tests.support.callers import Caller, NewCaller
-from tests.support.lock_types import NAME, deaf, zmembers
+from tests.support.backend import LONG_S, Backend, Losses
+from tests.support.callers import Caller
+from tests.support.lock_types import NAME, zmembers
 from tests.support.waiting import eventually
 from wheel_lock import (
     LockAlreadyHeld,
     LockContext,
+    LockLost,
     LockNotHeld,
+    LossReason,
     UpgradeRefused,
     WrongThread,
 )
@@ -90,31 +92,19 @@ def test_a_writer_may_go_on_reading_with_others(
     assert not backend.view.exists(NAME)
 
 
-@pytest.mark.parametrize("half", ["read", "write"])
-def test_readers_that_wait_are_woken_by_a_downgrade_and_writers_by_the_release_after_it(
-    backend: Backend, me: Caller, new_caller: NewCaller, half: str
-) -> None:
-    waiter, _ = deaf(backend)
-    writer = me.locks.rw_lock(NAME).write()
+def test_a_downgrade_of_what_was_lost_says_so(backend: Backend, me: Caller) -> None:
+    losses = Losses()
+    lock = me.locks.rw_lock(NAME, on_lost=losses)
+    writer = lock.write()
     writer.acquire()
-    behind = getattr(new_caller(waiter).locks.rw_lock(NAME, blocking_timeout=LONG_S), half)()
-    waiting = behind.acquire.begin()
-    eventually(lambda: {"read": b"q", "write": b"i"}[half] in members(backend), LONG_S, "it has left word")
-    reader = writer.downgrade()
-    assert reader.owned()
-    if half == "write":
-        assert not waiting.done()
-        assert members(backend) == [b"i", b"r"]
-        reader.release()
-    assert waiting.result(LONG_S)
-    assert behind.release()
-
-
-def test_neither_half_is_released_in_bulk(backend: Backend, context: LockContext) -> None:
-    lock = context.rw_lock(NAME)
-    with lock.write() as writer, lock.read() as reader:
-        for half in (writer, reader):
-            with pytest.raises(TypeError, match="as often as it was acquired"):
-                context.release_many([half])
-        assert (writer.count, reader.count) == (1, 1)
-        assert members(backend) == [b"w"]
+    backend.view.delete(NAME)
+    with pytest.raises(LockLost) as caught:
+        writer.downgrade()
+    assert caught.value.reason is LossReason.KEY_GONE
+    assert me.context.stats().held == 0
+    assert not backend.view.exists(NAME)
+    with pytest.raises(LockLost):
+        writer.release()
+    eventually(losses.all_told, LONG_S)
+    assert [event.reason for event in losses.events] == [LossReason.KEY_GONE]
+    assert lock.write().acquire(blocking=False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from typing import Any
 
 import pytest
 
 from tests.support.backend import LONG_S, Backend, Losses
 from tests.support.callers import Caller
+from tests.support.event_loops import Run, at_once
 from tests.support.lock_types import NAME
 from tests.support.waiting import eventually
 from wheel_lock import (
@@ -17,6 +18,7 @@ from wheel_lock import (
     LockLost,
     LockNotHeld,
     LossReason,
+    UpgradeRefused,
 )
 
 pytestmark = pytest.mark.servers("real")
@@ -45,20 +47,6 @@ def test_it_is_held_until_it_was_released_as_often_as_it_was_acquired(backend: B
     with pytest.raises(LockNotHeld, match=NAME):
         first.release()
     assert first.count == 0
-
-
-def test_each_lease_has_a_field_of_its_own_and_the_count_is_not_kept_there(
-    backend: Backend, context: LockContext
-) -> None:
-    lock, fields = context.reentrant_lock(NAME), set()
-    for _ in range(3):
-        with lock, lock:
-            [(field, count)] = backend.view.hgetall(NAME).items()
-            assert count == b"1"
-            assert field == lock.token
-            assert field.endswith(b":%d" % threading.get_ident())
-            fields.add(field)
-    assert len(fields) == 3
 
 
 def test_one_without_a_fence_is_not_acquired_again_with_one(me: Caller) -> None:
@@ -128,3 +116,54 @@ def test_it_is_not_released_in_bulk_and_neither_is_what_comes_with_it(
             context.release_many(locks)
     assert (lock.count, lock.is_held, plain.is_held) == (times, True, True)
     assert backend.view.dbsize() == 2
+
+
+# Tasks
+
+
+def test_what_is_held_already_is_acquired_and_released_again_without_waiting(
+    run: Run, backend: Backend, context: LockContext
+) -> None:
+    async def main() -> None:
+        lock, pair = context.asyncio.reentrant_lock(NAME), context.asyncio.rw_lock("rw")
+        async with lock, pair.write() as writer:
+            assert at_once(lock.acquire()) is True
+            assert at_once(context.asyncio.reentrant_lock(NAME).acquire()) is True
+            assert at_once(pair.write().acquire()) is True
+            async with pair.read() as reader:
+                assert (writer.count, reader.count) == (2, 1)
+            assert [at_once(lock.release()), at_once(lock.release()), at_once(writer.release())] == [False] * 3
+        async with pair.read() as reader, pair.read():
+            assert reader.count == 2
+            with pytest.raises(UpgradeRefused):
+                at_once(pair.write().acquire())
+        assert backend.view.dbsize() == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_loss_cancels_the_task_inside_and_its_blocks_are_left_as_often_as_they_were_entered(
+    run: Run, backend: Backend, context: LockContext, times: int
+) -> None:
+    async def main() -> None:
+        lock = context.asyncio.reentrant_lock(NAME, renew_every=0.02, cancel_on_lost=True)
+
+        async def work(deeper: int) -> None:
+            async with lock:
+                if deeper:
+                    await work(deeper - 1)
+                backend.view.delete(NAME)
+                await asyncio.sleep(LONG_S)
+
+        with pytest.raises(LockLost) as caught:
+            await work(times - 1)
+        assert caught.value.reason is LossReason.KEY_GONE
+        current = asyncio.current_task()
+        assert current is not None
+        assert current.cancelling() == 0
+        assert lock.count == 0
+        assert await lock.acquire(blocking=False)
+        await lock.release()
+
+    run(main())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import math
 import threading
 from concurrent.futures import wait
 from functools import partial
@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.backend import LONG_S, Backend, Losses
+from tests.support.backend import LONG_S, Backend
+from tests.support.background import Background
 from tests.support.callers import Caller, NewCaller, ThreadCaller
 from tests.support.lock_types import NAME, deaf, traces, zmembers
+from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import (
     LockAlreadyHeld,
     LockContext,
     LockNotHeld,
-    LossReason,
     WrongThread,
 )
 from wheel_lock.lease import Owner
@@ -101,26 +102,29 @@ def test_the_number_is_kept_for_later_and_bad_numbers_are_refused(backend: Backe
     permits_of(me.locks, 2, permits=1)
 
 
-# Leases
-
-
-def test_an_object_that_is_dropped_gives_back_what_every_caller_holds_through_it(
-    context: LockContext, me: Caller, another: Caller
-) -> None:
-    losses = Losses()
-    mine = me.locks.semaphore(NAME, 3, timeout=20.0, renew_every=0.05, on_lost=losses)
-    theirs = another.sees(mine)
-    mine.acquire()
-    theirs.acquire()
-    with pytest.warns(ResourceWarning, match="was abandoned"):
-        del mine, theirs
-        gc.collect()
-        eventually(lambda: len(losses.all_told()) == 2, LONG_S, "both are told")
-    assert {event.reason for event in losses.events} == {LossReason.ABANDONED}
-    assert context.stats().held == 0
-
-
 # Several who share an object
+
+
+def test_of_two_threads_at_once_the_second_is_refused_and_leaks_nothing(
+    real: Backend, proxy: TcpProxy, through_proxy: LockContext
+) -> None:
+    context = through_proxy
+    semaphore = context.semaphore(NAME, 2, thread_local=False)
+    proxy.to_client.delay_s = math.inf
+    acquiring = [Background(semaphore.acquire) for _ in range(2)]
+    eventually(lambda: len(zmembers(real)) == 2, LONG_S, "both are granted, and do not know it yet")
+    proxy.to_client.delay_s = 0.0
+    refused = 0
+    for thread in acquiring:
+        try:
+            assert thread.result() is True
+        except LockAlreadyHeld:
+            refused += 1
+    assert refused == 1
+    eventually(lambda: zmembers(real) == [semaphore.token], LONG_S, "the second permit is given back")
+    assert context.stats().held == 1
+    assert semaphore.release() is True
+    assert traces(real) == []
 
 
 def test_a_permit_that_is_granted_while_another_thread_takes_its_own_is_not_forgotten(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import Future
 from typing import Any
 
@@ -12,12 +13,14 @@ from tests.support.backend import LONG_S, Backend
 from tests.support.callers import Caller, NewCaller, ThreadCaller, callers
 from tests.support.lock_types import EXCLUDING, KINDS, NAME, WAKING, deaf, listening, make, traces, zmembers
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockNotAcquired, TooManyLocks
+from wheel_lock import LockContext, LockNotAcquired
 
 pytestmark = pytest.mark.servers("real")
 
 pairs = pytest.mark.parametrize(("holder", "waiter"), EXCLUDING, ids=lambda kind: str(kind))
-waking = pytest.mark.parametrize(("holder", "waiter"), WAKING, ids=lambda kind: str(kind))
+waking = pytest.mark.parametrize(
+    ("holder", "waiter"), [("exclusive", "exclusive"), *WAKING], ids=lambda kind: str(kind)
+)
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -38,39 +41,23 @@ def waits(caller: Caller, kind: str, **terms: Any) -> Any:
 
 @pytest.mark.servers("real", "embedded")
 @waking
-def test_a_release_in_another_context_wakes_the_waiter(
-    backend: Backend, context: LockContext, new_caller: NewCaller, holder: str, waiter: str
+@pytest.mark.parametrize("way", ["release", "release in the same context", "close"])
+def test_the_end_of_a_hold_wakes_the_waiter(
+    backend: Backend, new_caller: NewCaller, holder: str, waiter: str, way: str
 ) -> None:
     waiting, _ = deaf(backend)
+    context = waiting if way == "release in the same context" else backend.context()
     lock, held = waits(new_caller(waiting), waiter), make(context, holder)
     held.acquire()
     acquiring = lock.acquire.begin()
-    eventually(lambda: listening(backend) >= 1)
+    if context is not waiting:
+        eventually(lambda: listening(backend) >= 1)
     assert not acquiring.done()
-    held.release()
+    context.close() if way == "close" else held.release()
     assert acquiring.result(LONG_S)
     assert lock.is_held
     lock.release()
     assert waiting.stats().held == 0
-
-
-@waking
-@pytest.mark.parametrize("way", ["release", "close"])
-def test_a_release_in_the_same_context_or_the_close_of_another_wakes_the_waiter(
-    backend: Backend, holder: str, waiter: str, way: str
-) -> None:
-    waiting, _ = deaf(backend)
-    context = waiting if way == "release" else backend.context()
-    lock, held = waits(ThreadCaller(waiting), waiter), make(context, holder)
-    held.acquire()
-    acquiring = lock.acquire.begin()
-    if way == "release":
-        held.release()
-    else:
-        eventually(lambda: listening(backend) >= 1)
-        context.close()
-    assert acquiring.result(LONG_S)
-    lock.release()
 
 
 @pairs
@@ -111,21 +98,6 @@ def test_who_gives_up_leaves_nothing_and_lets_those_behind_go_on(
 
 
 @kinds
-def test_only_so_many_may_wait(backend: Backend, context: LockContext, kind: str) -> None:
-    crowded = backend.context(max_waiting=1)
-    lock, held = waits(ThreadCaller(crowded), kind), make(context, {"read": "write"}.get(kind, kind))
-    held.acquire()
-    acquiring = lock.acquire.begin()
-    with pytest.raises(TooManyLocks):
-        make(crowded, kind).acquire()
-    assert not make(crowded, kind).acquire(blocking=False)
-    held.release()
-    assert acquiring.result(LONG_S)
-    lock.release()
-    assert crowded.stats().held == 0
-
-
-@kinds
 @pytest.mark.parametrize("terms", [{"retry_every": 0.01}, {"max_attempts": 1000, "retry_every": 0.01}])
 def test_who_polls_gets_it_without_being_woken(
     backend: Backend, context: LockContext, kind: str, terms: dict[str, Any]
@@ -162,3 +134,42 @@ def test_two_reentrant_locks_whose_waiters_are_woken_on_one_channel_are_still_tw
     if crowded:
         assert waiting.result(LONG_S)
         plain_behind.release()
+
+
+# Wake-ups of strangers
+
+
+FORGED = 600
+TICK_S = 0.01
+MOST_AT_ONCE = 16  # with one change of what is known of the holder in between
+
+
+def scripts(backend: Backend) -> int:
+    """How many scripts the server has run."""
+    counts: Any = backend.view.info("commandstats")
+    return sum(int(counts.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("evalsha", "eval"))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "read"])
+def test_hundreds_of_forged_wake_ups_cost_a_handful_of_scripts(
+    backend: Backend, context: LockContext, other: LockContext, kind: str
+) -> None:
+    held = make(other, kind)
+    held.acquire()
+    locks = [waits(ThreadCaller(context), kind) for _ in range(3)]
+    waiting = [lock.acquire.begin() for lock in locks]
+    eventually(lambda: listening(backend) and not context._engine.busy, LONG_S, "they listen")
+    payloads = [b"0", b"x" * 1000, *zmembers(backend, f"wheel_lock:queue:{{{NAME}}}")]
+    before, began = scripts(backend), time.monotonic()
+    for number in range(FORGED):  # one by one, so that there is time to follow each of them
+        for channel in backend.view.pubsub_channels("*"):
+            backend.view.publish(channel, payloads[number % len(payloads)])
+    eventually(lambda: scripts(backend) > before and not context._engine.busy, LONG_S, "they are heard")
+    assert not any(one.done() for one in waiting), "nobody is granted what another holds"
+    ran, ticks = scripts(backend) - before, (time.monotonic() - began) / TICK_S
+    assert ran <= len(waiting) * (MOST_AT_ONCE + ticks + 4)  # one try of a waiter for each tick, and a few at once
+    held.release()
+    while locks:
+        [turn] = eventually(lambda: [number for number, one in enumerate(waiting) if one.done()][:1], LONG_S)
+        assert waiting.pop(turn).result()
+        locks.pop(turn).release()

@@ -54,9 +54,48 @@ def asked() -> Asked:
     return Asked()
 
 
-def test_nothing_is_believed_before_the_first_answer(asked: Asked) -> None:
-    assert asked.believed == ()
-    assert asked.told == []
+Said = tuple[tuple[int, Server | None] | None, ...]
+WELL = {A, A_BY_NAME, B}
+THREE_SAY_A: Said = ((7, A), (7, A), (7, A))
+TWO_SAY_B: Said = (None, (2, B), (2, B))
+CASES: dict[str, list[tuple[float, set[Server], Said, set[Server]]]] = {
+    "nothing has been said": [(0.0, WELL, (), set())],
+    "an old epoch": [(0.0, WELL, TWO_SAY_B, {B}), (0.0, WELL, ((1, A),), {B})],
+    "an old epoch, and nothing else for a minute": [
+        (0.0, WELL, TWO_SAY_B, {B}),
+        (50.0, {A}, ((1, A),), {B}),
+        (11.0, {A}, (), {A}),
+    ],
+    "epochs begin anew, and the old master is gone": [
+        (0.0, WELL, THREE_SAY_A, {A}),
+        (0.0, {B}, ((1, B), (1, B)), {B}),
+    ],
+    "epochs begin anew, and the old master answers": [
+        (0.0, WELL, THREE_SAY_A, {A}),
+        (0.0, WELL, ((1, B), (1, B), (1, B)), {A}),
+        (16.0, WELL, ((1, B), (1, B)), {B}),
+    ],
+    "the newest epoch names no master, and a majority does": [(0.0, {A}, ((9, B), (1, A), (1, A)), {A})],
+    "the newest epoch names no master, and a minority does": [(0.0, {A}, ((9, B), (1, A)), {B})],
+    "the master is down, and its predecessor is not named": [
+        (0.0, WELL, ((2, None), (1, A)), set()),
+        (0.0, WELL, (None, (2, B)), {B}),
+    ],
+    "the master has two names, and then one": [
+        (0.0, WELL, ((1, A), (1, A_BY_NAME)), {A, A_BY_NAME}),
+        (0.0, WELL, (None, None, (1, A_BY_NAME)), {A_BY_NAME}),
+    ],
+    "all are silent": [(0.0, WELL, THREE_SAY_A, {A}), (16.0, WELL, (), set()), (0.0, WELL, ((7, A),), {A})],
+}
+"""How much later, who is a master then, what the Sentinels say, and what is believed."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_who_is_believed(asked: Asked, case: str) -> None:
+    for later_s, masters, opinions, believed in CASES[case]:
+        asked.now += later_s
+        asked.masters = masters
+        assert set(asked.after(*opinions)) == believed
 
 
 @pytest.mark.parametrize("leader", range(3))
@@ -70,39 +109,14 @@ def test_a_change_is_told_once(asked: Asked) -> None:
     assert asked.told == [(A,), (B,)]
 
 
-def test_a_sentinel_that_comes_back_with_an_old_epoch_is_not_believed(asked: Asked) -> None:
-    assert asked.after(None, (2, B), (2, B)) == (B,)
-    assert asked.after((1, A)) == (B,)
-
-
-def test_nor_when_the_others_have_been_silent_for_long_and_the_master_is_well(asked: Asked) -> None:
+def test_an_old_epoch_is_not_believed_when_the_others_have_been_silent_for_long_and_the_master_is_well(
+    asked: Asked,
+) -> None:
     assert asked.after(None, (2, B), (2, B)) == (B,)
     for _ in range(100):
         asked.now += 5.0
         assert asked.after((1, A)) == (B,)
     assert A not in asked.asked
-
-
-def test_it_is_believed_after_a_minute_in_which_there_is_nothing_else(asked: Asked) -> None:
-    assert asked.after(None, (2, B), (2, B)) == (B,)
-    asked.masters = {A}
-    asked.now += 50.0
-    assert asked.after((1, A)) == (B,)
-    asked.now += 11.0
-    assert asked.believed == (A,)
-
-
-def test_sentinels_that_begin_anew_are_believed_at_once_where_the_old_master_is_gone(asked: Asked) -> None:
-    assert asked.after((7, A), (7, A), (7, A)) == (A,)
-    asked.masters = {B}
-    assert asked.after((1, B), (1, B)) == (B,)
-
-
-def test_and_after_some_seconds_where_it_goes_on_answering(asked: Asked) -> None:
-    assert asked.after((7, A), (7, A), (7, A)) == (A,)
-    assert asked.after((1, B), (1, B), (1, B)) == (A,)
-    asked.now += 16.0
-    assert asked.after((1, B), (1, B)) == (B,)
 
 
 def test_epochs_that_begin_anew_with_the_same_master_change_nothing(asked: Asked) -> None:
@@ -112,31 +126,6 @@ def test_epochs_that_begin_anew_with_the_same_master_change_nothing(asked: Asked
         assert asked.after((0, A), (0, A), (0, A)) == (A,)
     assert asked.after((1, B)) == (B,)
     assert asked.told == [(A,), (B,)]
-
-
-def test_a_newest_epoch_that_names_no_master_gives_way_to_the_majority(asked: Asked) -> None:
-    asked.masters = {A}
-    asked.say((9, B), (1, A), (1, A))  # left over from another installation
-    assert asked.believed == (A,)
-    assert asked.asked == [B]
-
-
-def test_but_not_to_a_minority(asked: Asked) -> None:
-    asked.masters = {A}
-    assert asked.after((9, B), (1, A)) == (B,)
-
-
-def test_a_master_that_is_said_to_be_down_is_not_named_and_its_predecessor_neither(asked: Asked) -> None:
-    assert asked.after((2, None), (1, A)) == ()
-    assert asked.after(None, (2, B)) == (B,)
-
-
-def test_a_master_may_go_by_two_names(asked: Asked) -> None:
-    asked.say((1, A), (1, A_BY_NAME))
-    assert set(asked.believed) == {A, A_BY_NAME}
-    assert asked.after(None, None, (1, A_BY_NAME)) == (
-        A_BY_NAME,
-    )  # so call it most, and all who ask them take the same
 
 
 def test_one_name_for_many_sentinels_does_not_go_back_and_forth() -> None:
@@ -157,14 +146,6 @@ def test_an_answer_that_comes_while_a_server_is_asked_counts(asked: Asked) -> No
     asked.meanwhile = failed_over
     assert asked.believed == (A,)
     assert asked.opinions.belief == Belief(3, (A,))
-
-
-def test_while_all_are_silent_no_master_is_named_and_none_is_left(asked: Asked) -> None:
-    assert asked.after((1, A), (1, A), (1, A)) == (A,)
-    asked.now += 16.0
-    assert asked.believed == ()
-    assert asked.told == [(A,)]
-    assert asked.after((1, A)) == (A,)
 
 
 def test_a_sentinel_that_forgets_the_service_has_no_opinion(asked: Asked) -> None:

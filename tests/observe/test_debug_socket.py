@@ -15,6 +15,7 @@ import time
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,16 +211,10 @@ def test_a_close_leaves_the_socket_that_another_process_has_put_in_its_place(
         assert os.path.lexists(path)
 
 
-@pytest.mark.parametrize("bad", ["", "x" * (MAX_PATH_BYTES + 1), "nul\0byte"])
-def test_a_path_that_no_socket_can_have_is_refused(labelled: LockContext, bad: str) -> None:
-    with pytest.raises(ValueError, match="path"):
+@pytest.mark.parametrize("bad", ["", "x" * (MAX_PATH_BYTES + 1), "nul\0byte", 7, b"bytes", ["list"]])
+def test_a_path_that_no_socket_can_have_is_refused(labelled: LockContext, bad: Any) -> None:
+    with pytest.raises(ValueError if isinstance(bad, str) else TypeError, match="path"):
         labelled.serve_debug(bad)
-
-
-@pytest.mark.parametrize("bad", [7, b"bytes", ["list"]])
-def test_a_path_of_another_type_is_refused(labelled: LockContext, bad: object) -> None:
-    with pytest.raises(TypeError, match="path"):
-        labelled.serve_debug(bad)  # type: ignore[arg-type]
 
 
 def test_a_close_removes_it(labelled: LockContext, short_dir: Path) -> None:

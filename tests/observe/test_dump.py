@@ -53,12 +53,6 @@ def test_it_goes_to_stderr_and_takes_text_files_only(labelled: LockContext, caps
         labelled.dump(2)  # type: ignore[arg-type]
 
 
-def test_many_locks_are_many_lines(labelled: LockContext) -> None:
-    locks = labelled.acquire_many([f"{number}" for number in range(1200)])
-    assert len(re.findall(r"^  '\d+': [0-9a-f]{8}, ", text_of_dump(labelled), re.MULTILINE)) == 1200
-    labelled.release_many(locks.values())
-
-
 def test_the_slowest_locks_come_first(fresh: Backend, fresh_redis: RedisServer) -> None:
     context = connected(fresh.context(timer=fresh.timer()))
     quick = context.lock("quick", timeout=9.0, renew_every=0.2)

@@ -9,9 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.observe.conftest import use
 from tests.support.backend import Backend, connected
-from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, QuorumContext
@@ -78,17 +76,6 @@ def test_a_silent_server_and_overdue_leases_are_seen(fresh: Backend, fresh_redis
     assert all(lock is not None and lock.is_held for lock in locks.values())
 
 
-def test_the_longest_wait_is_that_of_the_first_waiter(labelled: LockContext) -> None:
-    assert labelled.health().longest_wait_s == 0.0
-    with labelled.lock("wanted"):
-        waiters = [Background(lambda: use(labelled.lock("wanted"))) for _ in range(2)]
-        eventually(lambda: labelled.health().waiting == 2)
-        first = labelled.health().longest_wait_s
-        eventually(lambda: labelled.health().longest_wait_s > first > 0)
-    for waiter in waiters:
-        waiter.result()
-
-
 def test_a_quorum_is_ok_as_long_as_a_majority_is() -> None:
     with ExitStack() as stack:
         servers = [stack.enter_context(RedisServer()) for _ in range(3)]
@@ -102,16 +89,12 @@ def test_a_quorum_is_ok_as_long_as_a_majority_is() -> None:
         assert len(health.reasons) == 2
 
 
-def test_a_closed_context_is_not_ok(labelled: LockContext) -> None:
-    labelled.close()
-    assert (labelled.health().ok, labelled.health().reasons) == (False, ("the context is closed",))
-
-
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
         ({"late_s": 3.25}, "the timer's thread is 3.2 s late"),
         ({"stopped": True}, "the timer is stopped"),
+        ({"closed": True}, "the context is closed"),
         ({"nodes": [NodeHealth("h:1", False, 0, None, "gone")]}, "h:1: gone"),
     ],
 )

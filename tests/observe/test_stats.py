@@ -48,21 +48,6 @@ def test_quantiles_of_anything_grow_up_to_the_longest(values: list[float]) -> No
         assert quantile >= exact_quantile(values, share)
 
 
-def test_many_at_once_count_as_many() -> None:
-    found = Histogram()
-    found.add(0.001, 990)
-    found.add(1.0, 10)
-    assert found.total == 1000
-    assert 0.001 <= found.quantile(0.99) <= 0.00105
-    assert found.quantile(0.991) == 1.0
-    assert found.most == 1.0
-
-
-def test_of_nothing_every_quantile_is_nought() -> None:
-    assert [Histogram().quantile(share) for share in (0.0, 0.5, 1.0)] == [0.0, 0.0, 0.0]
-    assert Histogram().most == 0.0
-
-
 def test_what_no_bucket_holds_is_neither_overrated_nor_underrated() -> None:
     for value in (0.0, 1e-9, -1e-9):
         assert histogram([value, 1.0]).quantile(0.5) <= 1e-5

@@ -105,8 +105,3 @@ def held_by(lock: QuorumLock) -> QuorumLease:
     lease = lock._lease
     assert isinstance(lease, QuorumLease)
     return lease
-
-
-def is_voted_for(lock: QuorumLock) -> bool:
-    """Whether a master may still answer in time to what it was asked for."""
-    return any(vote.in_flight is not None for vote in held_by(lock).votes)

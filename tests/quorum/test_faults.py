@@ -1,4 +1,4 @@
-"""A quorum of five masters of which some are dead, hung, or have forgotten everything."""
+"""A quorum of masters of which some are dead, hung, or have forgotten everything."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import redis
 
-from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters, connect, held_by, is_voted_for
+from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters, connect, held_by
 from tests.support.backend import Losses
 from tests.support.background import Background
 from tests.support.logged import Log
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, require_tracking
+from tests.support.time_limits import LIMIT_S, RESPONSE_S, within_limit
 from tests.support.waiting import eventually
 from wheel_lock import (
     HashedWheelTimer,
@@ -56,75 +56,6 @@ def owned(lock: QuorumLock) -> bool:
         return lock.owned()
     except LockUnavailable:
         return False
-
-
-def test_with_two_dead_it_is_acquired_renewed_and_released(masters: Masters, context: QuorumContext) -> None:
-    losses = Losses()
-    terms: dict[str, Any] = {"timeout": 2.0, "renew_every": 0.2, "on_lost": losses}
-    with context.lock("before", **terms) as lock:
-        masters.servers[0].kill()
-        masters.servers[1].kill()
-        renewals = lock.renewals
-        eventually(lambda: lock.renewals > renewals + 2)
-        with context.lock("after", **terms) as another:
-            time.sleep(2.1)
-            assert another.is_held
-            assert another.locked()
-            assert another.owned()
-            assert another.extend(2.0, replace_ttl=True)
-        assert lock.is_held
-    assert losses.all_told() == []
-    eventually(lambda: masters.count("before") + masters.count("after") == 0)
-
-
-@pytest.mark.parametrize("how", ["kill", "pause"])
-def test_with_three_down_it_is_lost_in_time(masters: Masters, how: str) -> None:
-    losses = Losses()
-    with masters.stepped() as (context, clock):
-        lock = context.lock("order:42", timeout=30.0, on_lost=losses)
-        lock.acquire()
-        eventually(lambda: masters.count("order:42") == 5)
-        for server in masters.servers[:3]:
-            getattr(server, how)()
-        clock.advance(29.0)
-        assert lock.is_held
-        assert losses.all_told() == []
-        clock.advance(1.0)
-        assert not lock.is_held
-        (event,) = losses.all_told()
-        assert event.at <= event.deadline
-        assert event.reason is LossReason.NOT_CONFIRMED
-        for server in masters.servers[3:]:
-            with redis.Redis(port=server.port) as client:
-                eventually(lambda client=client: not client.exists("order:42"))
-        clock.advance(30.0)
-        assert losses.all_told() == [event]
-    for server in masters.servers[:3]:
-        server.resume() if how == "pause" else server.start()
-
-
-def test_a_master_that_restarted_empty_helps_nobody_to_a_second_grant(masters: Masters) -> None:
-    with masters.connected(node_timeout=UNHURRIED_S) as first, masters.connected(node_timeout=UNHURRIED_S) as second:
-        for server in masters.servers[3:]:
-            server.pause()  # so that the first holder has just three
-        holder = first.lock("order:42", timeout=12.0, renew_every=8.0)
-        assert holder.acquire()
-        eventually(lambda: not is_voted_for(holder))  # the others have not voted in time
-        for server in masters.servers[3:]:
-            server.resume()
-        eventually(lambda: masters.count("order:42") == 3)
-        masters.servers[0].restart()
-        restarted = time.monotonic()
-        contender = second.lock("order:42", timeout=12.0)
-        both = False
-        # The restarted one and the two that never granted it would be three.
-        while time.monotonic() - restarted < 1.5:
-            if not contender.is_held:
-                contender.acquire(blocking=False)
-            both = both or (contender.is_held and holder.is_held)
-        assert not both
-        # The restarted one is asked as soon as it is connected to, and may have granted the name to the contender by then.
-        eventually(lambda: holder.lost in (LossReason.KEY_GONE, LossReason.TAKEN), timeout_s=LONG_S)
 
 
 def test_it_counts_again_after_the_longest_timeout(masters: Masters) -> None:
@@ -299,3 +230,37 @@ def test_a_master_with_two_addresses_has_one_vote(masters: Masters, log: Log) ->
             context.lock("order:42", timeout=2.0).acquire(blocking=False)
         other.resume()
         eventually(lambda: acquirable(context), timeout_s=LONG_S)
+
+
+def test_a_master_that_is_away_is_warned_of_by_its_name(masters: Masters, log: Log) -> None:
+    with masters.connected(close_timeout=0.5) as context, context.lock("order:42", timeout=15.0) as lock:
+        eventually(lambda: all(node.held == 1 for node in context.node_stats().values()), LONG_S)
+        masters.servers[0].kill()
+        eventually(lambda: log.said("unreachable"), LONG_S)
+        (warning,) = log.said("unreachable")
+        assert f":{masters.servers[0].port} has been unreachable" in warning
+        assert "1 lock is held there" in warning
+        masters.servers[0].start()
+        eventually(lambda: log.said("well again"), LONG_S)
+        assert lock.is_held
+
+
+def test_every_master_of_a_quorum_is_watched(masters: Masters) -> None:
+    require_tracking()
+    with masters.connected(watch=True) as context:
+        losses = Losses()
+        lock = context.lock("order:42", timeout=600.0, on_lost=losses)
+        assert lock.acquire()
+        eventually(lambda: all(stats.renewed for stats in context.node_stats().values()), LONG_S)
+        assert context.stats().watching
+        masters.delete("order:42")
+        eventually(lambda: sum(stats.lost for stats in context.node_stats().values()) == 3, LONG_S)
+        eventually(losses.all_told, LONG_S)
+
+
+def test_a_time_limit_bounds_a_call_where_a_majority_is_away(masters: Masters) -> None:
+    with masters.connected(response_timeout=RESPONSE_S, close_timeout=0.2) as context:
+        for server in masters.servers[:3]:
+            server.pause()
+        # One of so long a timeout would let each master take ten seconds.
+        within_limit(lambda: context.lock("order:42", timeout=100.0).acquire(blocking_timeout=LIMIT_S))

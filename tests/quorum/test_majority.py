@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import GONE, OK, array, failure, integer
+from tests.engine.rig import GONE, OK, failure, integer
 from tests.quorum.rig import QuorumRig
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import Owner, State
@@ -70,50 +70,6 @@ def test_a_late_vote_does_not_revive_a_lease(rig: QuorumRig) -> None:
     assert not lease.is_valid(rig.now)
     assert [event.reason for event in rig.told] == [LossReason.NOT_CONFIRMED]
     failure(rig.ask(lambda future: rig.engine.release(lease, future)), LockLost)
-
-
-def test_a_vote_that_begins_to_count_behind_a_gap_does_not_revive_a_lease(rig: QuorumRig) -> None:
-    lease = rig.hold(4.0, 0, 1)
-    rig.engine.engines[2].history.empty_since = rig.now + 0.5  # its votes count 4 s later, half a second too late
-    rig.go_on(3.9, 1, 2)
-    assert lease.is_valid(rig.now)
-    assert all(vote.alive for vote in lease.votes)
-    rig.jump(1.0)
-    assert not lease.is_valid(rig.now)
-    assert len(rig.told) == 1
-
-
-def test_a_vote_that_begins_to_count_in_time_keeps_a_lease(rig: QuorumRig) -> None:
-    lease = rig.hold(4.0, 0, 1)
-    rig.engine.engines[2].history.empty_since = rig.now - 0.5
-    rig.go_on(6.0, 1, 2)
-    assert lease.is_valid(rig.now)
-    assert rig.told == []
-
-
-def test_a_renewal_that_is_read_behind_the_end_of_the_majority_does_not_revive_a_lease(rig: QuorumRig) -> None:
-    lease = rig.hold(4.0, 0, 1, 2)
-    deadline = lease.deadline
-    rig.go_on(1.5, 2)
-    rig.servers[0].take(), rig.servers[1].take()
-    assert lease.deadline == deadline  # the second largest of the three
-    rig.clock.jump(deadline - rig.now)
-    for server in rig.servers[:2]:
-        server.say(array())
-    rig.turn()
-    assert not lease.is_valid(rig.now)
-    assert len(rig.told) == 1
-
-
-def test_each_renewal_moves_the_deadline(rig: QuorumRig) -> None:
-    lease = rig.hold(4.0, 0, 1, 2)
-    for _ in range(5):
-        deadline = lease.deadline
-        rig.go_on(1.4, 0, 1, 2)
-        assert lease.deadline > deadline
-    rig.go_on(1.4, 0, 1)
-    assert lease.deadline > rig.now + 2.0
-    assert lease.is_valid(rig.now)
 
 
 def test_an_extension_that_too_few_nodes_confirm_is_no_loss_of_a_lease_that_is_held(rig: QuorumRig) -> None:

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import redis
 import redis.sentinel
 
-from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters
-from tests.support.backend import REFUSED_S, Losses
-from tests.support.background import Background, in_thread
+from tests.quorum.masters import UNHURRIED_S, Masters
+from tests.support.background import in_thread
 from tests.support.waiting import eventually
 from wheel_lock import (
     HashedWheelTimer,
-    LockAlreadyHeld,
     LockContext,
-    LockLost,
     LockNotHeld,
     LockServerError,
     LossReason,
     LostEvent,
-    TooManyLocks,
     WheelLockError,
     WrongThread,
 )
 from wheel_lock.aio.context import AsyncContext
 from wheel_lock.aio.factory import TaskLocks
-from wheel_lock.options import MAX_SECONDS
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.sync.factory import ThreadLocks
 
@@ -69,33 +62,6 @@ def test_data_under_the_name_is_an_error_to_those_who_wait(masters: Masters, con
     with pytest.raises(LockServerError, match="hash that does not expire") as caught:
         context.lock("order:42").acquire()
     assert caught.value.code == "WRONGTYPE"
-
-
-def test_it_excludes_others_and_lets_them_in_after_the_release(masters: Masters, context: QuorumContext) -> None:
-    with masters.connected(node_timeout=UNHURRIED_S) as other:
-        with context.lock("order:42") as lock:
-            assert other.lock("order:42").acquire(blocking=False) is False
-            assert other.lock("order:42").acquire(blocking_timeout=REFUSED_S) is False
-            assert other.lock("order:42", max_attempts=2).acquire() is False
-            with pytest.raises(LockAlreadyHeld):
-                lock.acquire()
-            waiting = other.lock("order:42", thread_local=False)
-            waiter = Background(waiting.acquire)
-            eventually(lambda: other.stats().waiting == 1)
-        assert waiter.result() is True
-        assert waiting.is_held
-        assert masters.count("order:42") >= 3
-        waiting.release()
-
-
-def test_it_can_be_extended(context: QuorumContext) -> None:
-    with context.lock("order:42", timeout=10.0) as lock:
-        assert lock.extend(40.0, replace_ttl=True)
-        assert 30.0 < lock.remaining() < 40.0
-        assert lock.extend(10.0)
-        assert 40.0 < lock.remaining() < 50.0
-        assert lock.reacquire()
-        assert lock.remaining() < 10.0
 
 
 def test_a_reentrant_lock_is_counted_here(masters: Masters, context: QuorumContext) -> None:
@@ -148,61 +114,6 @@ def test_asyncio(masters: Masters, context: QuorumContext) -> None:
     assert context.stats().held == 0
 
 
-def test_a_task_is_cancelled_when_the_majority_is_gone(masters: Masters, context: QuorumContext) -> None:
-    async def main() -> None:
-        async with context.asyncio.lock("order:42", timeout=10.0, renew_every=0.2, cancel_on_lost=True):
-            until = time.monotonic() + LONG_S
-            while masters.delete("order:42") and time.monotonic() < until:
-                await asyncio.sleep(0.01)
-
-    with pytest.raises(LockLost):
-        asyncio.run(main())
-
-
-def test_losing_the_majority_is_told_once_and_nothing_is_left(masters: Masters, context: QuorumContext) -> None:
-    losses = Losses()
-    lock = context.lock("order:42", timeout=2.0, renew_every=0.2, on_lost=losses)
-    lock.acquire()
-    eventually(lambda: masters.count("order:42") == 5)
-    eventually(lambda: masters.delete("order:42") and not lock.is_held, timeout_s=LONG_S)
-    assert lock.lost is LossReason.KEY_GONE
-    eventually(lambda: masters.count("order:42") == 0)
-    eventually(lambda: losses.events)
-    eventually(lambda: context.timer.clock.now() > losses.events[0].deadline)  # at which nothing more comes
-    told = losses.all_told()
-    assert [event.reason for event in told] == [LossReason.KEY_GONE]
-    assert told[0].at <= told[0].deadline
-    assert not lock.is_held
-    assert context.stats().lost == 1
-    with pytest.raises(LockLost):
-        lock.release()
-    assert lock.acquire(blocking=False)
-
-
-@pytest.mark.parametrize(
-    ("terms", "held_s", "reason"),
-    [
-        ({"renew": False}, 29.0, LossReason.RENEWAL_LIMIT),
-        ({"max_renewals": 1}, 39.0, LossReason.RENEWAL_LIMIT),
-        ({"max_hold": 37.5}, 37.4, LossReason.HOLD_LIMIT),
-    ],
-)
-def test_limits_hold_for_the_whole(masters: Masters, terms: dict[str, Any], held_s: float, reason: LossReason) -> None:
-    losses = Losses()
-    with masters.stepped() as (context, clock):
-        lock = context.lock("limited", timeout=30.0, on_lost=losses, **terms)
-        lock.acquire()
-        eventually(lambda: masters.count("limited") == 5)
-        clock.advance(held_s)
-        assert lock.is_held
-        clock.advance(1.0)
-        assert not lock.is_held
-        (event,) = losses.all_told()
-        assert event.reason is reason
-        assert lock.lost is reason
-        assert event.at <= event.deadline
-
-
 def test_a_function_runs_while_it_holds_one(context: QuorumContext) -> None:
     @context.locked("report:{user_id}", timeout=10.0)
     def held(user_id: int) -> list[str | bytes]:
@@ -223,11 +134,6 @@ def test_close_releases_everywhere(masters: Masters) -> None:
     eventually(lambda: [event.reason for event in told] == [LossReason.CONTEXT_CLOSED])
     with pytest.raises(WheelLockError):
         context.lock("order:42").acquire()
-
-
-def test_too_many(masters: Masters) -> None:
-    with masters.context(max_held=1) as context, context.lock("a"), pytest.raises(TooManyLocks):
-        context.lock("b").acquire()
 
 
 def test_what_several_masters_cannot_do_is_refused_before_any_io(masters: Masters) -> None:
@@ -273,33 +179,6 @@ def test_clients_of_too_few_masters_are_refused() -> None:
         LockContext.quorum([*clients, redis.sentinel.Sentinel([("s1", 1)]).master_for("locks")])
     with pytest.raises(ValueError, match="node_timeout"):
         LockContext.quorum(clients, node_timeout=0.0)
-
-
-@pytest.mark.parametrize("face", ["threads", "tasks"])
-def test_an_extension_beyond_the_longest_timeout_is_refused_and_nothing_is_lost(
-    masters: Masters, context: QuorumContext, face: str
-) -> None:
-    async def awaited(value: Any) -> Any:
-        return await value if face == "tasks" else value
-
-    async def main() -> None:
-        lock: Any = (context if face == "threads" else context.asyncio).lock("order:42", timeout=MAX_SECONDS)
-        assert await awaited(lock.acquire())
-        eventually(lambda: masters.holders("order:42") == [lock.token] * 5)
-        connects = context.stats().connects
-        for seconds, told in ((2e7, "20000000 s and .* s that are left"), (5e6, "5000000 s and what the server says")):
-            with pytest.raises(ValueError, match=f"additional_time and what is left must be at most .*, not {told}"):
-                await awaited(lock.extend(seconds))
-        assert lock.is_held
-        assert await awaited(lock.extend(60.0, replace_ttl=True))
-        assert await awaited(lock.extend(60.0))
-        assert lock.is_held
-        assert lock.remaining() > 60.0
-        assert context.stats().connects == connects
-        assert context.stats().lost == 0
-        await awaited(lock.release())
-
-    asyncio.run(main())
 
 
 def test_a_timer_whose_ticks_are_too_long_for_a_timeout_is_refused_before_any_master_is_asked(masters: Masters) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -29,36 +29,25 @@ MAKE: dict[str, Callable[[Any], Any]] = {
 
 
 class HeldUp:
-    """The thread that keeps the locks, busy with something else.
-
-    Attributes:
-        go_on: Set, it goes on.
-    """
+    """The thread that keeps the locks, busy with something else until ``go_on`` is set, or to the end of the block."""
 
     def __init__(self, context: LockContext) -> None:
         self._context = context
         self._reached = threading.Event()
         self.go_on = threading.Event()
-        context.timer.post(self._wait)
-        assert self._reached.wait(LONG_S)
 
-    def _wait(self) -> None:
-        self._reached.set()
-        self.go_on.wait(2 * LONG_S)
+    def __enter__(self) -> Self:
+        self._context.timer.post(lambda: (self._reached.set(), self.go_on.wait(2 * LONG_S)))
+        assert self._reached.wait(LONG_S)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.go_on.set()
 
     @property
     def asked(self) -> int:
         """How much it has been asked for meanwhile."""
         return len(self._context.timer._inbox)
-
-
-@contextmanager
-def held_up(context: LockContext) -> Iterator[HeldUp]:
-    thread = HeldUp(context)
-    try:
-        yield thread
-    finally:
-        thread.go_on.set()
 
 
 @contextmanager
@@ -75,7 +64,7 @@ def letting_go_on(thread: HeldUp) -> Iterator[None]:
 def test_a_thread_that_was_interrupted_may_acquire_it_again(context: LockContext, kind: str, blocking: bool) -> None:
     lock = MAKE[kind](context)
     assert lock.acquire()
-    with held_up(context) as thread:
+    with HeldUp(context) as thread:
         with interrupted(lambda: thread.asked):
             lock.release()
         with letting_go_on(thread):
@@ -90,7 +79,7 @@ def test_a_thread_that_was_interrupted_may_acquire_it_again(context: LockContext
 async def test_a_task_that_was_cancelled_may_acquire_it_again(context: LockContext, kind: str, blocking: bool) -> None:
     lock = MAKE[kind](context.asyncio)
     assert await lock.acquire()
-    with held_up(context) as thread:
+    with HeldUp(context) as thread:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
                 await lock.release()
@@ -104,7 +93,7 @@ async def test_a_task_that_was_cancelled_may_acquire_it_again(context: LockConte
 def test_what_was_interrupted_in_bulk_may_be_acquired_again(context: LockContext) -> None:
     locks = [context.lock(name, timeout=60.0, thread_local=False) for name in "abc"]
     assert all(lock.acquire() for lock in locks)
-    with held_up(context) as thread:
+    with HeldUp(context) as thread:
         with interrupted(lambda: thread.asked):
             context.release_many(locks)
         with letting_go_on(thread):

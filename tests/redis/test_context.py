@@ -19,7 +19,6 @@ from tests.support.background import Background
 from tests.support.waiting import eventually
 from wheel_lock import (
     ContextClosed,
-    HashedWheelTimer,
     HeldLock,
     LockContext,
     LockLost,
@@ -119,21 +118,6 @@ def test_a_context_can_leave_its_locks_to_expire(backend: Backend) -> None:
     assert left_ms > 0
     assert [event.reason for event in losses.all_told()] == [LossReason.CONTEXT_CLOSED]
     eventually(lambda: backend.view.pttl("order:42") < left_ms - 400, LONG_S, "nobody renews it")
-
-
-def test_closing_twice_or_unused_is_harmless(backend: Backend) -> None:
-    timer = HashedWheelTimer()
-    unused = LockContext(redis.Redis(port=1), timer=timer)
-    unused.close()
-    unused.close()
-    timer.stop()
-    context = backend.context()
-    with context.lock("order:42"):
-        pass
-    closing = [Background(context.close) for _ in range(8)]
-    for one in closing:
-        one.result()
-    context.close()
 
 
 def test_a_closed_context_refuses_work(backend: Backend) -> None:

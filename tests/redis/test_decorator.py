@@ -64,15 +64,6 @@ def test_a_name_follows_attributes_items_conversions_and_formats(context: LockCo
     assert ship(order, 7, 2, kind="p") == ["anna:book:07:'p':{x}"]
 
 
-def test_a_name_need_not_speak_of_arguments(context: LockContext) -> None:
-    @context.locked("nightly", timeout=5.0)
-    def nightly() -> list[str | bytes]:
-        assert context.held()[0].timeout_s == 5.0
-        return names(context)
-
-    assert nightly() == ["nightly"]
-
-
 def test_a_field_that_is_no_parameter_is_refused_where_the_function_is_defined(context: LockContext) -> None:
     def function(number: int) -> None: ...
 
@@ -228,43 +219,6 @@ def test_what_is_not_acquired_in_time_does_not_run(backend: Backend) -> None:
     assert backend.view.get("work") == b"somebody"
 
 
-def test_calls_of_one_name_take_turns_and_others_do_not_wait(context: LockContext) -> None:
-    inside: dict[int, int] = {}
-    guard, met = threading.Lock(), threading.Barrier(2)
-
-    @context.locked("work:{number}")
-    def work(number: int) -> None:
-        with guard:
-            inside[number] = inside.get(number, 0) + 1
-            assert inside[number] == 1
-        if number < 2:
-            met.wait(5.0)  # two of different names are inside at once
-        with guard:
-            inside[number] -= 1
-
-    calls = [Background(functools.partial(work, number)) for number in (0, 1, 2, 2, 2, 2, 2, 2)]
-    for call in calls:
-        call.result()
-
-
-async def test_tasks_and_threads_take_turns(context: LockContext) -> None:
-    inside = 0
-
-    def enter_and_leave() -> None:
-        nonlocal inside
-        inside += 1
-        assert inside == 1
-        inside -= 1
-
-    work = context.locked("work")(enter_and_leave)
-
-    @context.locked("work")
-    async def async_work() -> None:
-        enter_and_leave()
-
-    await asyncio.gather(*[async_work() for _ in range(20)], *[asyncio.to_thread(work) for _ in range(20)])
-
-
 def test_a_loss_is_told_where_the_function_ends(backend: Backend, context: LockContext) -> None:
     @context.locked("work")
     def work() -> None:
@@ -297,15 +251,6 @@ def test_a_function_that_calls_itself_is_told_so_instead_of_waiting_for_ever(con
     assert names(context) == []
 
 
-def test_a_function_may_call_itself_for_another_name(context: LockContext) -> None:
-    @context.locked("work:{depth}")
-    def work(depth: int) -> list[str | bytes]:
-        return names(context) if depth == 0 else work(depth - 1)
-
-    assert work(3) == ["work:3", "work:2", "work:1", "work:0"]
-    assert work(3) == ["work:3", "work:2", "work:1", "work:0"]
-
-
 def test_the_same_name_of_another_context_is_another_lock(context: LockContext, backend: Backend) -> None:
     other = backend.context_of(backend.client(db=1))
 
@@ -318,23 +263,6 @@ def test_the_same_name_of_another_context_is_another_lock(context: LockContext, 
         return names(context), names(other)
 
     assert outer() == (["work"], ["work"])
-
-
-def test_a_call_inside_of_one_that_has_lost_the_lock_acquires_it_anew(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-
-    @context.locked("work")
-    def outer() -> None:
-        backend.view.delete("work")
-        clock.advance(10.0)
-        assert inner() == ["work"]
-
-    @context.locked("work")
-    def inner() -> list[str | bytes]:
-        return names(context)
-
-    with pytest.raises(LockLost):
-        outer()
 
 
 def test_what_a_call_starts_elsewhere_waits_for_it(context: LockContext) -> None:
@@ -572,31 +500,3 @@ class Lazy:
 def test_a_lazy_proxy_is_returned_as_it_is(context: LockContext) -> None:
     lazy = Lazy()
     assert context.locked("work")(lambda: lazy)() is lazy
-
-
-def test_of_an_iterator_over_very_much_no_more_than_the_beginning_is_looked_at(context: LockContext) -> None:
-    rows = tuple((number, str(number)) for number in range(1000))
-    many = (rows,) * 1000
-
-    def reading() -> enumerate[Any]:
-        return enumerate(many)
-
-    looked_at: list[object] = []
-    referents = gc.get_referents
-
-    def counted(one: object) -> list[Any]:
-        looked_at.append(one)
-        return referents(one)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(gc, "get_referents", counted)
-        context.locked("work")(reading)()
-    assert 1 <= len(looked_at) < 3000
-
-
-def test_a_class_is_made_under_the_lock(context: LockContext) -> None:
-    class Report:
-        def __init__(self) -> None:
-            self.names = names(context)
-
-    assert context.locked("work")(Report)().names == ["work"]

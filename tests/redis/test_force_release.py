@@ -1,17 +1,14 @@
-"""A lock that is released for its holders: exactly those, with a wake-up, and with a loss for each of them."""
+"""A lock that is released for its holders: exactly those, and with a loss for each of them."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.support.backend import BOTH, LONG_S, Backend
-from tests.support.background import Background
+from tests.support.backend import BOTH, Backend
 from tests.support.callers import Caller, NewCaller
-from tests.support.lock_types import KINDS, NAME, NEVER_S, WAKING, make
-from tests.support.waiting import eventually
+from tests.support.lock_types import KINDS, NAME, make
 from wheel_lock import (
     HolderChanged,
     LockContext,
@@ -62,51 +59,26 @@ def test_a_holder_of_the_same_context_has_lost_it_when_the_call_returns(
         pass
 
 
-@pytest.mark.parametrize(("held", "wanted"), [pair for pair in WAKING if pair[0] != "multi"])
-def test_a_waiter_of_another_process_is_woken(backend: Backend, context: LockContext, held: str, wanted: str) -> None:
-    lock = make(context, held, renew=False, timeout=600.0)
-    assert lock.acquire()
-    waits = backend.context(fallback_interval=NEVER_S)
-    waiting = Background(partial(_acquired_and_released, make(waits, wanted, timeout=600.0)))
-    eventually(lambda: waits.stats().waiting == 1 and backend.view.pubsub_channels())
-    assert len(backend.context().force_release(NAME)) == 1
-    assert waiting.result(LONG_S)
-
-
-def _acquired_and_released(lock: Any) -> bool:
-    acquired = lock.acquire()
-    lock.release()
-    return bool(acquired)
-
-
-def test_a_holder_that_came_in_between_is_not_released(
-    backend: Backend, context: LockContext, other: LockContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert other.lock(NAME, renew=False).acquire()
-    request = context._engine.force_release
-
-    def meanwhile(*arguments: Any) -> None:
-        backend.view.set(NAME, "x" * 22)
-        request(*arguments)
-
-    monkeypatch.setattr(context._engine, "force_release", meanwhile)
-    with pytest.raises(HolderChanged, match="another holder"):
-        context.force_release(NAME)
-    assert backend.view.get(NAME) == b"x" * 22
-
-
-def test_a_lock_that_was_released_in_between_is_no_error(
-    backend: Backend, context: LockContext, other: LockContext, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("now", [None, b"x" * 22], ids=["free", "another's"])
+def test_a_lock_that_has_changed_hands_in_between_is_not_released(
+    backend: Backend, context: LockContext, other: LockContext, monkeypatch: pytest.MonkeyPatch, now: bytes | None
 ) -> None:
     assert other.lock(NAME, renew=False).acquire()
     request = context._engine.force_release
 
     def meanwhile(*arguments: Any) -> None:
         backend.view.delete(NAME)
+        if now is not None:
+            backend.view.set(NAME, now)
         request(*arguments)
 
     monkeypatch.setattr(context._engine, "force_release", meanwhile)
-    assert context.force_release(NAME) == ()
+    if now is None:
+        assert context.force_release(NAME) == ()
+    else:
+        with pytest.raises(HolderChanged, match="another holder"):
+            context.force_release(NAME)
+    assert backend.view.get(NAME) == now
 
 
 @BOTH

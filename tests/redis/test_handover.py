@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from tests.support.backend import BOTH, Backend, believes_no_longer_than_the_server, token_of
+from tests.support.backend import BOTH, LONG_S, Backend, believes_no_longer_than_the_server, token_of
 from tests.support.background import in_thread
 from tests.support.interruptions import Interruption, at_every_place
+from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
-from wheel_lock import Lock, LockContext, LockLost, LockNotHeld, LossReason, WheelLockError
+from wheel_lock import (
+    ContextClosed,
+    Lock,
+    LockContext,
+    LockLost,
+    LockNotAcquired,
+    LockNotHeld,
+    LossReason,
+    WheelLockError,
+    WrongThread,
+)
 
 pytestmark = pytest.mark.servers("real")
 
@@ -142,3 +155,56 @@ def test_timeout_and_interval_go_with_it(backend: Backend) -> None:
     adopted = context.adopt(lock.export())
     clock.advance(21.0)
     assert (adopted.renewals, adopted.lost) == (0, LossReason.RENEWAL_LIMIT)
+
+
+# Who adopts
+
+
+def test_a_thread_adopts_for_itself_unless_it_is_told_otherwise(context: LockContext, lock: Lock) -> None:
+    text = lock.export()
+    adopted = in_thread(lambda: context.adopt(text, thread_local=False))
+    text = adopted.export()  # any thread may: it belongs to none
+    adopted = in_thread(lambda: context.adopt(text))
+    with pytest.raises(WrongThread):
+        adopted.release()
+
+
+def test_threads_and_tasks_hand_over_to_each_other(backend: Backend, context: LockContext, lock: Lock) -> None:
+    fence = lock.fence
+    tasks = backend.context().asyncio
+
+    async def pass_on(text: str) -> str:
+        in_task = await tasks.adopt(text)
+        assert in_task.is_held
+        in_task = await tasks.adopt(await in_task.export(), thread_local=False)
+        assert in_task.fence == fence
+        return await in_task.export()
+
+    with context.adopt(asyncio.run(pass_on(lock.export()))) as adopted:
+        assert adopted.fence == fence
+
+
+# What an adoption needs
+
+
+def test_a_closed_context_neither_exports_nor_adopts(backend: Backend, context: LockContext, lock: Lock) -> None:
+    text, other = lock.export(), backend.context()
+    kept = other.lock("kept")
+    kept.acquire()
+    other.close()
+    with pytest.raises(ContextClosed):
+        other.adopt(text)
+    with pytest.raises(LockLost):
+        kept.export()
+    context.adopt(text).release()
+
+
+def test_an_adoption_after_max_hold_is_none(real: Backend, proxy: TcpProxy) -> None:
+    lock = real.context().lock(NAME, timeout=20.0, max_hold=1.2)
+    assert lock.acquire()
+    context = real.context_through(proxy, timer=real.timer())
+    proxy.to_server.delay_s = 0.3
+    with pytest.raises(LockNotAcquired):
+        context.adopt(lock.export())
+    proxy.to_server.delay_s = 0.0
+    eventually(lambda: not real.view.exists(NAME), LONG_S)

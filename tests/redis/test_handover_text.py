@@ -150,24 +150,7 @@ def test_a_fence_that_is_not_the_locks_own_is_refused(backend: Backend, kind: st
         assert adopted.fence == lock.fence
 
 
-# Too late, or elsewhere
-
-
-@pytest.mark.parametrize("stranger", ["text", "list"])
-def test_a_text_whose_lock_is_anothers_now(backend: Backend, context: LockContext, lock: Lock, stranger: str) -> None:
-    text = lock.export()
-    backend.view.delete(NAME)
-    if stranger == "text":
-        backend.view.set(NAME, "stranger", px=60_000)
-    else:
-        backend.view.rpush(NAME, "stranger")
-        backend.view.pexpire(NAME, 60_000)
-    with pytest.raises(LockLost) as caught:
-        context.adopt(text)
-    assert caught.value.reason is LossReason.TAKEN
-    assert backend.view.type(NAME) == (b"string" if stranger == "text" else b"list")
-    assert backend.view.pttl(NAME) > 50_000
-    assert context.stats().held == 0
+# Other kinds
 
 
 def test_kinds_that_cannot_be_handed_over_say_so_and_stay_held(context: LockContext) -> None:

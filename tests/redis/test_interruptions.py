@@ -125,9 +125,14 @@ async def reading_on(face: Any, interruption: Interruption) -> None:
     lock = face.rw_lock(NAME, TIMEOUT_S)
     writer = lock.write()
     await done(writer.acquire())
-    async with Block(lock.read()):
+    async with Block(lock.read()) as reader:
         interruption.begin()
-        await done(writer.release())
+        try:
+            await done(writer.release())
+        except Struck:
+            interruption.end()
+            eventually(lambda: reader.is_held, LONG_S, "whether it has stopped writing or not, it reads on")
+            raise
 
 
 async def downgraded(face: Any, interruption: Interruption) -> None:

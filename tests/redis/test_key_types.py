@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import redis
-from redis.lock import Lock as RedisPyLock
 
-from tests.support.backend import BOTH, LONG_S, Backend, refused
+from tests.support.backend import BOTH, LONG_S, Backend
 from tests.support.background import Background
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
@@ -138,14 +137,3 @@ def test_expiring_data(
     assert len(found) == 1
     assert f"holds a {data}," in found[0]
     assert f"keeps a {kept}" in found[0]
-
-
-def test_a_lock_of_redis_py_without_a_timeout_is_waited_for(backend: Backend) -> None:
-    other = RedisPyLock(backend.view, "a")
-    assert other.acquire()
-    context = backend.context(fallback_interval=0.05)
-    waiting = Background(context.lock("a", thread_local=False).acquire)
-    eventually(lambda: context.stats().waiting, LONG_S)
-    assert refused(context.lock("a").acquire)
-    other.release()
-    assert waiting.result()

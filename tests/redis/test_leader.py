@@ -145,53 +145,27 @@ def test_a_lost_leadership_is_told_at_once_and_stood_for_again(
     assert leading.words == ["elected", "demoted", "elected"]
 
 
-def test_one_that_resigns_lets_another_lead_and_stands_again(candidate: NewCandidate) -> None:
-    first, second = candidate(), candidate()
-    leadership = first.start().leads()
-    second.start()
-    assert first.leader.resign()
-    assert not first.leader.is_leader
-    assert not first.leader.resign()
-    second.leads()
-    assert first.words == ["elected", "demoted"]
-    assert leadership.lost is None
-    second.close()
-    first.leads()
-
-
 # Callbacks that fail, or call the leader
 
 
 @pytest.mark.usefixtures("_stands_again_soon")
-@pytest.mark.parametrize("handled", [True, False])
-def test_exceptions_of_callbacks_end_nothing(candidate: NewCandidate, handled: bool, log: Log) -> None:
+@pytest.mark.parametrize("handled", ["handled", "raises", "exits"])
+def test_exceptions_of_callbacks_end_nothing(candidate: NewCandidate, handled: str, log: Log) -> None:
     def fail(leadership: Any) -> None:
         raise ZeroDivisionError
 
-    terms: dict[str, Any] = {} if handled else {"on_error": fail}
-    leading = candidate(on_elected=fail, on_demoted=fail, **terms).start()
-    eventually(lambda: leading.leader.is_leader)
-    leading.leader.resign()
-    eventually(lambda: leading.leader.is_leader)
+    own: dict[str, dict[str, Any]] = {"handled": {}, "raises": {"on_error": fail}, "exits": {"on_error": sys.exit}}
+    leading = candidate(on_elected=fail, on_demoted=fail, **own[handled]).start()
+    for _ in range(2):
+        eventually(lambda: leading.leader.is_leader)
+        leading.leader.resign()
     leading.close()
-    if handled:
+    if handled == "handled":
         assert {type(error) for error in leading.errors} == {ZeroDivisionError}
         assert len(leading.errors) == 4
     else:
         assert log.said("on_demoted of the leader 'scheduler' raised an exception")
         assert log.said("on_error of the leader 'scheduler' raised an exception")
-
-
-@pytest.mark.usefixtures("_stands_again_soon")
-def test_an_on_error_that_exits_does_not_end_the_campaign(candidate: NewCandidate, log: Log) -> None:
-    def fail(leadership: Any) -> None:
-        raise ZeroDivisionError
-
-    leading = candidate(on_demoted=fail, on_error=lambda error: sys.exit(3)).start()
-    leading.leads()
-    leading.leader.resign()
-    eventually(lambda: leading.words == ["elected", "elected"], LONG_S)
-    assert log.said("on_error of the leader 'scheduler' raised an exception")
 
 
 @pytest.mark.usefixtures("_stands_again_soon")
@@ -269,24 +243,6 @@ def test_a_callback_that_hangs_does_not_keep_the_lock_after_a_close(backend: Bac
     stuck.set()
 
 
-def test_the_next_term_begins_when_on_elected_has_returned(backend: Backend, context: LockContext) -> None:
-    terms: list[Any] = []
-    demoted, go_on = threading.Event(), threading.Event()
-
-    def elected(leadership: Any) -> None:
-        terms.append(leadership)
-        leadership.ended.wait()
-        go_on.wait()
-
-    with context.leader(NAME, renew_every=0.05, on_elected=elected, on_demoted=lambda leadership: demoted.set()):
-        eventually(lambda: terms)
-        backend.view.delete(NAME)
-        assert demoted.wait(LONG_S)  # beside on_elected
-        assert not backend.view.exists(NAME)
-        go_on.set()
-        eventually(lambda: len(terms) == 2)
-
-
 def test_a_forked_child_is_not_the_leader(context: LockContext) -> None:
     with context.leader(NAME) as leader:
         eventually(lambda: leader.is_leader)
@@ -305,7 +261,7 @@ def test_a_forked_child_is_not_the_leader(context: LockContext) -> None:
         assert leader.is_leader
 
 
-# A network that fails
+# A system that fails
 
 
 @pytest.mark.settings(own_timer=True)

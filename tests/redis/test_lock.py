@@ -12,8 +12,9 @@ import pytest
 import redis
 from redis.exceptions import LockError
 
-from tests.support.backend import BOTH, Backend, token_of
+from tests.support.backend import BOTH, Backend, believes_no_longer_than_the_server, token_of
 from tests.support.callers import APIS, Caller
+from tests.support.redis_server import RedisServer
 from wheel_lock import (
     HashedWheelTimer,
     LockContext,
@@ -151,6 +152,59 @@ def test_a_lock_shows_what_state_it_is_in_and_never_its_token(backend: Backend, 
     with pytest.raises(LockLost):
         lock.release()
     assert repr(lock) == "<Lock 'order:42' lost: key gone>"
+
+
+# Fences
+
+
+@BOTH
+def test_every_grant_draws_a_larger_fence_where_one_is_asked_for(backend: Backend, me: Caller) -> None:
+    lock, fences = me.locks.lock("report", fencing=True), []
+    for _ in range(20):
+        with lock:
+            fences.append(lock.fence)
+        assert lock.fence == fences[-1]  # which can still be read
+    assert fences == sorted(set(fences))
+    backend.view.flushall()
+    with me.locks.lock("report") as lock:
+        assert lock.fence is None
+        assert backend.view.keys() == [b"report"]
+
+
+def test_fences_grow_over_a_restart_with_nothing_saved(fresh_redis: RedisServer, fresh: Backend) -> None:
+    lock, fences = fresh.context().lock("report", fencing=True), []
+    for _ in range(2):
+        with lock:
+            fences.append(lock.fence or 0)
+        fresh_redis.kill()
+        fresh_redis.start()
+    assert 0 < fences[0] < fences[1]
+
+
+# More time
+
+
+@BOTH
+def test_extend_adds_to_the_time_to_live(backend: Backend, me: Caller) -> None:
+    with me.locks.lock("order:42", timeout=30.0) as lock:
+        assert lock.extend(1e-9) is True  # less than a millisecond
+        assert lock.extend(20.0) is True
+        assert 40_000 < backend.view.pttl("order:42") <= 50_001
+        assert 40.0 * 0.99 < lock.remaining() <= 50.001 * 0.99
+        assert believes_no_longer_than_the_server(lock, backend.view)
+
+
+@BOTH
+@pytest.mark.parametrize("to_s", [100.0, 5.0])
+def test_extend_replaces_the_time_to_live(backend: Backend, me: Caller, to_s: float) -> None:
+    with me.locks.lock("order:42", timeout=30.0) as lock:
+        assert lock.extend(to_s, replace_ttl=True) is True
+        assert (to_s - 5.0) * 1000 < backend.view.pttl("order:42") <= to_s * 1000
+        assert (to_s - 5.0) * 0.99 < lock.remaining() <= to_s * 0.99
+        assert believes_no_longer_than_the_server(lock, backend.view)
+        assert lock.reacquire() is True
+        assert 20_000 < backend.view.pttl("order:42") <= 30_000
+        assert believes_no_longer_than_the_server(lock, backend.view)
 
 
 # Names

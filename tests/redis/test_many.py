@@ -1,15 +1,16 @@
-"""acquire_many and release_many: many names in few calls, each on its own, and all or nothing where something fails."""
+"""acquire_many and release_many: many names in few calls, each on its own or all together, at once or waited for."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
 
-from tests.support.backend import BOTH, LONG_S, Backend, Losses, token_of
+from tests.support.backend import BOTH, LONG_S, Backend, Losses, none_left, token_of
 from tests.support.callers import Caller
 from tests.support.waiting import eventually
 from wheel_lock import (
@@ -180,3 +181,76 @@ def test_an_error_about_one_name_undoes_the_others(fresh: Backend) -> None:
     assert caught.value.lock_name == "forbidden"
     eventually(lambda: not fresh.view.keys(), LONG_S, "the others are released")
     assert context.stats().held == 0
+
+
+@BOTH
+def test_all_are_acquired_or_none_and_what_is_taken_stays(backend: Backend, me: Caller) -> None:
+    names = [f"shard:{number}" for number in range(50)]
+    for taken in (names[0], names[25], names[-1]):
+        backend.view.set(taken, "somebody", px=60_000)
+        assert me.locks.acquire_many(names, all_or_nothing=True) == dict.fromkeys(names)
+        assert backend.view.keys() == [taken.encode()]  # at once: all has been undone by now
+        assert backend.view.get(taken) == b"somebody"
+        assert backend.view.pttl(taken) > 50_000
+        assert me.context.stats().held == 0
+        backend.view.delete(taken)
+    locks = me.locks.acquire_many(names + names[:5], all_or_nothing=True)
+    assert list(locks) == names
+    assert {name: backend.view.get(name) for name in names} == {lock.name: lock.token for lock in held(locks)}
+    release_many(me, locks.values())
+
+
+# Waiting for each of them
+
+
+NAMES = [f"shard:{number}" for number in range(6)]
+
+
+@pytest.fixture
+def rival(other: LockContext) -> LockContext:
+    """The context of another process, as it were, which is connected."""
+    other.lock("warm-up").locked()
+    return other
+
+
+def missing(locks: Mapping[Any, Any]) -> list[Any]:
+    return [name for name, lock in locks.items() if lock is None]
+
+
+def test_a_refused_name_is_granted_when_it_is_released_and_the_others_are_held_meanwhile(
+    backend: Backend, me: Caller, rival: LockContext
+) -> None:
+    theirs = held(rival.acquire_many(NAMES[2:4]))
+    call = me.begin(lambda: me.locks._target.acquire_many(NAMES, blocking=True))
+    eventually(lambda: me.context.stats().waiting == 2)
+    assert me.context.stats().held == 4
+    rival.release_many(theirs)
+    locks = call.result(LONG_S)
+    assert list(locks) == NAMES
+    assert {lock.name: backend.view.get(lock.name) for lock in held(locks)} == {
+        lock.name: lock.token for lock in held(locks)
+    }
+    assert me.context.stats().waiting == 0
+    me.do(lambda: me.locks._target.release_many(locks.values()))
+    assert none_left(backend, me.context)
+
+
+def test_without_blocking_or_without_time_nothing_is_waited_for(me: Caller, rival: LockContext) -> None:
+    rival.acquire_many(NAMES[:1])
+    terms: dict[str, Any]
+    for terms in ({}, {"blocking_timeout": LONG_S}, {"blocking": True, "blocking_timeout": 0}):
+        locks = me.do(partial(me.locks._target.acquire_many, NAMES, **terms))
+        assert missing(locks) == NAMES[:1]
+        me.do(partial(me.locks._target.release_many, locks.values()))
+    assert me.do(lambda: me.locks._target.acquire_many([], blocking=True)) == {}
+    assert me.do(lambda: me.locks._target.acquire_many([], blocking=True, all_or_nothing=True)) == {}
+
+
+def test_a_name_given_as_text_and_as_bytes_is_refused_before_anything_is_sent(context: LockContext) -> None:
+    names: list[Any] = ["b", "a", b"a"]
+    for all_or_nothing in (False, True):
+        with pytest.raises(ValueError, match="'a' and b'a' are one"):
+            context.acquire_many(names, blocking=True, all_or_nothing=all_or_nothing)
+    with pytest.raises(ValueError, match="blocking_timeout"):
+        context.acquire_many(["a"], blocking=True, blocking_timeout=-1)
+    assert context.stats().connects == 0

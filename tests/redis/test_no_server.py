@@ -13,7 +13,6 @@ import redis
 import redis.asyncio
 
 from tests.support.backend import LONG_S
-from tests.support.background import Background
 from tests.support.callers import Caller, NewCaller
 from tests.support.ports import candidate_port
 from tests.support.redis_server import RedisServer
@@ -70,18 +69,6 @@ def test_a_name_service_that_does_not_answer_for_the_moment_is_asked_again(
     fail_names(monkeypatch, iter([socket.EAI_AGAIN] * 4))
     with LockContext(redis.Redis(host=HOST, port=redis_server.port), response_timeout=NEVER_S) as context:
         assert context.lock("order:42").acquire(blocking=False)
-
-
-def test_a_wait_for_many_locks_with_a_limit_goes_on_until_the_server_is_there() -> None:
-    with RedisServer() as server, LockContext(server.client(), response_timeout=NEVER_S) as context:
-        server.stop()
-        with pytest.raises(LockUnavailable):
-            context.acquire_many(["a", "b"])
-        waits = Background(lambda: context.acquire_many(["a", "b"], blocking=True, blocking_timeout=LONG_S))
-        with pytest.raises(LockUnavailable):
-            context.acquire_many(["a", "b"], blocking=True)
-        server.start()
-        assert all(lock is not None and lock.release() for lock in waits.result(LONG_S).values())
 
 
 def test_files_and_certificates_that_are_wrong_are_told_at_once(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import redis
 
 from tests.support.backend import Backend, none_left, without_collection
 from tests.support.background import PATIENCE_S, Background
-from tests.support.timers import Garbage, NewTimer, ask, drain
+from tests.support.timers import NewTimer, ask, drain
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 from wheel_lock.engine.direct.path import DirectPath
@@ -54,57 +55,46 @@ def on(timer: HashedWheelTimer, call: Callable[[], object]) -> list[object]:
 
 
 def locked(context: LockContext, name: str = "a") -> Any:
-    lock = context.lock(name, thread_local=False)
+    return taken(context.lock(name, thread_local=False))
+
+
+def taken(lock: Any) -> Any:
     assert lock.acquire()
     return lock
 
 
-def released(context: LockContext) -> Callable[[], object]:
-    lock = locked(context)
-    return lambda: lock.release()
-
-
-def left(context: LockContext) -> Callable[[], object]:
-    lock = locked(context)
-    return lambda: lock.__exit__(None, None, None)
-
-
-def many_released(context: LockContext) -> Callable[[], object]:
-    locks = context.acquire_many(NAMES)
-    return lambda: context.release_many(locks.values())
-
-
-def several_released(context: LockContext) -> Callable[[], object]:
-    lock = context.multi_lock(NAMES, thread_local=False)
-    assert lock.acquire()
-    return lambda: lock.release()
-
-
-def permit_released(context: LockContext) -> Callable[[], object]:
-    permit = context.semaphore("a", 2, thread_local=False)
-    assert permit.acquire()
-    return lambda: permit.release()
-
-
-def context_closed(context: LockContext) -> Callable[[], object]:
-    lock = locked(context)
-    return lambda: (context.close(1.0), lock)
-
-
-def tasks_lock_released(context: LockContext) -> Callable[[], object]:
+def of_a_task(context: LockContext) -> Callable[[], object]:
     lock = context.asyncio.lock("a", thread_local=False)
     assert asyncio.run(lock.acquire())
     return lambda: asyncio.run(lock.release())
 
 
-def closed_by_a_task(context: LockContext) -> Callable[[], object]:
-    lock = locked(context)
-    return lambda: (asyncio.run(context.asyncio.close(1.0)), lock)
+def of_a_leader(context: LockContext) -> Callable[[], object]:
+    leader = context.leader("a").start()
+    eventually(lambda: leader.is_leader)
+    return partial(leader.close, PATIENCE_S)
 
 
-GIVING_BACK = [
-    released, left, many_released, several_released, permit_released, context_closed, tasks_lock_released, closed_by_a_task,
-]  # fmt: skip
+def close(context: LockContext, lock: Any) -> None:
+    """Close a context of which a lock is held until then."""
+    context.close(1.0)
+
+
+def close_in_a_task(context: LockContext, lock: Any) -> None:
+    asyncio.run(context.asyncio.close(1.0))
+
+
+GIVING_BACK: dict[str, Callable[[LockContext], Callable[[], object]]] = {
+    "release": lambda context: locked(context).release,
+    "end of a block": lambda context: partial(locked(context).__exit__, None, None, None),
+    "release of many": lambda context: partial(context.release_many, context.acquire_many(NAMES).values()),
+    "release of several": lambda context: taken(context.multi_lock(NAMES, thread_local=False)).release,
+    "release of a permit": lambda context: taken(context.semaphore("a", 2, thread_local=False)).release,
+    "release of a task's": of_a_task,
+    "close of a leader": of_a_leader,
+    "close": lambda context: partial(close, context, locked(context)),
+    "close by a task": lambda context: partial(close_in_a_task, context, locked(context)),
+}
 
 
 @pytest.mark.parametrize("theirs", [True, False], ids=["own timer", "another timer"])
@@ -113,10 +103,10 @@ def test_what_gives_back_is_carried_out_without_waiting(
     own: LockContext,
     elsewhere: HashedWheelTimer,
     view: redis.Redis,
-    give_back: Callable[[LockContext], Callable[[], object]],
+    give_back: str,
     theirs: bool,
 ) -> None:
-    call = give_back(own)
+    call = GIVING_BACK[give_back](own)
     (outcome,) = on(own.timer if theirs else elsewhere, call)
     assert not isinstance(outcome, Exception)
     eventually(lambda: not own.stats().held and not any(view.exists(name) for name in NAMES))
@@ -168,14 +158,6 @@ def test_what_needs_an_answer_raises_at_once_and_leaves_nothing(
     assert lock.is_held
     assert lock.release()
     assert not view.exists("a", "b", "c")
-
-
-def test_a_leader_is_closed_without_waiting(own: LockContext, view: redis.Redis) -> None:
-    leader = own.leader("a").start()
-    eventually(lambda: leader.is_leader)
-    (outcome,) = on(own.timer, lambda: leader.close(PATIENCE_S))
-    assert outcome is None
-    eventually(lambda: not view.exists("a"))
 
 
 def test_a_timer_is_stopped_on_the_thread_of_another_without_waiting(
@@ -235,38 +217,6 @@ def test_a_generator_that_is_collected_on_the_thread_gives_its_lock_back(
     ask(own.timer)
     assert ran_on == [own.timer.name]
     eventually(lambda: none_left(backend, own))
-
-
-@pytest.mark.usefixtures("_no_collection")
-def test_an_acquire_in_a_finaliser_is_refused_and_harms_nobody(own: LockContext) -> None:
-    refused: list[BaseException] = []
-
-    def acquire() -> None:
-        try:
-            own.lock("b").acquire()
-        except RuntimeError as error:
-            refused.append(error)
-
-    lock = locked(own)
-    Garbage(acquire)
-    own.timer.post(gc.collect)
-    ask(own.timer)
-    assert len(refused) == 1
-    assert lock.release()
-
-
-@pytest.mark.parametrize("in_bulk", [False, True])
-def test_a_released_lease_which_the_wheel_may_keep_does_not_keep_the_callback(own: LockContext, in_bulk: bool) -> None:
-    lock = own.lock("a", on_lost=lambda event: None, thread_local=False)
-    assert lock.acquire()
-    lease = lock._lease
-    assert lease is not None
-    assert lease.on_lost is not None
-    if in_bulk:
-        own.release_many([lock])
-    else:
-        lock.release()
-    assert lease.on_lost is None
 
 
 # Fake contexts

@@ -91,33 +91,6 @@ def test_each_kind_of_lock_works_with_the_owner_in_its_tokens(
     assert not backend.view.exists(NAME)
 
 
-@named
-def test_a_lock_is_handed_over_from_one_owner_to_another(context: LockContext, backend: Backend) -> None:
-    lock = context.lock(NAME, fencing=True)
-    assert lock.acquire()
-    adopter = backend.context(owner="adopter", readable_owner=True)
-    adopted = adopter.adopt(lock.export())
-    assert owner_of(token_of(adopted)) == "adopter"
-    assert adopted.owned()
-    adopted.release()
-    assert not backend.view.exists(NAME)
-
-
-@named
-def test_locks_in_bulk_and_a_downgrade_have_the_owner_too(context: LockContext, backend: Backend) -> None:
-    locks = context.acquire_many(["a", "b"])
-    held: list[Any] = list(locks.values())
-    assert {owner_of(token_of(lock)) for lock in held} == {OWNER}
-    assert len({token_of(lock) for lock in held}) == 2
-    context.release_many(held)
-    writer = context.rw_lock(NAME).write()
-    assert writer.acquire()
-    reader = writer.downgrade()
-    assert owner_of(token_of(reader)) == OWNER
-    reader.release()
-    assert not backend.view.exists(NAME)
-
-
 def test_a_forked_child_has_an_owner_of_its_own(context: LockContext, backend: Backend) -> None:
     with context.lock("before"):
         parent = process_owner()

@@ -11,7 +11,7 @@ from tests.support.backend import Backend
 from tests.support.callers import Caller
 from tests.support.lock_types import KINDS, NAME, make
 from tests.support.waiting import eventually
-from wheel_lock import InvalidHandoff, LockAlreadyHeld, LockContext, LockLost, LockNotAcquired, LossReason
+from wheel_lock import InvalidHandoff, LockContext, LockNotAcquired
 from wheel_lock.testing import fake_context
 
 PREFIX = "billing:"
@@ -55,12 +55,6 @@ def test_a_prefixed_name_excludes_the_whole_name_elsewhere(context: LockContext,
 
 
 @prefixed
-def test_a_nested_wait_that_cannot_end_is_refused(me: Caller) -> None:
-    with me.locks.lock(NAME), pytest.raises(LockAlreadyHeld):
-        me.locks.lock(NAME).acquire()
-
-
-@prefixed
 def test_bulk_results_have_the_names_as_they_were_given(context: LockContext, backend: Backend) -> None:
     for both in (False, True):
         locks: dict[Any, Any] = context.acquire_many(["a", b"b"], all_or_nothing=both)
@@ -70,17 +64,6 @@ def test_bulk_results_have_the_names_as_they_were_given(context: LockContext, ba
         context.release_many(locks.values())
     with context.lock("a"):
         assert context.acquire_many(["a", "c"], blocking=True, blocking_timeout=0.05)["a"] is None
-
-
-@prefixed
-def test_a_force_release_takes_the_name_and_its_loss_says_it(context: LockContext, backend: Backend) -> None:
-    lock = context.lock(NAME)
-    lock.acquire()
-    [_] = context.force_release(NAME)
-    assert lock.lost is LossReason.KEY_GONE
-    with pytest.raises(LockLost, match=f"'{NAME}'"):
-        lock.release()
-    assert not backend.view.exists(KEY)
 
 
 @prefixed

@@ -14,6 +14,7 @@ import redis
 import redis.asyncio
 
 from tests.support.backend import Backend
+from tests.support.lock_types import KINDS, make
 from wheel_lock import InvalidHandoff, LockContext
 from wheel_lock.options import RESERVED, lock_token
 from wheel_lock.protocol import keys
@@ -60,33 +61,21 @@ def _text(name: Any) -> str:
     return name if isinstance(name, str) else "wheel_lock:" + name.decode("latin-1")
 
 
+async def _acquire_many(context: LockContext, wanted: list[Any]) -> Any:
+    return await context.asyncio.acquire_many(wanted)
+
+
 DOORS: dict[str, Callable[[LockContext, Any], Any]] = {
-    "lock": lambda context, name: context.lock(name),
-    "fenced lock": lambda context, name: context.lock(name, fencing=True),
-    "reentrant lock": lambda context, name: context.reentrant_lock(name),
-    "fair lock": lambda context, name: context.fair_lock(name),
-    "read": lambda context, name: context.rw_lock(name).read(),
-    "write": lambda context, name: context.rw_lock(name).write(),
-    "semaphore": lambda context, name: context.semaphore(name, 2),
-    "multi lock": lambda context, name: context.multi_lock(["a", name]),
+    **{kind: lambda context, name, kind=kind: make(context, kind, name) for kind in KINDS},  # type: ignore[misc]
+    **{f"asyncio {kind}": lambda context, name, kind=kind: make(context.asyncio, kind, name) for kind in KINDS},  # type: ignore[misc]
     "acquire_many": lambda context, name: context.acquire_many(["a", name]),
     "all or nothing": lambda context, name: context.acquire_many(["a", name], all_or_nothing=True),
+    "asyncio acquire_many": lambda context, name: asyncio.run(_acquire_many(context, ["a", name])),
     "decorator": lambda context, name: context.locked(_text(name).replace("{", "{{").replace("}", "}}")),
     "decorator, computed": lambda context, name: _decorated(context, _text(name)),
     "decorator, computed in part": lambda context, name: _decorated(context, "lock:x", "wheel_{name}"),
     "decorator of a task": lambda context, name: asyncio.run(_decorated_task(context, _text(name))),
-    "asyncio lock": lambda context, name: context.asyncio.lock(name),
-    "asyncio reentrant lock": lambda context, name: context.asyncio.reentrant_lock(name),
-    "asyncio fair lock": lambda context, name: context.asyncio.fair_lock(name),
-    "asyncio read": lambda context, name: context.asyncio.rw_lock(name).read(),
-    "asyncio semaphore": lambda context, name: context.asyncio.semaphore(name, 2),
-    "asyncio multi lock": lambda context, name: context.asyncio.multi_lock(["a", name]),
-    "asyncio acquire_many": lambda context, name: asyncio.run(_acquire_many(context, ["a", name])),
 }
-
-
-async def _acquire_many(context: LockContext, wanted: list[Any]) -> Any:
-    return await context.asyncio.acquire_many(wanted)
 
 
 @pytest.mark.parametrize("door", DOORS)

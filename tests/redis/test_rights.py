@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.backend import BOTH, LONG_S, Backend, refused
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockServerError, LostEvent
+from wheel_lock import LockContext, LockServerError
 from wheel_lock.protocol import scripts
 
 pytestmark = pytest.mark.servers("real")
@@ -77,30 +77,6 @@ def test_what_is_missing_is_named_and_nothing_is_granted(fresh: Backend, kind: s
         fresh.view.flushall()
 
 
-def test_a_right_that_is_taken_away_costs_the_kind_of_lock_that_needs_it(fresh: Backend) -> None:
-    told: list[LostEvent] = []
-    renewed: list[bool] = []
-
-    def tell(event: LostEvent) -> None:
-        told.append(event)
-        renewed.append(all(lock.renewals for lock in others))
-
-    with context_without(fresh) as context:
-        # These are due first, so theirs is the nearest deadline whenever there is something to try again.
-        permit = context.semaphore("permit", 2, timeout=3.0, on_lost=tell)
-        others = [context.lock(f"order:{n}", timeout=3.3, on_lost=tell) for n in range(3)]
-        assert permit.acquire()
-        assert all(lock.acquire() for lock in others)
-        fresh.view.execute_command("ACL", "SETUSER", "app", "-time")
-        eventually(lambda: told, LONG_S)
-        assert renewed == [True]
-        renewals = [lock.renewals for lock in others]
-        eventually(lambda: all(lock.renewals > count + 1 for lock, count in zip(others, renewals, strict=True)), LONG_S)
-        assert [event.name for event in told] == ["permit"]
-        for lock in others:
-            lock.release()
-
-
 def test_a_user_whose_scripts_are_loaded_needs_no_eval(fresh: Backend) -> None:
     context = context_without(fresh, "eval")
     with context.lock("a", timeout=2.0, renew_every=0.05) as lock:
@@ -134,3 +110,11 @@ def test_without_the_right_to_look_into_a_hash_it_counts_as_held_by_another(fres
     with context.reentrant_lock("b") as lock:
         assert not context_without(fresh, "hkeys").reentrant_lock("b").acquire(blocking=False)
         assert lock.is_held
+
+
+def test_a_lock_that_is_not_renewed_needs_no_right_to_do_so(fresh: Backend) -> None:
+    context = context_without(fresh, "pexpire")
+    with context.lock("a", timeout=2.0, renew=False) as lock:
+        assert lock.is_held
+        with pytest.raises(LockServerError, match="PEXPIRE"):
+            context.lock("b", timeout=2.0).acquire()

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from tests.support.backend import LONG_S, Backend, refused
-from tests.support.background import Background, in_thread
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer, redis_server_version
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
@@ -227,17 +227,6 @@ def test_no_name_of_another_tenants_looks_like_ones_own(fresh: Backend, name: st
         with pytest.raises(redis.exceptions.NoPermissionError):
             a.execute_command("PUBLISH", keys.wake_channel(name.encode(), whom), "0")
     a.close()
-
-
-def test_a_name_of_a_third_form_is_refused_what_needs_a_companion_and_no_more(fresh: Backend) -> None:
-    add_tenant(fresh, "a")
-    with fresh.context_of(tenant(fresh, "a")) as context:
-        with context.lock("a:}x", timeout=2.0) as lock:
-            assert lock.is_held
-            assert in_thread(lambda: refused(context.lock("a:}x", timeout=2.0).acquire))
-        with pytest.raises(LockServerError) as caught:
-            context.lock("a:}x", timeout=2.0, fencing=True).acquire()
-        assert caught.value.code == "NOPERM"
 
 
 def test_in_a_cluster_the_documented_rights_are_enough_too() -> None:

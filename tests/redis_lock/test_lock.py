@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import redis.lock
 from redis.exceptions import LockError, LockNotOwnedError
 
 from tests.redis_lock.party import NAME, SLEEP_S, Party, ours, plain
-from tests.support.backend import BOTH, LONG_S, Backend, refused
+from tests.support.backend import BOTH, LONG_S, Backend
 from tests.support.ids import case_id
 from tests.support.waiting import eventually
 from wheel_lock import LockAlreadyHeld, LockContext
@@ -151,14 +150,6 @@ def test_an_endless_blocking_timeout_is_none(client: redis.Redis) -> None:
 
 
 # Once more, while it is held
-
-
-def test_acquiring_again_is_refused_as_a_stranger_would_be(client: redis.Redis) -> None:
-    with ours(client, timeout=30) as lock:
-        token = lock.local.token
-        assert not lock.acquire(blocking=False)
-        assert refused(partial(lock.acquire, sleep=0.01))
-        assert lock.local.token == token
 
 
 @pytest.mark.parametrize("timeout", [30, None])

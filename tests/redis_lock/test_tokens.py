@@ -39,15 +39,6 @@ def test_a_token_belongs_to_the_thread_that_acquired_it(client: redis.Redis) -> 
     lock.release()
 
 
-def test_a_token_belongs_to_all_threads_where_that_is_wanted(client: redis.Redis, real: Backend) -> None:
-    lock = ours(client, timeout=30, thread_local=False)
-    lock.acquire()
-    assert in_thread(lock.owned)
-    assert in_thread(lambda: lock.extend(10))
-    in_thread(lock.release)
-    assert not real.view.exists(NAME)
-
-
 # Set by hand
 
 

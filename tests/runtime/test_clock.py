@@ -24,10 +24,6 @@ def test_it_never_goes_back() -> None:
     assert readings == sorted(readings)
 
 
-def test_it_sleeps_in_real_time() -> None:
-    assert [SystemClock().sleep_s(remaining) for remaining in (0.0, 0.5, 1e9)] == [0.0, 0.5, 1e9]
-
-
 def test_a_timer_lives_by_the_now_of_a_kind_of_it() -> None:
     class Shifted(SystemClock):
         @staticmethod
@@ -37,9 +33,3 @@ def test_a_timer_lives_by_the_now_of_a_kind_of_it() -> None:
     timer = HashedWheelTimer(clock=Shifted(), threaded=False)
     timer.turn()
     assert timer.now == 5000.0
-
-
-def test_it_is_what_a_timer_lives_by_unless_told_otherwise() -> None:
-    timer = HashedWheelTimer()
-    assert isinstance(timer.clock, SystemClock)
-    assert not timer.running

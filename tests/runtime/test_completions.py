@@ -92,18 +92,6 @@ def test_one_that_fails_is_logged_and_the_others_are_told(
     assert len(messages(caplog, logging.ERROR)) == 1
 
 
-def test_a_message_that_fails_does_not_keep_others_from_being_told(by_hand: HashedWheelTimer) -> None:
-    seen: list[str] = []
-
-    def fails() -> None:
-        by_hand.complete(noting(seen, "told"))
-        raise ZeroDivisionError
-
-    by_hand.post(fails)
-    by_hand.turn()
-    assert seen == ["told"]
-
-
 def test_they_are_told_although_the_thread_dies_in_that_turn(new_timer: NewTimer) -> None:
     timer = new_timer()
     seen: list[str] = []

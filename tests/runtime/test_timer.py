@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.background import PATIENCE_S, Background, in_a_fork
+from tests.support.background import PATIENCE_S, in_a_fork
 from tests.support.interruptions import Interruption, at_every_place
 from tests.support.timers import (
     ALLOCATIONS,
     Garbage,
     Gate,
     NewTimer,
-    ask,
     drain,
     messages,
     nothing,
@@ -28,11 +27,10 @@ from tests.support.timers import (
     with_garbage_at_every_allocation,
 )
 from tests.support.waiting import eventually
-from wheel_lock.errors import TimerStopped, TooManyTimeouts
+from wheel_lock.errors import TooManyTimeouts
 from wheel_lock.runtime import loop as loop_module
 from wheel_lock.runtime import timer as timer_module
 from wheel_lock.runtime.loop import Loop
-from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import MANY_TIMERS, HashedWheelTimer, Timeout
 from wheel_lock.runtime.weak_registry import WeakRegistry
 from wheel_lock.testing import ManualClock, settle
@@ -133,67 +131,15 @@ def test_a_task_that_cannot_be_called_is_refused(by_hand: HashedWheelTimer) -> N
 # Cancelling
 
 
-def test_what_is_cancelled_does_not_run(timer: HashedWheelTimer, clock: ManualClock) -> None:
-    ran: list[Timeout] = []
-    timeout = timer.new_timeout(ran.append, 1.0)
+def test_a_timeout_shows_its_state(timer: HashedWheelTimer) -> None:
+    timeout = timer.new_timeout(nothing, 1.0)
     assert repr(timeout).startswith("<Timeout pending due_at=1001.000 task=")
-    assert not timeout.cancelled
-    assert timeout.cancel()
-    assert "cancelled" in repr(timeout)
-    assert timeout.cancelled
-    assert not timeout.expired
-    assert not timeout.cancel()
-    pass_time(timer, clock, 2.0)
-    drain()
-    assert ran == []
-    assert timer.pending == 0
-    assert timer.next_due_at() is None
-
-
-def test_what_has_run_cannot_be_cancelled_nor_can_a_task_cancel_itself(
-    timer: HashedWheelTimer, clock: ManualClock
-) -> None:
-    answers: list[bool] = []
-    timeout = timer.new_timeout(lambda timeout: answers.append(timeout.cancel()), 1.0)
-    pass_time(timer, clock, 1.0)
-    assert timeout.expired
-    assert not timeout.cancel()
-    assert not timeout.cancelled
-    drain()
-    assert answers == [False]
-
-
-def test_of_many_threads_that_cancel_at_once_one_succeeds(timer: HashedWheelTimer) -> None:
-    together = threading.Barrier(8)
-    timeouts = [timer.new_timeout(nothing, 1.0) for _ in range(200)]
-
-    def cancel_all() -> list[bool]:
-        together.wait(PATIENCE_S)
-        return [timeout.cancel() for timeout in timeouts]
-
-    answers = [caller.result() for caller in [Background(cancel_all) for _ in range(8)]]
-    assert [sum(tries) for tries in zip(*answers, strict=True)] == [1] * 200
-    assert timer.pending == 0
-    settle(timer)
+    timeout.cancel()
+    assert repr(timeout).startswith("<Timeout cancelled")
     assert timer.next_due_at() is None
 
 
 # Stopping
-
-
-def test_stopping_returns_what_was_not_processed(timer: HashedWheelTimer, clock: ManualClock) -> None:
-    ran: list[Timeout] = []
-    done, cancelled, left, unheard = (timer.new_timeout(ran.append, delay) for delay in (1.0, 2.0, 3.0, 4.0))
-    pass_time(timer, clock, 1.0)
-    cancelled.cancel()
-    assert timer.stop() == {left, unheard}
-    assert timer.pending == 0
-    assert timer.stopped
-    drain()
-    assert ran == [done]
-    assert not left.expired
-    assert not left.cancelled
-    assert not left.cancel()
 
 
 def test_stopping_ends_the_thread_even_in_its_longest_sleep(timer: HashedWheelTimer) -> None:
@@ -205,14 +151,6 @@ def test_stopping_ends_the_thread_even_in_its_longest_sleep(timer: HashedWheelTi
     assert not thread.is_alive()
     assert not timer.running
     assert timer.cpu_s() == 0.0
-
-
-def test_a_stopped_timer_takes_nothing_new(timer: HashedWheelTimer) -> None:
-    timer.stop()
-    with pytest.raises(TimerStopped):
-        timer.new_timeout(nothing, 1.0)
-    assert timer.pending == 0
-    assert timer.name not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_task_may_stop_the_timer(timer: HashedWheelTimer, clock: ManualClock) -> None:
@@ -246,21 +184,6 @@ def test_the_thread_cannot_stop_itself(timer: HashedWheelTimer) -> None:
 # Limits
 
 
-def test_no_more_than_max_pending_may_wait(new_timer: NewTimer, clock: ManualClock) -> None:
-    timer = new_timer(clock=clock, max_pending=2)
-    first, _ = timer.new_timeout(nothing, 1.0), timer.new_timeout(nothing, 2.0)
-    with pytest.raises(TooManyTimeouts, match="2 timeouts are pending, the limit is 2"):
-        timer.new_timeout(nothing, 3.0)
-    assert timer.pending == 2
-    first.cancel()
-    timer.new_timeout(nothing, 3.0)
-    with pytest.raises(TooManyTimeouts):
-        timer.new_timeout(nothing, 3.0)
-    pass_time(timer, clock, 2.0)  # the second has come due
-    timer.new_timeout(nothing, 3.0)
-    assert timer.pending == 2
-
-
 @pytest.mark.parametrize(
     ("parameter", "bad"),
     [
@@ -281,27 +204,6 @@ def test_slots_are_rounded_up_to_a_power_of_two_as_in_netty(new_timer: NewTimer)
 
 
 # Tasks that misbehave
-
-
-@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt()], ids=repr)
-def test_a_task_that_raises_is_logged_and_survived(
-    timer: HashedWheelTimer, clock: ManualClock, caplog: pytest.LogCaptureFixture, error: BaseException
-) -> None:
-    ran: list[Timeout] = []
-
-    def fail(timeout: Timeout) -> None:
-        raise error
-
-    timer.new_timeout(fail, 1.0)
-    after = timer.new_timeout(ran.append, 1.0)
-    later = timer.new_timeout(ran.append, 2.0)
-    pass_time(timer, clock, 2.0)
-    drain()
-    assert ran == [after, later]
-    assert timer.deaths == 0
-    (message,) = messages(caplog)
-    assert "fail" in message
-    assert caplog.records[-1].levelno == logging.ERROR
 
 
 def test_a_task_that_sleeps_delays_no_tick(timer: HashedWheelTimer, clock: ManualClock) -> None:
@@ -353,22 +255,6 @@ def test_a_shared_timer_that_was_stopped_is_replaced() -> None:
 # Finalisers: they run in the middle of whatever allocates, in whatever thread that is
 
 
-def test_a_post_from_a_finaliser_in_the_middle_of_a_post_is_dealt_with() -> None:
-    def check() -> None:
-        timer = HashedWheelTimer()
-        seen: list[str] = []
-        settle(timer)
-        from_call, from_finaliser = (lambda: seen.append("call")), (lambda: seen.append("finaliser"))
-        with_garbage_at_every_allocation(
-            lambda: timer.post(from_call), lambda: Garbage(lambda: timer.post(from_finaliser))
-        )
-        gc.collect()
-        ask(timer)
-        eventually(lambda: seen.count("finaliser") == seen.count("call") == ALLOCATIONS, PATIENCE_S)
-
-    in_a_fork(check)
-
-
 def test_a_post_from_a_finaliser_while_the_thread_is_being_started_does_not_block() -> None:
     def check() -> None:
         timers: list[HashedWheelTimer] = []
@@ -409,21 +295,6 @@ def test_a_timeout_may_be_cancelled_in_a_finaliser_wherever_that_runs() -> None:
         with_garbage_at_every_allocation(timer.stop, lambda: Garbage(lambda: timeout.cancel()))
 
     in_a_fork(check)
-
-
-def test_nothing_of_a_timeout_that_is_over_is_kept(timer: HashedWheelTimer, clock: ManualClock) -> None:
-    assert NOTIFIER.drain(PATIENCE_S)
-    expired, cancelled = timer.new_timeout(nothing, 1.0), timer.new_timeout(nothing, 500.0)
-    pass_time(timer, clock, 1.0)
-    cancelled.cancel()
-    settle(timer)
-    drain()
-    assert expired.expired
-    del expired, cancelled
-    gc.collect()
-    eventually(
-        lambda: not [item for item in gc.get_objects() if issubclass(type(item), Timeout) and item.timer is timer]
-    )
 
 
 # Handlers of signals: they run in the middle of whatever the main thread does, and may wait for the timer's

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
-import random
 import threading
 import weakref
 from collections import deque
@@ -12,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.background import PATIENCE_S, Background, in_a_fork
+from tests.support.background import PATIENCE_S, in_a_fork
 from tests.support.interruptions import Interruption, Struck, at_every_place
 from tests.support.timers import Garbage, NewTimer, ask, drain, fall_asleep, nothing, with_garbage_at_every_allocation
 from tests.support.waiting import eventually
-from wheel_lock.errors import TimerStopped
 from wheel_lock.runtime import loop as loop_module
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
@@ -50,48 +47,11 @@ def test_what_is_due_after_the_end_of_its_sleep_does_not_wake_the_thread(new_tim
 def test_what_is_due_before_the_end_of_its_sleep_wakes_the_thread(new_timer: NewTimer) -> None:
     timer = new_timer()
     timer.new_timeout(nothing, FAR_S)
-    for _ in range(20):
+    for _ in range(5):
         fall_asleep(timer)
         ran = threading.Event()
         timer.new_timeout(lambda timeout, ran=ran: ran.set(), 0.0)  # type: ignore[misc]
         assert ran.wait(PATIENCE_S)
-
-
-def test_of_many_threads_no_timeout_is_run_twice_or_not_at_all(new_timer: NewTimer) -> None:
-    timer = new_timer(tick_ms=1)
-    ran: list[Timeout] = []
-    together = threading.Barrier(6)
-
-    def set_and_cancel(seed: int) -> tuple[list[Timeout], list[Timeout]]:
-        chance = random.Random(seed)
-        mine: list[Timeout] = []
-        cancelled: list[Timeout] = []
-        together.wait(PATIENCE_S)
-        for _ in range(2000):
-            mine.append(timer.new_timeout(ran.append, chance.uniform(0.0, 0.05)))
-            timeout = chance.choice(mine)
-            if chance.random() < 0.3 and timeout.cancel():
-                cancelled.append(timeout)
-        return mine, cancelled
-
-    results = [caller.result(120.0) for caller in [Background(lambda s=s: set_and_cancel(s)) for s in range(6)]]  # type: ignore[misc]
-    eventually(lambda: timer.pending == 0, PATIENCE_S)
-    drain()
-    made = list(itertools.chain.from_iterable(mine for mine, _ in results))
-    cancelled = set(itertools.chain.from_iterable(gone for _, gone in results))
-    assert len(ran) == len(set(ran))
-    assert set(ran) == set(made) - cancelled
-
-
-@pytest.mark.parametrize("far", [False, True], ids=["", "while another is pending"])
-def test_the_thread_sleeps_for_good_once_the_last_change_is_over(new_timer: NewTimer, far: bool) -> None:
-    timer = new_timer()
-    if far:
-        timer.new_timeout(nothing, FAR_S)
-    for _ in range(100):
-        timer.new_timeout(nothing, FAR_S).cancel()
-    turns = fall_asleep(timer)
-    assert fall_asleep(timer) == turns
 
 
 # Nothing is kept
@@ -148,22 +108,10 @@ def test_the_notifier_gets_the_last_reference_to_an_expired_timeout(
     assert dropped == [True] * 3
 
 
-def test_what_is_refused_by_a_stopped_timer_is_not_kept(new_timer: NewTimer) -> None:
-    timer = new_timer()
-    taken = timer.new_timeout(nothing, FAR_S)  # which the thread may have put on the wheel already
-    assert timer.stop() == {taken}
-    for _ in range(10):
-        with pytest.raises(TimerStopped):
-            timer.new_timeout(nothing, FAR_S)
-    gc.collect()
-    kept = [item for item in gc.get_objects() if issubclass(type(item), Timeout) and item.timer is timer]
-    assert kept == [taken]
-
-
 # Interruptions
 
 
-@pytest.mark.parametrize("again_after", [None, 0, 1, 2, 3, 5, 8], ids=lambda places: f"again after {places}")
+@pytest.mark.parametrize("again_after", [None, 0, 2], ids=lambda places: f"again after {places}")
 @pytest.mark.parametrize("max_pending", [None, 5])
 def test_an_interrupted_new_timeout_leaves_nothing_pending(
     new_timer: NewTimer, max_pending: int | None, again_after: int | None

@@ -72,17 +72,6 @@ def test_what_is_pending_on_it_still_comes(warned: list[str]) -> None:
     eventually(lambda: gc.collect() >= 0 and warned, interval_s=0.05)
 
 
-def test_one_that_somebody_has_is_kept_and_goes_on(warned: list[str]) -> None:
-    timer, ran = started(), threading.Event()
-    for _ in range(3):
-        gc.collect()
-        ran.clear()
-        timer.new_timeout(lambda timeout: ran.set(), 0.0)
-        assert ran.wait(PATIENCE_S)
-    timer.stop()
-    assert warned == []
-
-
 def test_one_that_was_stopped_or_never_ran_is_collected_without_a_word(warned: list[str]) -> None:
     gc.collect()
     before = descriptors()

@@ -91,13 +91,6 @@ def test_time_in_which_the_process_did_not_run_does_not_count(
     assert not messages(caplog)
 
 
-def test_a_look_that_comes_late_among_others_counts_for_nothing(held: Held) -> None:
-    watchdog = Watchdog(held.timer)
-    assert not looks(watchdog, ENOUGH - 4)[-1]
-    watchdog.look(1000.0)
-    assert watchdog.still_s < STILL_S
-
-
 def test_a_thread_that_sleeps_is_woken_and_found_alive(new_timer: NewTimer) -> None:
     timer = new_timer()
     ask(timer)

@@ -23,7 +23,7 @@ from multiprocessing import Value
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.record import RULES
+from tests.simulation.record import ALWAYS, RULES
 from tests.simulation.shrink import Streams, shrink
 from tests.simulation.world import World, history
 
@@ -71,17 +71,14 @@ class Report:
         )
         yield "faults: " + ", ".join(f"{name} {number}" for name, number in sorted(self.faults.items()))
         for rule, text in RULES.items():
-            if rule in _ALWAYS:
+            if rule in ALWAYS:
                 continue
             yield f"  {rule:>9} exercised {self.exercised[rule]:8} times: {text}"
 
     @property
     def idle(self) -> list[str]:
         """The rules that never had a chance."""
-        return [rule for rule in RULES if rule not in _ALWAYS and not self.exercised[rule]]
-
-
-_ALWAYS = ("hot loop", "internal failure", "callers")  # rules that every moment exercises
+        return [rule for rule in RULES if rule not in ALWAYS and not self.exercised[rule]]
 
 
 def simulate(seeds: Iterable[int], seconds: float, clock: Callable[[], float] = time.monotonic) -> Report:

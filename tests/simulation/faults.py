@@ -247,7 +247,23 @@ def set_wall_clock(world: World, dice: Dice) -> None:
         process.wall_ahead_s.append((world.scheduler.now, ahead_s))
 
 
-ONE_SERVER = ("tamper", "set clock")  # where each of several masters were tampered with, two might hold a lock
+def swallow(world: World, dice: Dice) -> None:
+    """A proxy takes the next requests of a connection, which breaks, and sends them on later."""
+    link = _link(world, dice)
+    if link is not None and link.wires:
+        later_s = dice.up_to(2.0)
+        world.scheduler.note("a connection of %s breaks with its next requests: %.3f s later", link.name, later_s)
+        dice.pick(link.wires).break_with_requests(later_s)
+
+
+def rob(world: World, dice: Dice) -> None:
+    """A stranger takes one of several locks that were just granted together, of which the holder has not heard yet."""
+    host = _host(world, dice)
+    if host.alive and not host.server.replica:
+        host.robs = True
+
+
+ONE_SERVER = ("tamper", "set clock", "rob")  # where each of several masters were tampered with, two might hold a lock
 
 WALL_CLOCK = "set wall clock"
 HARMLESS = ("interrupt", "report", WALL_CLOCK)  # nothing else may go wrong because of one of them
@@ -276,4 +292,6 @@ FAULTS: dict[str, Fault] = {
     "collect": collect,
     "set clock": set_clock,
     WALL_CLOCK: set_wall_clock,
+    "rob": rob,
+    "swallow": swallow,
 }

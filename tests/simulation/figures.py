@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.page import markdown, write
 from tests.simulation.mutants.__main__ import known_survivors, outcome
-from tests.simulation.record import RULES
+from tests.simulation.record import ALWAYS, RULES
 
 _ROOT = Path(__file__).parents[2]
 _FIGURES = _ROOT / "docs" / "safety.json"
@@ -78,7 +78,7 @@ def tables(figures: dict[str, Any]) -> dict[str, str]:
         ),
         "rules": markdown(
             ("rule", "says", "times it had a chance"),
-            [(rule, text, f"{times:,}" if times else "always") for rule, text, times in histories["rules"]],
+            [(rule, text, "always" if rule in ALWAYS else f"{times:,}") for rule, text, times in histories["rules"]],
         ),
         "mutants": markdown(("made by, or in", "number", *_OUTCOMES, "found"), list(_score(mutants["counts"]))),
         "survivors": "\n".join(_survivors(mutants["survivors"])),

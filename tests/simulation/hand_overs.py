@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tests.simulation.processes import Process
-    from tests.simulation.rules import Rules
+    from tests.simulation.record import Record
     from wheel_lock.errors import InvalidHandoff
     from wheel_lock.lease import Lease
 
@@ -30,7 +30,7 @@ class _Exported:
 class HandOvers:
     """Follows the hold limits of exported locks. All moments are the world's."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Record) -> None:
         self._rules = rules
         self._texts: dict[str, _Exported] = {}
 

@@ -38,8 +38,7 @@ class HolderRules(ServerRules):
             for host, engine in context.engines.items():
                 if isinstance(engine.connector, SentinelConnector):
                     self._note_master(engine)
-                on_path = engine.direct.young() if engine.direct is not None else ()
-                for lease in (*engine.held, *on_path):
+                for lease in engine.held:
                     if lease not in active:
                         self._held(process, host, lease, local)
             if context.votes is not None:
@@ -118,6 +117,8 @@ class HolderRules(ServerRules):
         """Note since when an engine knows which server Sentinels call the master."""
         opinion = engine.connector.opinions.belief  # type: ignore[union-attr]
         if opinion is not None and self._named.get(engine, ((), 0.0))[0] != opinion.servers:
+            if engine in self._named:
+                self._left_a_master.add(engine)
             self._named[engine] = opinion.servers, self.now
 
     def _check_master(self, belief: Belief, promises: dict[str, float]) -> None:
@@ -128,7 +129,7 @@ class HolderRules(ServerRules):
                 continue
             servers, since = self._named[engine]
             places = [place for place, promised in promises.items() if belief.until <= promised + SAME_S]
-            self.exercised["replaced"] += 1
+            self.exercised["replaced"] += engine in self._left_a_master
             if (
                 places
                 and belief.host not in places
@@ -170,7 +171,6 @@ class HolderRules(ServerRules):
             and not self._was_replaced(process, lease)
             and (candidate in known or lease.is_valid(process.clock.now()))
         ]
-        self.exercised["leader"] += bool(leaders)
         if len(leaders) > 1:
             self.broken("leader", f"there are several leaders: {leaders}")
 
@@ -181,11 +181,13 @@ class HolderRules(ServerRules):
     def _check_context(self, context: Any) -> None:
         """A context keeps its limits."""
         for engine in (*context.engines.values(), *([context.votes] if context.votes is not None else [])):
-            options, waiting = engine.options, engine.wait_queues.count if isinstance(engine, Engine) else 0
+            options = engine.options  # most contexts have no limits, and this runs after each event
             if options.max_held is not None and len(engine.held) > options.max_held:
                 self.broken("limits", f"{len(engine.held)} locks are held, and not {options.max_held}")
-            if options.max_waiting is not None and waiting > options.max_waiting:
-                self.broken("limits", f"{waiting} callers wait, and not {options.max_waiting}")
+            if options.max_waiting is not None and isinstance(engine, Engine):
+                waiting = engine.wait_queues.count
+                if waiting > options.max_waiting:
+                    self.broken("limits", f"{waiting} callers wait, and not {options.max_waiting}")
 
     def forked(self, process: Process) -> list[Belief]:
         """A process has forked: what follows is the child, which believes in nothing. Return what the parent believes."""
@@ -259,8 +261,8 @@ class HolderRules(ServerRules):
             deadline = turned_at[place] + _GRACE_S
         return deadline - _GRACE_S
 
-    def released(self, lease: Lease) -> None:
-        """A release has returned."""
+    def released(self, lease: Lease, *, answered: bool) -> None:
+        """A release has returned. ``answered`` says that no connection of its process has broken meanwhile."""
         self.exercised["S6"] += 1
         self._released[lease.token] = self.now
         if isinstance(lease, QuorumLease):
@@ -272,7 +274,7 @@ class HolderRules(ServerRules):
             # A failover may bring it back, and a replaced master keeps it.
             if token != lease.token or any(span.released for span in spans):
                 continue
-            if self._is_well or any(span.end > self.now and span.place == host for span in spans):
+            if answered or self._is_well or any(span.end > self.now and span.place == host for span in spans):
                 self.broken("released", f"{key!r} was released, and its key was still there, or had gone before")
 
     def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:

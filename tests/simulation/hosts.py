@@ -54,6 +54,7 @@ class Host:
         is_of_store: Whether what it says about a key is what its store says.
         feeds: To its replicas.
         changes: How many commands have changed something.
+        robs: Whether the next grant of several locks gets no reply, and a stranger takes one of them.
     """
 
     def __init__(
@@ -72,6 +73,8 @@ class Host:
         self.is_of_store: Callable[[bytes], bool] = lambda key: True
         self.feeds: list[Feed] = []
         self.changes = 0
+        self.robs = False
+        self._changed_last: list[bytes] = []
         self._waits: list[Wait] = []
         self._backlog: list[tuple[Wire, bytes, float]] = []
         self.server = Server(self._now_us, _LUA, flagged=flagged)
@@ -95,6 +98,7 @@ class Host:
 
     def _changed(self, keys: list[bytes], words: list[bytes]) -> None:
         self.world.rules.keys_changed(self, keys, words)
+        self._changed_last = [key for key in keys if self.server.has(key) and not key.startswith(b"wheel_lock:")]
         self.replicate(keys)
 
     def replicate(self, keys: list[bytes]) -> None:
@@ -148,7 +152,7 @@ class Host:
         rules = self.world.rules
         while wire.unread and not wire.blocked:
             words, begun_at = wire.unread.popleft()
-            rules.command_arrives(words, begun_at)
+            rules.command_arrives(wire.link.process, words, begun_at)
             before = self.changes
             if words[0] == b"WAIT":
                 self._wait(wire, int(words[1]), int(words[2]) / 1000)
@@ -156,6 +160,16 @@ class Host:
                 wire.reply(self.server.handle(wire.session, words))
             if self.changes != before:
                 wire.wrote = self.changes
+                if self.robs and len(self._changed_last) > 1 and not self.world.calm:
+                    self._rob(wire)
+
+    def _rob(self, wire: Wire) -> None:
+        self.robs = False
+        key = self._changed_last[-1]
+        self.world.scheduler.note("a stranger takes %s, and nobody hears who was granted it", key)
+        self.world.rules.trouble(0.0)
+        wire.break_off()
+        self.tamper(b"SET", key, b"stranger", b"PX", b"700")
 
     # -- replicas ----------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 REQUESTS, REPLIES = 0, 1  # the directions
 _SLOWEST_S = 0.03
+LATE_S = 0.2  # no request travels for so long, if nothing is wrong
 _EXTENSIONS = [
     text
     for script in (scripts.EXTEND, scripts.EXTEND_REENTRANT, scripts.EXTEND_HOLDER)
@@ -125,11 +126,19 @@ class Wire:
         self.blocked = False  # the server executes nothing of it until a WAIT has been answered
         self.wrote = 0  # the last change that one of its commands has made
         self._cut_in: int | None = None  # bytes of replies until the connection breaks
+        self._later_s: float | None = None  # by which its next requests come later, if it breaks with them
 
     # -- from the process to the server ------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
+        if self._later_s is not None:
+            self._held[REQUESTS] = True
+            self.link.scheduler.after(0.0, self.break_off)
         self._travel(REQUESTS, data)
+
+    def break_with_requests(self, later_s: float) -> None:
+        """Have the connection break with its next requests, which arrive all the same, so much later."""
+        self._later_s = later_s
 
     def _travel(self, direction: int, data: bytes) -> None:
         link = self.link
@@ -221,6 +230,7 @@ class Wire:
             self._end(discards=resets)
 
     def _end(self, *, discards: bool) -> None:
+        self.link.process.breaks += not self.over
         self.over = True
         link, (requests, replies) = self.link, self._waiting
         replies.clear()
@@ -229,10 +239,10 @@ class Wire:
             requests.clear()
         if not requests and self in link.wires:
             link.wires.remove(self)
-        if left and discards and link.zombies:
+        if left and discards and (link.zombies or self._later_s is not None):
             dice = link.draw()
-            if dice.one_in(2):
-                wait_s = dice.up_to(4.0)
+            if dice.one_in(2) or self._later_s is not None:
+                wait_s = LATE_S + (dice.up_to(4.0) if self._later_s is None else self._later_s)
                 link.process.world.rules.trouble(wait_s)  # an acquire among them may be granted to nobody
                 for data, sent_at in left:
                     if any(text in data for text in _EXTENSIONS):

@@ -72,6 +72,20 @@ async def row(user: User, dice: Dice) -> None:
             await user.release(lock)
 
 
+async def keep_extended(user: User, dice: Dice) -> None:
+    """Hold a lock, and extend it again and again, as work goes on whose end is not known."""
+    holding, name = user.new_holding(), dice.pick(_names)
+    lock = user.context.lock(name, dice.pick([1.0, 0.5, 3.0]), on_lost=holding.on_lost)
+    if not await user.acquire(lock, dice):
+        return
+    user.world.rules.holds(lock, holding, {})
+    with user.promised("an extension"):
+        for _ in range(1 + dice.below(6) if user.world.settings.extends else 0):
+            await user.do(lock.extend(dice.pick([2.0, 0.8, 4.0]), replace_ttl=True))
+            await user.sleep(dice.pick([0.2, 0.5, 0.0]))
+    await user.release(lock)
+
+
 async def decorated(user: User, dice: Dice) -> None:
     """Call a function that holds a lock."""
     holding, terms, world = user.new_holding(), _terms(user, dice), user.world
@@ -175,6 +189,7 @@ async def stand(user: User, dice: Dice) -> None:
         if any(other is not leadership and other not in demotions for other in elections):
             world.rules.broken("leader", f"{user.name} was elected again before it was demoted")
         elections.append(leadership)
+        world.rules.exercised["leader"] += sum(process.alive for process, _ in world.rules.candidates) > 1
         return user.sleep(seconds) if user.is_task else user.sleep_as_thread(seconds)
 
     def demoted(leadership: Any) -> None:
@@ -346,5 +361,5 @@ async def redis_lock(user: User, dice: Dice) -> None:
 
 
 OF_BOTH = (block, decorated, lend, use_lent, leave_to_collector)  # kinds of contexts: of one store, and of a majority
-EVERYDAY = (*OF_BOTH, row, with_own_token, export_many, adopt_many, stand, redis_lock)
+EVERYDAY = (*OF_BOTH, row, keep_extended, with_own_token, export_many, adopt_many, stand, redis_lock)
 UNUSUAL = (set_permits, end_holding, fork)

@@ -327,6 +327,8 @@ class Process:
         wall_ahead_s: Since when its wall clock is so many seconds ahead of the true time.
         lent: Locks that its users leave to one another: those for threads, and those for tasks.
         left: Locks whose users have ended.
+        forked_at: When it has forked, the last time.
+        breaks: How many of its connections have ended.
     """
 
     def __init__(self, world: World, name: str, rate: float) -> None:
@@ -348,7 +350,8 @@ class Process:
         self.lent: tuple[list[Any], list[Any]] = ([], [])
         self.left: list[Any] = []
         self.users = 0  # so far
-        self._forks = 0
+        self.forked_at = -1.0
+        self.breaks = 0
         self._vanished: list[Caller] = []  # the threads that a forked child does not have
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self._loop: EventLoop | None = None
@@ -459,10 +462,10 @@ class Process:
 
     def notify(self, call: Callable[..., object], *arguments: object) -> None:
         """Have something called on a notifier's thread."""
-        forks = self._forks
+        forked_at = self.forked_at
 
         def call_it() -> None:
-            if forks == self._forks:
+            if forked_at == self.forked_at:
                 call(*arguments)
 
         self.world.scheduler.after(self.delay_s(), partial(self.run, call_it))
@@ -553,7 +556,7 @@ class Process:
         beliefs = self.world.rules.forked(self)
         if parent_lives:
             Parent(self, beliefs)
-        self._forks += 1
+        self.forked_at = self.world.scheduler.now
         wires = [wire for link in self.links.values() for wire in link.wires]
         for caller in list(self.callers):
             if caller is not self.world.caller:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.operations import EVERYDAY, OF_BOTH, UNUSUAL
 from tests.simulation.record import Holding
 from tests.simulation.scheduler import Dice, Stopped
-from wheel_lock.errors import InvalidHandoff, WheelLockError
+from wheel_lock.errors import InvalidHandoff, LockServerError, WheelLockError
 from wheel_lock.lease import Lease
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 TIMEOUTS = (1.0, 0.5, 3.0)
 PERMITS = 2
+# Errors that say where a key is, or that a script is not there: the library follows them.
+_NOT_FOR_CALLERS = ("MOVED ", "ASK ", "NOSCRIPT", "non local key", "CROSSSLOT")
 NAMES = {
     "exclusive": ("x", "y", "z"),
     "reentrant": ("r",),
@@ -58,7 +60,9 @@ class Promised:
         if error is None or isinstance(error, (Stopped, Interruption, asyncio.CancelledError, GeneratorExit)):
             return False
         user, what = self._user, self._what
-        if isinstance(error, self._errors):
+        if isinstance(error, LockServerError) and any(text in str(error) for text in _NOT_FOR_CALLERS):
+            user.world.rules.broken("callers", f"{user.name}: {what} raised {error!r}", error)
+        elif isinstance(error, self._errors):
             user.note("%s ended with %s: %s", what, type(error).__name__, str(error))
         else:
             user.world.rules.broken("callers", f"{user.name}: {what} raised {error!r}", error)
@@ -155,7 +159,7 @@ class User:
 
     def waiting(self, dice: Dice) -> tuple[bool, float | None]:
         """Return whether to wait, and for how long."""
-        return dice.pick([(True, 2.0), (True, None), (False, None), (True, 0.3)])
+        return dice.pick([(True, 2.0), (True, None), (False, None), (True, 0.3), (True, 0.01)])
 
     async def exclusive(self, dice: Dice) -> None:
         name, fencing = self.pick_name("exclusive", dice), dice.one_in(2)
@@ -273,8 +277,9 @@ class User:
         """Release a lock."""
         lease: Lease | None = lock._own_or_latest()
         self.note("releases %s", lock.name)
+        breaks = self.process.breaks
         if await self.do(lock.release()) and lease is not None:
-            self.world.rules.released(lease)
+            self.world.rules.released(lease, answered=breaks == self.process.breaks)
         self.note("released %s", lock.name)
 
     async def _abandon(self, lock: Any) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.hand_overs import HandOvers
 from wheel_lock.engine.engine import Engine
 from wheel_lock.lease import Lease
 from wheel_lock.observe import LostEvent
@@ -51,6 +52,7 @@ RULES = {
     "internal failure": "no code of the library fails",
     "callers": "no public method raises what it does not promise",
 }
+ALWAYS = ("hot loop", "internal failure", "callers")  # which every moment exercises
 
 
 @dataclass
@@ -63,6 +65,7 @@ class Span:
         tampered: Whether a stranger has changed it, or a failover.
         copies: The servers that have got it as replicas.
         released: Whether it ended by a command about the token.
+        process: Whose command made it, if that came in time.
     """
 
     start: float
@@ -72,6 +75,7 @@ class Span:
     tampered: bool = False
     copies: set[str] = field(default_factory=set)
     released: bool = False
+    process: Process | None = None
 
 
 @dataclass(eq=False)
@@ -107,15 +111,17 @@ class Wait:
 
 @dataclass
 class Free:
-    """A lock was released.
+    """A lock was released, or has expired.
 
     Attributes:
         since: When that was.
+        released: Whether it was released, so that waiters are woken.
         unaware: The processes that believe in it still, because it was released by force: each finds out with its next
             renewal, and its own waiters with it.
     """
 
     since: float
+    released: bool
     unaware: set[Process]
 
 
@@ -163,15 +169,19 @@ class Record:
         self._handed_over: set[bytes] = set()
         self._unconfirmed: set[bytes] = set()
         self._named: dict[Engine, tuple[tuple[Any, ...], float]] = {}
-        self._free: dict[tuple[str, bytes], Free] = {}  # the locks that were released
+        self._left_a_master: set[Engine] = set()
+        self._free: dict[tuple[str, bytes], Free] = {}  # the locks, or permits, that were released or have expired
+        self._sender: Process | None = None  # of the command that a server executes
         self._waiters: dict[Wait, None] = {}  # in the order in which they came
         self.trouble_until = 0.0  # from then on nothing is wrong
         self._tampering = False
         self.tampered: set[bytes] = set()  # the names that a stranger has changed
         self.fair: tuple[bytes, ...] = ()
+        self.read_write: tuple[bytes, ...] = ()
         self.clocks_went_back = False
         self.fences_lost = False
         self.candidates: list[tuple[Process, Any]] = []  # who stands, or has stood, for election
+        self.hand_overs = HandOvers(self)
         self.permits: dict[bytes, int] = {}  # set by its world
         self._parents: dict[bytes, float] = {}  # tokens of forked parents, and when they forked
 

@@ -9,7 +9,6 @@ import itertools
 from collections import defaultdict
 from typing import Any
 
-from tests.simulation.hand_overs import HandOvers
 from tests.simulation.holder_rules import HolderRules
 from tests.simulation.record import MAJORITY, SAME_S, Belief
 from wheel_lock.lease import EXTENDING, Lease, State
@@ -18,10 +17,6 @@ from wheel_lock.quorum.lease import QuorumLease
 
 class Rules(HolderRules):
     """All rules."""
-
-    def __init__(self, scheduler: Any) -> None:
-        super().__init__(scheduler)
-        self.hand_overs = HandOvers(self)
 
     def check(self) -> None:
         """Check what can be checked at the end only."""

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.network import LATE_S
 from tests.simulation.operations import CALLERS_TOKEN
 from tests.simulation.record import SAME_S, Free, Record, Span, Wait
 from tests.simulation.server import ZSet
 from wheel_lock.engine.engine import Engine
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.keys import queue_keys
+from wheel_lock.protocol.keys import permits_key, queue_keys
 from wheel_lock.protocol.scripts import Script
 from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.processes import Process
 
 _WOKEN_S, _WOKEN_SOON_S = 0.3, 0.06  # where anything is slow, and elsewhere
-_ORPHAN_S = 1.0
+_ORPHAN_S = 0.6
 _HEARD_S = 0.15  # in which a caller hears of its result
 # The types whose waiters of one process are a queue. (So are those of reentrant locks; but who holds one does not wait.)
 _IN_LINE = ("exclusive", "fenced")
@@ -118,6 +119,7 @@ class ServerRules(Record):
         now, place = self.now, host.place(key)
         known = self._known[place, key]
         there, was_held = self._holders(host, key), any(span.end > now + SAME_S for span in known.values())
+        until, undisturbed = max((span.end for span in known.values()), default=0.0), bool(known) and not tampering
         if key in host.server.data and key not in host.server.expires and not tampering:
             self.broken("expiry", f"the key {key!r} has no expiry after {_shown(words)}")
         if tampering:
@@ -132,6 +134,7 @@ class ServerRules(Record):
                     if not tampering:
                         self._shortened(host, key, token, now)
                     released = released or token in words
+                undisturbed = undisturbed and not span.tampered
                 self._check_orphan(host, key, token, span)
                 del known[token]
             elif end != span.end:
@@ -146,7 +149,8 @@ class ServerRules(Record):
                     self._shortened(host, key, token, end)
         for token, end in there.items():
             if token not in known and end > now:
-                span = known[token] = Span(now, end, end, place)
+                by = self._sender if token in words else None
+                span = known[token] = Span(now, end, end, place, process=by)
                 self._spans[host.store, key, token].append(span)
                 self._scheduler.note("%s: %s belongs to %s until %.3f", host.name, key, token, end)
                 if len(words) > 1 and words[1] in _UNCONFIRMED:
@@ -155,18 +159,25 @@ class ServerRules(Record):
                     self._handed_over.add(token)
                 else:
                     self._check_order(host, key, token)
-                    if not was_held:
+                    if not was_held or key in self.permits:
                         self._check_wake_up(host, key)
-
-        if known:
+        fewer = permits_key(key) in host.server.data  # permits than the rules know of
+        if len(known) >= self.permits.get(key, 1) or (known and (fewer or not released)):
             self._free.pop((place, key), None)
         elif was_held and released:
-            active = self._active.items()
-            unaware = {each for each, beliefs in active if any(belief.name == key for belief in beliefs.values())}
-            self._free[place, key] = Free(now, unaware)
+            self._free[place, key] = Free(now, True, self._believers(key))
+        elif undisturbed and not was_held:
+            self._free[place, key] = Free(until, False, self._believers(key))
+
+    def _believers(self, key: bytes) -> set[Process]:
+        """Return the processes that believe in a lock that has just become free."""
+        if key in self.permits:
+            return set()  # they may have other permits
+        active = self._active.items()
+        return {process for process, beliefs in active if any(belief.name == key for belief in beliefs.values())}
 
     def _check_wake_up(self, host: Host, key: bytes) -> None:
-        """A lock is granted that was free: not long after it was released, if there were waiters."""
+        """A lock is granted that was free, or its waiter gives up: not long after it was released, or has expired."""
         free = self._free.get((host.place(key), key))
         if free is None or free.since < self.trouble_until or self._tampering:
             return
@@ -180,9 +191,11 @@ class ServerRules(Record):
             settings = waits[0].process.world.settings
             slow = settings.slow_network or settings.slow_processes or settings.piece or settings.constants
             # For 100 ms it may be the turn of readers that have gone.
-            slow = slow or (isinstance(host.server.data[key], ZSet) and key not in self.permits)
+            slow = slow or key in self.read_write
             limit_s = _WOKEN_S if slow else _WOKEN_SOON_S
-            if slow and settings.topology:  # to find a server, and to subscribe there, may take several attempts
+            if not free.released:  # nobody tells, and whoever has waited for long looks rarely
+                limit_s += 1.5 * settings.context["fallback_s"]
+            elif slow and settings.topology:  # to find a server, and to subscribe there, may take several attempts
                 limit_s += settings.context["fallback_s"]
             if self.now > free.since + limit_s:
                 took_s = self.now - free.since
@@ -199,6 +212,9 @@ class ServerRules(Record):
         try:
             yield wait
         finally:
+            world = process.world
+            if not (world.over or process.paused or lock._engine.closed):
+                self._check_wake_up(world.host_of(wait.name), wait.name)
             self._waiters.pop(wait, None)
             for (_, key), free in self._free.items():
                 if polls and key == wait.name and key in self.fair:
@@ -243,12 +259,14 @@ class ServerRules(Record):
 
     def _check_orphan(self, host: Host, key: bytes, token: bytes, span: Span) -> None:
         """A token leaves its key: if nobody has ever believed in it, it was not there for long."""
-        if self.trouble_until > span.start or span.tampered or token == b"stranger":
+        process = span.process
+        if span.tampered or process is None or not process.alive or process.forked_at >= span.start:
             return
         if token in self._believed or token in self._handed_over or token.startswith(CALLERS_TOKEN):
             return
-        self.exercised["orphan"] += 1
-        if span.end > span.start + _ORPHAN_S:
+        until = max(span.start, self.trouble_until) + _ORPHAN_S
+        self.exercised["orphan"] += span.promised > until
+        if span.end > until:
             self.broken("orphan", f"{key!r} belonged to {token!r} for {span.end - span.start:.3f} s, and nobody knew")
 
     def _shortened(self, host: Host, key: bytes, token: bytes, end: float) -> None:
@@ -273,10 +291,15 @@ class ServerRules(Record):
             if alive[0] != me:
                 self.broken("fair", f"{key!r} was granted to {me!r}, and {alive[0]!r} had come before")
 
-    def command_arrives(self, words: list[bytes], sent_at: float) -> None:
-        """A command has arrived at a server."""
+    def command_arrives(self, process: Process, words: list[bytes], sent_at: float) -> None:
+        """A command of a process has arrived at a server."""
+        # What comes later may have been given up long ago, and nobody can clean up behind it.
+        in_time = process.forked_at < sent_at > self.now - LATE_S
+        self._sender = process if in_time else None  # a forked parent's command is not the child's
         if words[0] in _READS or (len(words) > 1 and words[1] in _UNCONCERNED):
             return
+        if self._parents.keys().isdisjoint(words) and self._released.keys().isdisjoint(words):
+            return  # as nearly always
         releases = len(words) > 1 and words[1] in _RELEASES
         for word in words:
             forked_at = self._parents.get(word)

@@ -203,6 +203,7 @@ class World:
         self.rules = Rules(self.scheduler)
         self.rules.permits = {name.encode(): PERMITS for name in NAMES["semaphore"]}
         self.rules.fair = tuple(name.encode() for name in NAMES["fair"])
+        self.rules.read_write = tuple(name.encode() for name in NAMES["read-write"])
         self.processes: list[Process] = []
         self.hosts: list[Host] = []
         self.topology: Topology | None = None

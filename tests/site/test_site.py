@@ -48,12 +48,6 @@ def test_links_that_lead_nowhere_and_mangled_code_are_found(tmp_path: Path) -> N
     ]
 
 
-def test_a_site_without_faults_has_none(tmp_path: Path) -> None:
-    site_links = script("site_links")
-    assert site_links.main([str(tmp_path)]) == 1  # there is no page at all
-    assert site_links.main([str(site(tmp_path, index='<a name="x"></a><a href="#x">here</a>'))]) == 0
-
-
 def test_roles_in_docstrings_become_code() -> None:
     pytest.importorskip("griffe")
     as_markdown = script("site_docstrings").as_markdown

@@ -7,7 +7,6 @@ cannot do, lose bytes in the middle and go on, does not happen: heal() resets a 
 from __future__ import annotations
 
 import queue
-import random
 import selectors
 import socket
 import struct
@@ -28,7 +27,6 @@ _READ_SIZE = 1 << 18
 # More than this on its way stops the reading, as a full TCP window would: a sender must notice a stuck peer.
 _MAX_IN_FLIGHT = 4 << 20
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-_random = random.Random()
 
 
 class LogEntry(NamedTuple):
@@ -47,7 +45,6 @@ class Faults:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._delay_s = 0.0
-        self._jitter_s = 0.0
         self._swallow = False
         self._cut_after: int | None = None
 
@@ -58,16 +55,6 @@ class Faults:
     @delay_s.setter
     def delay_s(self, value: float) -> None:
         self._delay_s = value
-        self._wake()
-
-    @property
-    def jitter_s(self) -> float:
-        """Each piece of data is late by delay_s plus something between 0 and this; the order stays."""
-        return self._jitter_s
-
-    @jitter_s.setter
-    def jitter_s(self, value: float) -> None:
-        self._jitter_s = value
         self._wake()
 
 
@@ -86,7 +73,7 @@ class _Stream:
         self.faults = faults
         self.source = source
         self.target = target
-        self.queue: deque[tuple[float, float, bytes | _End]] = deque()  # arrival, share of the jitter, what
+        self.queue: deque[tuple[float, bytes | _End]] = deque()  # arrival, what
         self.in_flight = 0
         self.reading = True
         self.blocked = False  # target takes no more for now
@@ -94,7 +81,7 @@ class _Stream:
         self.deaf = False  # target has gone; its source may not know yet
 
     def put(self, what: bytes | _End) -> None:
-        self.queue.append((time.monotonic(), _random.random(), what))
+        self.queue.append((time.monotonic(), what))
         if isinstance(what, bytes):
             self.in_flight += len(what)
         else:
@@ -103,8 +90,7 @@ class _Stream:
     def due_at(self) -> float | None:
         if not self.queue or self.blocked:
             return None
-        arrival, share, _ = self.queue[0]
-        return arrival + self.faults._delay_s + share * self.faults._jitter_s
+        return self.queue[0][0] + self.faults._delay_s
 
     def drop(self) -> None:
         self.queue.clear()
@@ -144,6 +130,7 @@ class TcpProxy:
         self._listener: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="tcp-proxy", daemon=True)
         self._stopping = False
+        self._unbearable: bytes | None = None
         self.port = 0
         self.accepted = 0
         """How many connections there have been."""
@@ -181,11 +168,6 @@ class TcpProxy:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
-    @property
-    def connections(self) -> int:
-        """How many are open now."""
-        return len(self._open)
-
     def seen(self, direction: Direction) -> bytes:
         """All bytes of the log in one direction."""
         return b"".join(entry.data for entry in list(self.log) if entry.direction == direction)
@@ -194,11 +176,7 @@ class TcpProxy:
 
     def blackhole(self) -> None:
         """Keep connections open and swallow everything both ways, closing included. New ones hear nothing."""
-        self._call(lambda: self._swallow(requests=True, replies=True))
-
-    def drop_replies(self) -> None:
-        """Requests reach the server; what the server says is swallowed."""
-        self._call(lambda: self._swallow(requests=False, replies=True))
+        self._call(self._swallow)
 
     def lead_to(self, upstream_port: int) -> None:
         """Connections that are made from now on lead to another server; cut() ends those that there are."""
@@ -218,6 +196,27 @@ class TcpProxy:
             self._faults(direction)._cut_after = count
 
         self._call(arm)
+
+    def hang_up_at(self, words: bytes) -> None:
+        """Reset each connection on which a piece of what clients send contains these words; the piece is dropped."""
+
+        def arm() -> None:
+            self._unbearable = words
+
+        self._call(arm)
+
+    def strand(self) -> None:
+        """Swallow everything on the connections that are open now, as a firewall does that has forgotten them.
+
+        To both ends they look idle for ever. New connections are served.
+        """
+
+        def lose() -> None:
+            for connection in self._open.values():
+                for stream in connection.streams:
+                    stream.lost = True
+
+        self._call(lose)
 
     def refuse(self) -> None:
         """Turn new connections away; the open ones go on."""
@@ -331,7 +330,8 @@ class TcpProxy:
             stream.put(_End.CLOSED)
             return
         self.log.append(LogEntry(time.monotonic(), connection.number, stream.direction, data))
-        stream.put(data)
+        unbearable = stream is connection.requests and self._unbearable is not None and self._unbearable in data
+        stream.put(_End.RESET if unbearable else data)
 
     def _forward_all(self) -> None:
         for connection in list(self._open.values()):
@@ -353,7 +353,7 @@ class TcpProxy:
             stream.drop()
         now = time.monotonic()
         while (due := stream.due_at()) is not None and due <= now:
-            what = stream.queue[0][2]
+            what = stream.queue[0][1]
             if what is _End.RESET or (faults._cut_after == 0 and isinstance(what, bytes)):
                 if what is not _End.RESET:
                     faults._cut_after = None
@@ -387,9 +387,9 @@ class TcpProxy:
                 other.put(_End.RESET)
             return
         stream.in_flight -= sent
-        arrival, share, _ = stream.queue.popleft()
+        arrival, _ = stream.queue.popleft()
         if sent < len(data):
-            stream.queue.appendleft((arrival, share, data[sent:]))
+            stream.queue.appendleft((arrival, data[sent:]))
         if faults._cut_after is not None:
             faults._cut_after -= sent
             if faults._cut_after == 0:
@@ -426,15 +426,15 @@ class TcpProxy:
         for connection in list(self._open.values()):
             self._close(connection, reset=True)
 
-    def _swallow(self, *, requests: bool, replies: bool) -> None:
-        self.to_server._swallow = requests
-        self.to_client._swallow = replies
+    def _swallow(self) -> None:
+        self.to_server._swallow = self.to_client._swallow = True
 
     def _heal(self) -> None:
         for faults in (self.to_server, self.to_client):
-            faults._delay_s = faults._jitter_s = 0.0
+            faults._delay_s = 0.0
             faults._swallow = False
             faults._cut_after = None
+        self._unbearable = None
         for connection in list(self._open.values()):
             if any(stream.lost for stream in connection.streams):
                 self._close(connection, reset=True)

@@ -171,8 +171,8 @@ def check_crowd(command: Sequence[str], server: RedisServer) -> None:
         worker.end()
 
 
-def check_unknown_mode(command: Sequence[str], server: RedisServer) -> None:
+def check_refusal(command: Sequence[str], server: RedisServer, mode: str, said: str, **options: object) -> None:
     """What it cannot do it says in one line."""
-    with started(command, "juggle", server.url, timeout_s=30.0) as worker:
-        assert worker.line() == "failed no juggle"
+    with started(command, mode, server.url, timeout_s=30.0, warm_s=0.05, **options) as worker:
+        assert worker.line() == said
         worker.end()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
-from wheel_lock import Lock, LockContext, LockTimeout, LockUnavailable
+from wheel_lock import Lock
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 _PLACES = [next(n for n in range(MASTERS) if slot < (n + 1) * SLOTS // MASTERS) for slot in range(SLOTS)]
@@ -121,30 +121,10 @@ def keys_in(slot: int, server: RedisServer) -> int:
     return int(server.admin.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot))
 
 
-def is_replicated(master: RedisServer, replica: RedisServer) -> None:
-    """Wait until a replica has everything that its master has by now."""
-    written = master.admin.info("replication")["master_repl_offset"]
-    eventually(lambda: replica.admin.info("replication")["slave_repl_offset"] >= written, LONG_S)
-
-
 def granted(locks: Mapping[str, Lock | None]) -> list[Lock]:
     """What a bulk acquire has returned that got all it asked for."""
     assert all(locks.values())
     return [lock for lock in locks.values() if lock is not None]
-
-
-def is_connected(context: LockContext, *names: str | bytes) -> bool:
-    """Whether locks of these names can be had within the context's time limit, which may be short, and are free again.
-
-    The first time that takes a connection to where each of them lives, and perhaps the map; later it does not.
-    """
-    try:
-        for name in names:
-            with context.lock(name):
-                pass
-    except (LockTimeout, LockUnavailable):
-        return False
-    return True
 
 
 def is_renewed(*locks: Lock) -> None:

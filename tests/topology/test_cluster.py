@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
 import pytest
-import redis.asyncio
 import valkey
 import valkey.asyncio
 
@@ -17,8 +15,8 @@ from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import CLIENTS, LONG_S, Nodes
-from tests.topology.moving_slots import is_renewed, listeners, names_in
-from wheel_lock import LockContext, LockTimeout, LockUnavailable, LostEvent
+from tests.topology.moving_slots import listeners
+from wheel_lock import LockContext, LockTimeout, LockUnavailable
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 pytestmark = pytest.mark.slow
@@ -69,23 +67,6 @@ def test_the_health_of_each_master_is_seen(nodes: Nodes, context: LockContext) -
     context.release_many(locks.values())
 
 
-def test_a_waiter_is_woken_wherever_the_lock_lives(nodes: Nodes) -> None:
-    with (
-        LockContext(nodes.client(), fallback_interval=60.0) as holding,
-        LockContext(nodes.client(), fallback_interval=60.0) as other,
-    ):
-        for number in range(6):
-            lock = holding.lock(f"wake:{number}", timeout=60.0, thread_local=False)
-            assert lock.acquire()
-            waiter = other.lock(f"wake:{number}", timeout=60.0, thread_local=False)
-            waiting = Background(waiter.acquire)
-            eventually(lambda: other.stats().waiting == 1)
-            time.sleep(0.3)  # past the first looks
-            lock.release()
-            assert waiting.result()
-            waiter.release()
-
-
 def test_wake_ups_go_to_the_shard_alone_and_move_with_the_slot(nodes: Nodes) -> None:
     require_redis_7()
     name = "shard:1"
@@ -109,71 +90,6 @@ def test_wake_ups_go_to_the_shard_alone_and_move_with_the_slot(nodes: Nodes) -> 
         assert waiting.result()
         waiter.release()
         nodes.move(slot, target, source)
-
-
-def test_a_slot_that_is_half_moved_costs_no_lock(nodes: Nodes) -> None:
-    told: list[LostEvent] = []
-    source, target = nodes.masters[:2]
-    slot = 1000
-    with LockContext(nodes.client()) as context:
-        *held, fresh = [
-            context.lock(name, timeout=10.0, renew_every=0.3, on_lost=told.append) for name in names_in(slot, 6)
-        ]
-        for lock in held:
-            assert lock.acquire()
-        nodes.begin_move(slot, source, target)
-        source.client().execute_command("MIGRATE", "127.0.0.1", target.port, held[0].name, 0, 5000)
-        assert fresh.acquire()  # is granted where the slot is on its way to
-        is_renewed(*held, fresh)
-        assert told == []
-        assert held[0].extend(1.0)
-        held[0].release()
-        nodes.move_keys(slot, source, target)
-        nodes.end_move(slot, target)
-        is_renewed(*held[1:], fresh)
-        assert told == []
-        for lock in [*held[1:], fresh]:
-            lock.release()
-        nodes.move(slot, target, source)
-
-
-def test_a_node_that_hangs_holds_nobody_up_on_the_others(nodes: Nodes) -> None:
-    told: list[LostEvent] = []
-    hung = nodes.masters[0]
-    with LockContext(nodes.client()) as context:
-        names = [f"hang:{number}" for number in range(300)]
-        locks = context.acquire_many(names, timeout=30.0, renew_every=0.2, on_lost=told.append)
-        elsewhere = [lock for name, lock in locks.items() if lock is not None and hash_slot(name.encode()) > 5500]
-        hung.pause()
-        before = [lock.renewals for lock in elsewhere]
-        try:
-            # Before its silence, of a sixth of the timeout, is suspicious.
-            eventually(lambda: all(lock.renewals > count for lock, count in zip(elsewhere, before, strict=True)), 4.0)
-            with context.lock("foo") as lock:  # slot 12182
-                assert lock.is_held
-        finally:
-            hung.resume()
-        eventually(lambda: all(lock is not None and lock.is_held for lock in locks.values()))
-        assert told == []
-        context.release_many(locks.values())
-
-
-def test_several_locks_on_several_nodes_are_acquired_together_or_not_at_all(nodes: Nodes) -> None:
-    with LockContext(nodes.client()) as one, LockContext(nodes.client()) as two:
-        names = [f"multi:{number}" for number in range(7)]
-        with one.multi_lock(names) as together:
-            assert together.is_held
-            assert not two.multi_lock(["elsewhere", names[3]]).acquire(blocking=False)
-            assert two.lock("elsewhere").acquire(blocking=False)
-        assert nodes.client().exists(names[0]) == 0
-        waiting = Background(two.multi_lock(names, thread_local=False).acquire)
-        assert waiting.result()
-
-
-def test_an_asyncio_client_of_a_cluster_will_do(nodes: Nodes) -> None:
-    client = redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes.servers[0].port)
-    with LockContext(client) as context, context.lock("order:42") as lock:
-        assert nodes.client().get("order:42") == lock.token
 
 
 def test_clients_of_valkey_py_will_do(nodes: Nodes) -> None:
@@ -219,3 +135,15 @@ def test_nodes_are_reached_where_the_client_says_they_are(nodes: Nodes) -> None:
             assert lock.locked()
             assert asked(target) > before
         assert nodes.client().exists(name) == 0
+
+
+def test_locks_on_all_nodes_change_hands(nodes: Nodes, context: LockContext) -> None:
+    names = [f"bulk:{number}" for number in range(300)]
+    with LockContext(nodes.client()) as adopter:  # which has no map of the slots yet
+        texts = context.export_many(context.acquire_many(names).values())
+        locks = adopter.adopt_many(texts.values())
+        assert list(locks) == names
+        assert all(lock is not None and lock.is_held for lock in locks.values())
+        assert not any(context.adopt_many(texts.values()).values())
+        adopter.release_many(locks.values())
+    assert sum(server.client().dbsize() for server in nodes.masters) == 0

@@ -11,16 +11,12 @@ import pytest
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
 
-from tests.support.backend import believes_no_longer_than_the_server
-from tests.support.background import Background
-from tests.support.redis_server import RedisServer, require_redis_7
+from tests.support.liar import Liar, array, bulk
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
-from tests.topology.map_nodes import MapNode
+from tests.topology.cluster_nodes import LONG_S, Nodes
 from tests.topology.moving_slots import (
     is_renewed,
-    is_replicated,
-    listeners,
     names_at,
     names_in,
     on_its_way,
@@ -33,24 +29,9 @@ from wheel_lock.protocol.keys import SLOTS
 
 pytestmark = pytest.mark.slow
 
-THIRD = MASTERS - 1  # the only master that is ever replaced
-
 
 def is_master(server: RedisServer) -> bool:
     return bool(server.client().role()[0] == b"master")
-
-
-def owner_and_heir(nodes: Nodes) -> tuple[RedisServer, RedisServer]:
-    """The third master, whichever it is by now, and its replica."""
-    first, second = nodes.servers[THIRD], nodes.servers[THIRD + MASTERS]
-    return (first, second) if is_master(first) else (second, first)
-
-
-def take_over(owner: RedisServer, heir: RedisServer) -> None:
-    """Have a replica that knows everything take over."""
-    is_replicated(owner, heir)
-    heir.client().execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
-    eventually(lambda: is_master(heir) and not is_master(owner), LONG_S)
 
 
 def cluster_of(context: LockContext) -> ClusterRouter:
@@ -77,6 +58,33 @@ def without_owner(nodes: Nodes, slot: int) -> Iterator[None]:
 
 
 # -- who is asked, and believed --------------------------------------------------------------------------------------
+
+
+class MapNode(Liar):
+    """A node that says of some node that it owns every slot.
+
+    Attributes:
+        owner: The port of the node that it names as the owner of all slots.
+        replicas: The ports of those that it names as that node's replicas.
+        well: Whether it says that the cluster is well.
+        epoch: The latest change that it says to have seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self._tell)
+        self.owner = self.port
+        self.replicas: list[int] = []
+        self.well = True
+        self.epoch = 1
+
+    def _tell(self, words: list[bytes]) -> bytes | None:
+        if words == [b"CLUSTER", b"INFO"]:
+            state = b"ok" if self.well else b"fail"
+            return bulk(b"cluster_state:%b\r\ncluster_current_epoch:%d\r\n" % (state, self.epoch))
+        if words == [b"CLUSTER", b"SLOTS"]:
+            nodes = [array(bulk(b"127.0.0.1"), b":%d\r\n" % port, bulk(b"id")) for port in (self.owner, *self.replicas)]
+            return array(array(b":0\r\n", b":%d\r\n" % (SLOTS - 1), *nodes))
+        return None
 
 
 def asking(*given: MapNode) -> ClusterConnector:
@@ -124,27 +132,6 @@ def test_the_nodes_that_the_client_was_given_are_asked_when_no_other_lives() -> 
             connector.servers = [("127.0.0.1", str(master.port))]  # as the map says
         given.owner = given.port
         assert owners(connector) == {given.port}
-
-
-def test_the_map_is_asked_for_now_and_then_while_a_slot_is_on_its_way(
-    nodes: Nodes, context: LockContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slot = 200
-    locks = context.acquire_many(names_in(slot, 30), timeout=60.0, renew_every=0.1)
-    connector, asked = connector_of(context), list[float]()
-    ask = connector.ask
-
-    def noted(timeout_s: float) -> list[SlotRange]:
-        asked.append(timeout_s)
-        return ask(timeout_s)
-
-    monkeypatch.setattr(connector, "ask", noted)
-    with on_its_way(nodes, slot) as (source, target):
-        nodes.move_keys(slot, source, target)
-        eventually(lambda: asked, LONG_S)
-        time.sleep(2.0)
-        assert len(asked) < 13  # with pauses that grow up to half a second
-        context.release_many(locks.values())
 
 
 def test_what_the_user_says_about_addresses_is_asked_on_no_thread_of_a_timer(nodes: Nodes) -> None:
@@ -197,55 +184,7 @@ def test_a_lock_whose_slot_is_nobodys_does_not_hold_up_its_neighbours(nodes: Nod
         lock.release()
 
 
-def test_locks_that_need_no_renewal_get_none_from_a_new_master(nodes: Nodes) -> None:
-    told: list[LostEvent] = []
-    owner, heir = owner_and_heir(nodes)
-    names = names_at(THIRD, 3)
-    with LockContext(nodes.client()) as context:
-        plain = context.lock(names[0], timeout=60.0, renew_every=0.1, on_lost=told.append)
-        extended = context.lock(names[1], timeout=4.0, renew_every=4.0 / 3, on_lost=told.append)
-        limited = context.lock(names[2], timeout=60.0, renew=False, on_lost=told.append)
-        for lock in (plain, extended, limited):
-            assert lock.acquire()
-        extended.extend(100.0)
-        before = extended.renewals
-        take_over(owner, heir)
-        eventually(lambda: ("127.0.0.1", str(heir.port)) in connector_of(context).servers, LONG_S)
-        is_renewed(plain)
-        assert heir.client().pttl(extended.name) > 10_000
-        assert believes_no_longer_than_the_server(extended, heir.client())
-        assert extended.renewals == before
-        assert limited.renewals == 0
-        assert told == []
-        for lock in (plain, extended, limited):
-            assert lock.owned()
-            lock.release()
-
-
 # -- nodes that come and go ------------------------------------------------------------------------------------------
-
-
-def test_a_master_that_has_lost_everything_is_not_listened_to_any_more(nodes: Nodes, context: LockContext) -> None:
-    require_redis_7()
-    owner, heir = owner_and_heir(nodes)
-    name, other = names_at(THIRD, 2)
-    channel = f"wheel_lock:wake:{{{name}}}"
-    nodes.client().set(name, "somebody else's", px=60_000)
-    keep = context.lock(other, timeout=60.0, renew_every=0.1)
-    assert keep.acquire()
-    waiter = context.lock(name, timeout=60.0, thread_local=False)
-    waiting = Background(waiter.acquire)
-    eventually(lambda: listeners(owner, channel) == 1, LONG_S)
-    take_over(owner, heir)
-    eventually(lambda: listeners(heir, channel) == 1, LONG_S)
-    eventually(
-        lambda: not any(entry["name"].startswith("wheel_lock:") for entry in owner.client().client_list()), LONG_S
-    )
-    heir.client().delete(name)
-    heir.client().execute_command("SPUBLISH", channel, "0")
-    assert waiting.result(LONG_S)
-    waiter.release()
-    keep.release()
 
 
 def test_nodes_that_own_nothing_any_more_are_forgotten(
@@ -270,20 +209,3 @@ def test_nodes_that_own_nothing_any_more_are_forgotten(
 
 
 # -- who waits -------------------------------------------------------------------------------------------------------
-
-
-def test_a_waiter_listens_where_acquires_are_replicated_as_well(nodes: Nodes) -> None:
-    require_redis_7()
-    [name] = names_at(0, 1, "replicated")
-    with (
-        LockContext(nodes.client(), fallback_interval=60.0) as holding,
-        LockContext(nodes.client(), fallback_interval=60.0, min_replicas=1) as other,
-    ):
-        lock = holding.lock(name, timeout=60.0, thread_local=False)
-        assert lock.acquire()
-        waiter = other.lock(name, timeout=60.0, thread_local=False)
-        waiting = Background(waiter.acquire)
-        eventually(lambda: listeners(nodes.masters[0], f"wheel_lock:wake:{{{name}}}") == 1, LONG_S)
-        lock.release()
-        assert waiting.result(LONG_S)
-        waiter.release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -55,38 +54,6 @@ def test_the_refusal_itself_switches_to_one_lease_a_call(proxy: KeyedProxy) -> N
         assert all(context.acquire_many(locks).values())
 
 
-def test_calls_that_are_under_way_when_the_first_is_refused_are_sent_in_the_other_way_too(proxy: KeyedProxy) -> None:
-    proxy.strict = False
-    with LockContext(client_of(proxy), batch_size=50) as context:
-        before = proxy.refused
-        locks = granted(context.acquire_many([f"order:{n}" for n in range(300)]))
-        assert proxy.refused > before + 1
-        context.release_many(locks)
-
-
-def test_callers_whose_calls_are_refused_together_are_all_served(proxy: KeyedProxy) -> None:
-    proxy.strict = False
-    with LockContext(client_of(proxy)) as context:
-        permits = [context.semaphore("pool", 5, thread_local=False) for _ in range(5)]
-        assert all(permit.acquire() for permit in permits)
-        refused, timer, waits, gate = proxy.refused, context._engine.timer, threading.Event(), threading.Event()
-
-        def wait() -> None:
-            waits.set()
-            gate.wait()
-
-        timer.post(wait)
-        waits.wait()
-        try:
-            releasing = [Background(permit.release) for permit in permits]
-            eventually(lambda: len(timer._inbox) == 5)
-        finally:
-            gate.set()
-        for each in releasing:
-            each.result()
-        assert proxy.refused == refused + 5
-
-
 def test_renewals_that_are_refused_together_do_not_hold_each_other_up(proxy: KeyedProxy) -> None:
     proxy.strict = False
     clock = ManualClock()
@@ -128,14 +95,6 @@ def test_a_service_that_has_learnt_to_do_without_is_asked_in_bulk_again(proxy: K
         passed = proxy.passed
         context.release_many(locks)
         assert proxy.passed < passed + 50
-
-
-def test_with_the_option_nothing_is_ever_refused(proxy: KeyedProxy) -> None:
-    with LockContext(client_of(proxy), declare_keys=True) as context:
-        locks = context.acquire_many([f"order:{n}" for n in range(50)], timeout=10.0, renew_every=0.2)
-        eventually(lambda: all(lock is not None and lock.renewals for lock in locks.values()))
-        context.release_many(locks.values())
-        assert proxy.refused == proxy.refused_trials
 
 
 def test_every_kind_of_lock_works(proxy: KeyedProxy) -> None:

@@ -143,12 +143,6 @@ def test_a_replica_that_makes_no_sense_costs_the_range_nothing(liar: Cluster) ->
     assert connector._replicas == [("127.0.0.1", "7")]
 
 
-def test_a_slot_that_is_given_to_two_is_the_firsts(liar: Cluster) -> None:
-    all_of_it = slots(number(0), number(SLOTS - 1), node(b"127.0.0.1", number(7)))
-    liar.map = array(slots(number(5), number(5), liar.itself), *[all_of_it] * 1000)
-    assert ClusterConnector(liar.client()).ask(LONG_S) == [(5, 5, ("127.0.0.1", str(liar.port)))]
-
-
 def test_of_a_map_with_very_many_nodes_a_thousand_are_kept(liar: Cluster) -> None:
     masters = [node(b"10.0.%d.%d" % divmod(n, 256), number(1)) for n in range(SLOTS)]
     replicas = [node(b"10.1.%d.%d" % divmod(n, 256), number(1)) for n in range(5000)]
@@ -182,15 +176,6 @@ def test_where_nodes_hang_the_others_are_asked_the_next_time(liar: Cluster) -> N
         assert connector.ask(1.0) == []
         assert time.monotonic() - began < 4.0
         eventually(lambda: connector.ask(1.0))
-
-
-def test_a_node_at_the_end_of_a_slow_link_has_time_for_each_step(liar: Cluster) -> None:
-    connector = ClusterConnector(liar.client(password="secret"))
-    connector.servers = [("127.0.0.1", str(liar.port)), *[("127.0.0.1", str(port)) for port in range(1, 9)]]
-    liar.pause_s = 0.3
-    asked = len(liar.asked)
-    assert connector.ask(3.0)
-    assert (len(liar.asked) - asked) * liar.pause_s > 3.0 / 4
 
 
 def granted(context: LockContext) -> bool:
@@ -244,16 +229,6 @@ def test_a_redirection_that_makes_no_sense_costs_the_call(liar: Cluster, good: L
         eventually(lambda: lock.renewals > renewals)
         assert not log.said("survived")
         assert not log.said("died")
-
-
-def test_a_redirection_to_itself_for_ever_ends_with_the_time_of_the_call(liar: Cluster, good: LockContext) -> None:
-    liar.to_calls = b"-MOVED %d 127.0.0.1:%d\r\n" % (SLOT, liar.port)
-    with good.lock("good", timeout=LONG_S, renew_every=0.1) as lock:
-        with LockContext(liar.client(), response_timeout=1.0) as context:
-            with pytest.raises(WheelLockError):
-                context.lock(NAME).acquire(blocking=False)
-            assert sum(map(acquires, liar.asked)) < 50  # with pauses
-        assert lock.is_held
 
 
 @pytest.mark.parametrize("address", [b":%d", b"?:%d", b"[127.0.0.1]:%d", b"localhost:%d"])

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.background import Background
 from tests.support.lock_types import KINDS, make
-from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, Nodes
-from tests.topology.watched_master import Watched
-from wheel_lock import LockContext, LockNotAcquired, LossReason
+from wheel_lock import LockContext, LockNotAcquired
 from wheel_lock.locks import operations
-from wheel_lock.protocol.keys import hash_slot
 
 pytestmark = pytest.mark.slow
 
@@ -41,23 +37,6 @@ def test_locks_of_each_kind_are_found_and_released_on_their_nodes(
             assert len(context.force_release(name)) == 0
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multi"])
-def test_names_with_a_prefix_are_routed_by_the_whole_key(nodes: Nodes, kind: str) -> None:
-    with LockContext(nodes.client(), prefix="billing:") as context, LockContext(nodes.client()) as other:
-        for number in range(3):
-            name = f"prefixed:{kind}:{number}"
-            lock = make(context, kind, name, timeout=600.0)
-            assert lock.acquire()
-            assert lock.locked()
-            assert lock.owned()
-            waiter = make(other, "write" if kind == "read" else kind, "billing:" + name)
-            waiting = Background(waiter.acquire)
-            eventually(lambda: other.stats().waiting == 1)
-            assert len(context.force_release(name)) == 1
-            assert lock.lost is LossReason.KEY_GONE
-            assert waiting.result(LONG_S)
-
-
 def _names(entries: list[dict[str, str]]) -> set[str]:
     return {entry["name"] for entry in entries}
 
@@ -68,36 +47,3 @@ def test_connections_to_all_nodes_have_the_owner_in_their_names(nodes: Nodes) ->
         assert all(locks.values())
         for server in nodes.masters:
             assert f"wheel_lock:{OWNER}" in _names(server.client().client_list())
-
-
-def test_a_slot_that_has_moved_is_followed(nodes: Nodes) -> None:
-    name = "owners:moved"
-    slot = hash_slot(name.encode())
-    source = nodes.masters[slot * 3 // 16384]
-    target = next(server for server in nodes.masters if server is not source)
-    with LockContext(nodes.client()) as context, LockContext(nodes.client(), fallback_interval=1.0) as other:
-        lock = context.lock(name, timeout=600.0, thread_local=False)
-        assert lock.acquire()
-        waiter = other.lock(name, timeout=600.0, thread_local=False)
-        waiting = Background(waiter.acquire)
-        eventually(lambda: other.stats().waiting == 1)
-        nodes.move(slot, source, target)
-        try:
-            assert len(context.force_release(name)) == 1
-            assert lock.lost is LossReason.KEY_GONE
-            assert waiting.result(LONG_S)
-            waiter.release()
-        finally:
-            nodes.move(slot, target, source)
-
-
-def test_a_lock_at_the_master_of_sentinels() -> None:
-    with Watched() as watched, LockContext(watched.client(), owner=OWNER, readable_owner=True) as context:
-        lock = context.lock("order:42", timeout=600.0)
-        assert lock.acquire()
-        holder = lock.holder()
-        assert holder is not None
-        assert holder.owner == OWNER
-        assert [released.token_id for released in context.force_release("order:42")] == [holder.token_id]
-        assert lock.lost is LossReason.KEY_GONE
-        assert f"wheel_lock:{OWNER}" in _names(watched.master.client().client_list())

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockUnavailable, NotReplicated
-from wheel_lock.engine.requests.replication import ReplicationBarrier
 
 pytestmark = pytest.mark.slow
 
@@ -93,52 +91,6 @@ def test_a_grant_that_no_replica_has_is_taken_back(pair: Pair) -> None:
         eventually(lambda: acquired(context))
 
 
-@pytest.mark.parametrize("fencing", [False, True])
-def test_a_grant_under_a_chosen_token_that_no_replica_has_is_taken_back(pair: Pair, fencing: bool) -> None:
-    with LockContext(pair.client(), min_replicas=1, replica_timeout=0.2, response_timeout=3.0) as context:
-        eventually(lambda: acquired(context))
-        pair.replica.pause()
-        with pytest.raises(NotReplicated):
-            context.lock("a", timeout=60.0, fencing=fencing).acquire(token="host-1")
-        eventually(lambda: not pair.client().exists("a"))
-
-
-def test_what_is_held_is_renewed_while_acquires_wait_for_a_replica(pair: Pair) -> None:
-    with (
-        LockContext(pair.client(), min_replicas=1, replica_timeout=LONG_S) as context,
-        context.lock("held", timeout=10.0, renew_every=0.2) as lock,
-    ):
-        pair.replica.pause()
-        waiting = Background(context.lock("new", timeout=30.0).acquire)
-        renewals = lock.renewals
-        eventually(lambda: lock.renewals >= renewals + 4)
-        assert not waiting.done
-        pair.replica.resume()
-        assert waiting.result()
-
-
-def test_replicas_are_not_asked_on_another_connection_than_the_grant_came_on(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a new master WAIT would confirm what that has never seen."""
-    with LockContext(pair.client(), min_replicas=1, replica_timeout=LONG_S) as context:
-        with context.lock("before"):
-            pass
-        ask = ReplicationBarrier._wait
-
-        def ask_too_late(replicas: ReplicationBarrier) -> None:
-            monkeypatch.undo()
-            replicas.node.drop(ConnectionError("another server is the master"))
-            ask(replicas)
-
-        monkeypatch.setattr(ReplicationBarrier, "_wait", ask_too_late)
-        with pytest.raises(LockUnavailable, match="has gone before its replicas were asked"):
-            context.lock("order:42").acquire()
-        eventually(lambda: not pair.client().exists("order:42"))
-        with context.lock("order:42"):
-            pass
-
-
 def test_many_acquires_share_one_wait(pair: Pair) -> None:
     async def main() -> None:
         with LockContext(pair.client(), min_replicas=1, replica_timeout=LONG_S) as context:
@@ -147,22 +99,6 @@ def test_many_acquires_share_one_wait(pair: Pair) -> None:
             locks = [context.asyncio.lock(f"order:{n}") for n in range(500)]
             assert all(await asyncio.gather(*[lock.acquire() for lock in locks]))
             assert pair.client().info("commandstats")["cmdstat_wait"]["calls"] < 60
-
-    asyncio.run(main())
-
-
-def test_a_caller_who_gives_up_meanwhile_leaves_nothing(pair: Pair) -> None:
-    async def main() -> None:
-        with LockContext(pair.client(), min_replicas=1, replica_timeout=5.0) as context:
-            async with context.asyncio.lock("first"):
-                pass
-            pair.replica.pause()
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.2):
-                    await context.asyncio.lock("order:42", timeout=60.0).acquire()
-            pair.replica.resume()
-            await asyncio.to_thread(eventually, lambda: not pair.client().exists("order:42"))
-            assert context.stats().held == 0
 
     asyncio.run(main())
 

@@ -124,20 +124,6 @@ class OnlyAwaited(CredentialProvider):
     get_credentials = CredentialProvider.get_credentials
 
 
-class Caching(Sentinel):
-    """One that keeps the client that it has made."""
-
-    master: redis.Redis
-
-
-class OwnCluster(redis.RedisCluster):
-    """One with a greeting of its own."""
-
-    def on_connect(self, connection: Any) -> None:
-        usual(connection)
-        greeted.append("override")
-
-
 class GreetingCluster(redis.RedisCluster):
     """One whose own method is what the user has asked for, and one that says where its nodes are."""
 
@@ -149,18 +135,6 @@ class GreetingCluster(redis.RedisCluster):
 
     def remap(self, place: tuple[str, int]) -> tuple[str, int]:
         return place
-
-
-def closing_over(place: Place) -> redis.Redis:
-    made: list[redis.Redis] = []
-
-    def greet(connection: Any) -> None:
-        assert made
-        greeted.append("closure")
-        usual(connection)
-
-    made.append(redis.Redis(**{"redis_connect_func": greet, **place.tcp}))
-    return made[0]
 
 
 def known_to(provider: Any, client: Any) -> Any:
@@ -180,42 +154,17 @@ def with_awaited_provider(place: Place) -> redis.asyncio.Redis:
     return client
 
 
-def cached(place: Place) -> redis.Redis:
-    asking: Any = Caching
-    asking = asking(place.sentinels)
-    asking.master = asking.master_for(SERVICE)
-    client: redis.Redis = asking.master
-    return client
-
-
-def blocking(place: Place) -> redis.Redis:
-    return redis.Redis(connection_pool=redis.BlockingConnectionPool(max_connections=2, **place.tcp))
-
-
-def async_blocking(place: Place) -> redis.asyncio.Redis:
-    pool = redis.asyncio.BlockingConnectionPool(max_connections=2, **place.tcp)
-    return redis.asyncio.Redis(connection_pool=pool)
-
-
 CLIENTS: dict[str, Callable[[Place], Any]] = {
     "tcp": lambda place: redis.Redis(**place.tcp),
     "tls": lambda place: redis.Redis(**place.tls),
     "unix": lambda place: redis.Redis(**place.unix),
-    "blocking": blocking,
     "own method": lambda place: Greeting(**place.tcp),
-    "closure": closing_over,
     "provider": with_provider,
     "sentinel": lambda place: Sentinel(place.sentinels).master_for(SERVICE),
-    "caching sentinel": cached,
     "cluster": lambda place: redis.RedisCluster(**place.nodes),
-    "cluster, resp3": lambda place: redis.RedisCluster(protocol=3, **place.nodes),
     "cluster, replicas read": lambda place: redis.RedisCluster(**READING, **place.nodes),
     "cluster, own method": lambda place: GreetingCluster(**place.nodes),
-    "cluster, override": lambda place: OwnCluster(**place.nodes),
     "asyncio tcp": lambda place: redis.asyncio.Redis(**place.tcp),
-    "asyncio tls": lambda place: redis.asyncio.Redis(**place.tls),
-    "asyncio unix": lambda place: redis.asyncio.Redis(**place.unix),
-    "asyncio blocking": async_blocking,
     "asyncio provider": with_awaited_provider,
     "asyncio sentinel": lambda place: redis.asyncio.sentinel.Sentinel(place.sentinels).master_for(SERVICE),
     "asyncio cluster": lambda place: redis.asyncio.RedisCluster(**place.nodes),
@@ -223,11 +172,9 @@ CLIENTS: dict[str, Callable[[Place], Any]] = {
 }
 OWN = {
     "own method": "own",
-    "closure": "closure",
     "provider": "provider",
     "asyncio provider": "provider",
     "cluster, own method": "own",
-    "cluster, override": "override",
 }
 
 
@@ -291,31 +238,6 @@ def hang_up(place: Place) -> None:
                     admin.client_kill_filter(_id=connection["id"])
 
 
-@pytest.mark.parametrize("kind", ["tcp", "cluster", "cluster, replicas read", "asyncio cluster"])
-def test_what_is_held_is_held_on_without_the_client(place: Place, kind: str) -> None:
-    client = CLIENTS[kind](place)
-    references = [weakref.ref(client)]
-    context = LockContext.shared(client)
-    lock = context.lock("order:42", timeout=5.0, renew_every=0.1, thread_local=False)
-    assert lock.acquire()
-    del client
-    eventually(partial(gone, references))
-    connects = context.stats().connects
-    hang_up(place)
-    eventually(lambda: context.stats().connects > connects)
-    renewals = lock.renewals
-    eventually(lambda: lock.renewals > renewals)
-    lock.release()
-    context.close()
-
-
-def test_a_context_of_ones_own_keeps_what_it_connects_with(place: Place) -> None:
-    with LockContext(CLIENTS["own method"](place)) as context:
-        gc.collect()
-        with context.lock("order:42"):
-            assert greeted == ["own"]
-
-
 @pytest.mark.parametrize("kind", ["cluster, replicas read", "asyncio cluster, replicas read"])
 def test_no_connection_of_a_context_is_for_reading_from_replicas(place: Place, kind: str) -> None:
     client = CLIENTS[kind](place)
@@ -332,14 +254,6 @@ def test_no_connection_of_a_context_is_for_reading_from_replicas(place: Place, k
         client.close()
 
 
-def test_who_keeps_the_context_keeps_what_it_connects_with(place: Place) -> None:
-    context = LockContext.shared(CLIENTS["own method"](place))
-    gc.collect()
-    with context.lock("order:42"):
-        assert greeted == ["own"]
-    context.close()
-
-
 def test_a_client_whose_function_went_with_it_is_said_to_be_gone(place: Place) -> None:
     client = CLIENTS["own method"](place)
     reference = weakref.ref(client.connection_pool)
@@ -348,22 +262,6 @@ def test_a_client_whose_function_went_with_it_is_said_to_be_gone(place: Place) -
     eventually(partial(gone, [reference]))
     with pytest.raises(redis.ConnectionError, match="is gone, and its settings with it"):
         connector.connect(2.0)
-
-
-class Strange:
-    """What runs when somebody asks for its class, as a lazy proxy does."""
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        pytest.fail("it was asked for its class")
-
-
-def test_what_a_client_refers_to_besides_is_not_asked_what_it_is(place: Place) -> None:
-    provider: Any = Provider()
-    provider.strange, provider.dead = Strange(), weakref.proxy(Provider())
-    client = redis.Redis(credential_provider=provider, **place.tcp)
-    with LockContext.shared(client).lock("order:42"):
-        assert greeted == ["provider"]
 
 
 def test_a_large_program_behind_a_setting_is_not_searched(place: Place) -> None:

@@ -13,13 +13,13 @@ import redis
 import valkey
 import valkey.asyncio
 
-from tests.support.backend import LONG_S, Backend, refused
+from tests.support.backend import LONG_S, Backend
 from tests.support.event_loops import until
 from tests.support.lock_types import EXCLUDING, KINDS, make, traces
 from tests.support.redis_server import RedisServer
 from tests.support.tls import TlsFiles
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockLost, LockUnavailable
+from wheel_lock import LockContext, LockUnavailable
 
 SECRET = "a-password-that-must-not-be-shown"
 CONTENDER = dict(EXCLUDING)
@@ -69,18 +69,6 @@ def test_many_at_once_and_a_hand_over(real: Backend) -> None:
     lock = context.lock("order:42", fencing=True)
     assert lock.acquire()
     assert real.context().adopt(lock.export()).fence == lock.fence
-
-
-def test_a_loss_and_a_waiter(real: Backend) -> None:
-    context, other = real.context_of(valkey.Valkey(port=real.port)), real.context()
-    lock = context.lock("order:42", timeout=3.0, renew_every=0.1)
-    assert lock.acquire()
-    real.view.delete("order:42")
-    eventually(lambda: lock.lost is not None, LONG_S)
-    with pytest.raises(LockLost):
-        lock.release()
-    with other.lock("order:42"):
-        assert refused(context.lock("order:42").acquire)
 
 
 # Settings of clients

@@ -91,7 +91,7 @@ class Handoff:
                 count("the fence", handoff.fence, least=1)
             hold = handoff.hold_until, handoff.hold_left
             if hold != (None, None) and not all(type(each) is float and math.isfinite(each) for each in hold):
-                raise ValueError("the hold limit is no number")
+                raise ValueError("the hold limit is not a number")
             if type(handoff.lock_type) is not str:
                 raise ValueError("the lock type is no text")
         except (ValueError, TypeError, LookupError, RecursionError) as error:

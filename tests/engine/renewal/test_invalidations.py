@@ -18,16 +18,6 @@ def rig() -> Iterator[WatchedRig]:
         yield rig
 
 
-def test_a_deleted_key_is_a_loss_at_once(rig: WatchedRig) -> None:
-    rig.hold("a")
-    rig.settle()
-    before = rig.now
-    rig.keys.clear()
-    rig.invalidate("a")
-    assert rig.reasons == [("a", LossReason.KEY_GONE)]
-    assert rig.now == before
-
-
 @pytest.mark.parametrize("terms", [{"renew": False}, {"max_renewals": 2}])
 def test_a_lease_whose_renewal_is_limited_is_queried_and_not_renewed(rig: WatchedRig, terms: dict[str, int]) -> None:
     lease = rig.hold("a", **terms)
@@ -94,14 +84,6 @@ def test_a_change_behind_a_renewal_in_flight_is_checked_after_its_reply(rig: Wat
     assert rig.reasons == [("a", LossReason.KEY_GONE)]
 
 
-def test_a_key_that_goes_between_a_renewal_and_its_registration_is_missed_in_the_count(rig: WatchedRig) -> None:
-    rig.hold_many(names(3))
-    rig.settle()
-    rig.once["EXISTS"] = lambda: rig.keys.pop(b"lock:1")
-    rig.pass_time(10.0)
-    assert rig.reasons == [("lock:1", LossReason.KEY_GONE)]
-
-
 def test_a_registration_that_is_refused_for_the_moment_is_repeated(rig: WatchedRig) -> None:
     rig.replies["EXISTS"] = error("BUSY Redis is busy running a script.")
     rig.hold("a")
@@ -111,15 +93,6 @@ def test_a_registration_that_is_refused_for_the_moment_is_repeated(rig: WatchedR
     rig.pass_time(1.1)
     assert rig.registered() == [(b"a",)]
     assert rig.stats().watching
-
-
-def test_a_name_that_is_acquired_again_shows_that_its_former_lease_is_lost(rig: WatchedRig) -> None:
-    rig.hold("a")
-    rig.settle()
-    rig.keys.clear()  # and the invalidation is lost
-    second = rig.hold("a")
-    assert rig.reasons == [("a", LossReason.TAKEN)]
-    assert rig.believes(second)
 
 
 def test_a_key_that_is_changed_again_and_again_is_checked_at_a_bounded_rate(rig: WatchedRig) -> None:
@@ -150,15 +123,3 @@ def test_a_message_that_lists_no_keys_drops_the_feed(rig: WatchedRig) -> None:
     assert rig.connector.listeners.attempts == 2
     assert rig.stats().watching
     assert lease.state is State.HELD
-
-
-def test_what_is_doubted_while_the_node_is_away_is_verified_on_the_next_connection(rig: WatchedRig) -> None:
-    rig.hold_many(names(3))
-    rig.settle()
-    rig.be_away(0.1)
-    rig.keys.clear()
-    rig.feed.say(message(*names(3)))
-    rig.serve()
-    rig.connector.refusal = None
-    rig.pass_time(2.0)
-    assert sorted(rig.reasons) == [(name, LossReason.KEY_GONE) for name in names(3)]

@@ -42,14 +42,6 @@ def test_where_nothing_is_held_nothing_is_scheduled_and_nothing_said(rig: Rig, l
     assert log.lines == []
 
 
-def test_what_has_been_released_meanwhile_is_not_warned_of(rig: Rig, log: Log) -> None:
-    lease = rig.hold("a", 30.0)
-    rig.be_away(0.5)
-    rig.release(lease)
-    rig.go_on(4.0)
-    assert log.lines == []
-
-
 def test_a_server_that_is_silent_is_warned_of_a_second_after_it_is_suspected(rig: Rig, log: Log) -> None:
     rig.hold("a", 30.0)
     rig.go_to(START + 10.0)
@@ -90,17 +82,6 @@ def test_refusals_lock_by_lock_count_as_well(rig: Rig, log: Log) -> None:
     assert "READONLY a replica" in log.lines[0][1]
     assert leases[0].state is State.HELD
     rig.go_on(2.0, rig.agree)
-    assert log.levels == ["WARNING", "INFO"]
-
-
-def test_it_is_well_again_only_when_it_renews_again(rig: Rig, log: Log) -> None:
-    rig.hold("a", 30.0)
-    rig.go_to(START + 10.0)
-    rig.be_away(2.0)
-    rig.connector.refusal = None
-    rig.go_on(3.0, refusing(rig, "LOADING the dataset"))
-    assert log.levels == ["WARNING"]
-    rig.go_on(1.0, rig.agree)
     assert log.levels == ["WARNING", "INFO"]
 
 

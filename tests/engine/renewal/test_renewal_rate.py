@@ -14,9 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.engine.rig import OK, START, TICK_S, Command, Rig, ScriptedServer, agreement, array
+from tests.engine.rig import OK, START, Command, Rig, ScriptedServer, agreement, array
 from wheel_lock.lease import Lease, local_deadline
-from wheel_lock.options import LEFT_TICKS, MIN_RENEWED_TIMEOUT_S, shortest_timeout_s
+from wheel_lock.options import MIN_RENEWED_TIMEOUT_S, shortest_timeout_s
 
 NOT_LOCAL_TEXT = "ERR Script attempted to access a non local key in a cluster node"
 
@@ -85,20 +85,6 @@ def test_a_well_server_is_asked_once_an_interval_and_the_lease_stays_held(
         assert lease.renewals >= 9
 
 
-@given(
-    timeout=timeouts, share=shares, latencies=st.lists(st.floats(0.0, 1.2), min_size=1, max_size=5), slow=st.booleans()
-)
-@settings(max_examples=100)
-def test_replies_that_come_late_do_not_have_it_asked_more_often(
-    timeout: float, share: float, latencies: list[float], slow: bool
-) -> None:
-    # Latencies are shares of the time for which the lease is believed: some come when it is over.
-    with Rig() as rig:
-        lease = rig.hold("a", timeout, renew_every=local_deadline(0.0, timeout) * share)
-        rig.launch.slow = slow
-        check_rate(rig, lease, 10 * timeout + 1.0, [each * local_deadline(0.0, timeout) for each in latencies])
-
-
 @given(timeout=timeouts, share=shares, tick_ms=st.sampled_from([1, 3, 10, 100, 250]), latency=st.floats(0.0, 0.001))
 @settings(max_examples=100)
 def test_it_is_the_ticks_of_the_timer_that_count(timeout: float, share: float, tick_ms: int, latency: float) -> None:
@@ -113,17 +99,6 @@ def test_it_is_the_ticks_of_the_timer_that_count(timeout: float, share: float, t
             check_rate(rig, lease, 10 * timeout + 1.0, [latency])
             assert rig.believes(lease)
             assert rig.told == []
-
-
-@pytest.mark.parametrize("timeout", [MIN_RENEWED_TIMEOUT_S, 0.1, 1.0, 3.0, 30.0])
-def test_the_last_tick_for_a_renewal_is_three_before_the_end_and_no_earlier_one_is_moved(timeout: float) -> None:
-    latest = local_deadline(0.0, timeout) - LEFT_TICKS * TICK_S
-    with Rig() as rig:
-        first = rig.hold("a", timeout, renew_every=latest)
-        assert abs(rig.timer.scale.seconds(first.tick) - START - latest) < TICK_S
-        assert rig.hold("b", timeout, renew_every=latest + 0.029).tick == first.tick
-        rig.go_on(2 * timeout, rig.agree)
-        assert rig.told == []
 
 
 @pytest.mark.parametrize("replace", [False, True])

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, GONE, START, TICK_S, Command, Rig, array, integer, names, runs
+from tests.engine.rig import FINE, GONE, START, TICK_S, Command, Rig, array, integer, names
 from wheel_lock.lease import State
 from wheel_lock.lock_types import EXCLUSIVE
 
@@ -23,17 +23,6 @@ def arrivals(rig: Rig, seconds: float) -> Counter[float]:
 
     rig.go_on(seconds, serve)
     return seen
-
-
-@pytest.mark.parametrize(
-    ("timeout", "every", "expected"),
-    [(3.0, None, [1.0, 2.0, 3.0]), (3.0, 1.5, [1.5, 3.0]), (3.0, 0.7, [0.7, 1.4, 2.1, 2.8]), (1.0, None, [0.33, 0.66])],
-)
-def test_a_lease_is_renewed_every_third_of_its_timeout_or_as_wished_and_never_later(
-    rig: Rig, timeout: float, every: float | None, expected: list[float]
-) -> None:
-    rig.hold("a", timeout, renew_every=every)
-    assert list(arrivals(rig, expected[-1]))[: len(expected)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -52,41 +41,6 @@ def test_first_renewals_of_leases_acquired_in_one_moment_are_spread(rig: Rig, to
     again = arrivals(rig, 10.0)
     assert sum(again.values()) == count
     assert max(again.values()) <= 100
-
-
-def test_a_few_leases_acquired_together_are_renewed_together(rig: Rig) -> None:
-    rig.hold_many(names(50), 30.0)
-    assert arrivals(rig, 10.0) == {10.0: 50}
-
-
-def test_a_renewal_keeps_the_phase_of_its_lease_when_the_thread_is_a_little_late(rig: Rig) -> None:
-    lease = rig.hold("a", 3.0)
-    rig.jump(1.07)
-    rig.agree()
-    assert lease.tick == 200
-    rig.jump(0.4)  # and when the reply is late
-    rig.jump(2.2 - 1.47)
-    rig.agree()
-    assert lease.tick == 300
-
-
-def test_a_jump_goes_out_as_one_batch_and_heals(rig: Rig) -> None:
-    leases = [rig.hold(name, 30.0, renew_every=10.0) for name in names(60) if rig.jump(0.05) is None]
-    rig.jump(15.0)
-    assert runs(rig.server.take()) == [("renew", 1)]
-    rig.say(FINE)
-    assert rig.server.take() == []
-    seen = arrivals(rig, 30.0)
-    assert sum(seen.values()) == 180
-    assert all(lease.renewals == 4 for lease in leases)
-    assert rig.told == []
-
-
-def test_all_of_a_tick_goes_out_in_calls_of_batch_size() -> None:
-    with Rig(batch_size=100) as rig:
-        rig.hold_many(names(1000), 30.0)
-        rig.jump(10.5)
-        assert [len(command.pairs) for command in rig.server.take()] == [100] * 10
 
 
 @pytest.mark.parametrize(("in_flight", "groups"), [(1, 1), (4, 7)])
@@ -118,16 +72,6 @@ def test_thousands_of_leases_due_in_one_tick_are_drained_in_bounded_calls(in_fli
         assert rig.told == []
 
 
-def test_ten_thousand_losses_are_told_once_each_and_in_time(rig: Rig) -> None:
-    rig.hold_many(names(10_000), 3.0)
-    rig.be_silent(4.0)
-    told = rig.told
-    assert len(told) == 10_000
-    assert len({lease for lease, _ in told}) == 10_000
-    assert all(event.deadline - 2 * TICK_S <= event.at <= event.deadline for _, event in told)
-    assert rig.stats().held == rig.stats().overdue == 0
-
-
 # Statistics, exact
 
 
@@ -155,17 +99,6 @@ def test_lag_of_merged_ticks_is_each_leases_own(rig: Rig) -> None:
     assert stats.batches == 1
 
 
-def test_lag_of_a_drained_lease_counts_from_when_it_was_due(rig: Rig) -> None:
-    rig.hold("a", 30.0)
-    rig.go_on(10.0)
-    rig.say(BUSY)
-    rig.go_on(0.005)
-    rig.server.take()
-    rig.jump(0.5)
-    rig.agree()
-    assert rig.stats().renewal_lag_max_s == pytest.approx(0.505)
-
-
 def test_slack_is_the_least_time_that_was_left(rig: Rig) -> None:
     lease = rig.hold("a", 3.0)
     assert rig.stats().renewal_slack_min_s == float("inf")
@@ -191,18 +124,6 @@ def test_every_counter_counts_what_it_says(rig: Rig) -> None:
     rig.say(integer(1))
     stats = rig.stats()
     assert (stats.renewed, stats.batches, stats.overdue, stats.held, stats.released) == (3, 2, 0, 2, 1)
-
-
-@pytest.mark.parametrize("breaks", [True, False])
-def test_a_silent_renewal_is_unknown_once_and_overdue_until_it_is_confirmed(rig: Rig, breaks: bool) -> None:
-    rig.hold_many(names(3), 3.0)
-    rig.be_silent(1.6)
-    assert (rig.stats().unknown, rig.stats().overdue) == (3, 3)
-    if breaks:
-        rig.hang_up()
-    else:
-        rig.reply(None, FINE)
-    assert (rig.stats().unknown, rig.stats().overdue) == (3, 3 if breaks else 0)
 
 
 def test_leases_of_one_timeout_have_one_group_however_many_timeouts_there_are(rig: Rig) -> None:

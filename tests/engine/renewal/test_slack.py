@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -10,16 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.engine.rig import START, TICK_S, Rig, integer, names
-from tests.engine.waiting_rig import WaitingRig
-from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.future import Future
-from wheel_lock.engine.requests.bulk_operations import AcquireMany
-from wheel_lock.lease import NOBODY, Lease, State
-from wheel_lock.lock_types import EXCLUSIVE, REENTRANT
-from wheel_lock.net.connection import PipelinedConnection
-from wheel_lock.options import ContextOptions, lock_options
-from wheel_lock.protocol.resp import lease_args
+from tests.engine.rig import START, TICK_S, Rig, names
+from wheel_lock.lease import State
 
 SLACK = 1 / 32
 INTERVAL_S = 10.0
@@ -68,11 +59,6 @@ def test_a_lease_that_is_alone_is_renewed_exactly_on_time(timeout: float, share:
         assert seen["a"][:5] == [every * number for number in range(1, 6)]
 
 
-def test_three_seconds_of_timeout_and_ten_of_work_are_six_renewals(rig: Rig) -> None:
-    rig.hold("a", 3.0, renew_every=1.5)
-    assert renewals(rig, 10.0) == {"a": [150, 300, 450, 600, 750, 900]}
-
-
 @given(moments=st.lists(st.integers(0, 999), min_size=1, max_size=60), slack=st.sampled_from([0.0, SLACK, 0.1]))
 @example(moments=list(range(0, 1000, 5)), slack=SLACK)
 @settings(max_examples=30)
@@ -88,20 +74,6 @@ def test_no_renewal_is_late_and_none_is_earlier_than_the_slack(moments: list[int
                 assert INTERVAL_TICKS - most <= later - earlier <= INTERVAL_TICKS, name
         assert rig.told == []
         assert rig.stats().renewal_lag_max_s < TICK_S
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_leases_acquired_at_random_times_are_soon_renewed_at_few_ticks(seed: int) -> None:
-    with Rig() as rig:
-        acquired_at(rig, random.Random(seed).choices(range(INTERVAL_TICKS), k=300))
-        seen = renewals(rig, 4 * INTERVAL_S)
-        last = joint_ticks(seen, round((rig.now - START) / TICK_S) - INTERVAL_TICKS)
-        assert sum(last.values()) in range(300, 303)
-        assert len(last) <= INTERVAL_TICKS // SLACK_TICKS + 1
-        # From the second round on they stay together, at the same ticks.
-        again = renewals(rig, INTERVAL_S)
-        places = {tick % INTERVAL_TICKS for ticks in again.values() for tick in ticks}
-        assert places == {tick % INTERVAL_TICKS for tick in last}
 
 
 @pytest.mark.parametrize("count", [1000, 10_000])
@@ -126,29 +98,12 @@ def test_no_more_join_than_four_batches_hold_and_those_of_one_tick_stay_together
         assert {tick - INTERVAL_TICKS: number for tick, number in again.items()} == ticks
 
 
-@pytest.mark.rig(renewal_slack=0)
-def test_without_slack_each_lease_keeps_its_own_tick(rig: Rig) -> None:
-    acquired = acquired_at(rig, range(0, 200, 3))
-    seen = renewals(rig, 3 * INTERVAL_S)
-    assert all(tick == start + INTERVAL_TICKS for name, start in acquired.items() for tick in seen[name][:1])
-    assert len(joint_ticks(seen, 2000)) == len(acquired)
-
-
 @pytest.mark.parametrize(("apart", "joins"), [(1, True), (SLACK_TICKS, True), (SLACK_TICKS + 1, False)])
 def test_a_lease_joins_another_that_is_due_within_its_slack(rig: Rig, apart: int, joins: bool) -> None:
     acquired_at(rig, [0, apart])
     seen = renewals(rig, 2 * INTERVAL_S + 1.0)
     assert seen["lock:0"] == [1000, 2000]
     assert seen["lock:1"] == ([1000, 2000] if joins else [1000 + apart, 2000 + apart])
-
-
-def test_a_lease_does_not_join_one_that_has_been_released(rig: Rig) -> None:
-    first = rig.hold("a", 30.0, renew_every=INTERVAL_S)
-    rig.go_on(0.1)
-    rig.hold("b", 30.0, renew_every=INTERVAL_S)
-    rig.release(first)
-    rig.agree()
-    assert renewals(rig, INTERVAL_S) == {"b": [1010]}
 
 
 def test_what_is_noted_is_bounded_by_what_is_held(rig: Rig) -> None:
@@ -177,15 +132,6 @@ def test_leases_of_one_tick_join_others_each_within_its_own_slack(rig: Rig) -> N
     assert (seen["second"], seen["near"]) == ([3180], [3180])
 
 
-def test_a_turn_that_is_late_does_not_draw_joined_leases_apart(rig: Rig) -> None:
-    acquired_at(rig, [0, 10, 20])
-    renewals(rig, 10.5)
-    rig.jump(9.45 + 0.2)  # 0.14 s late
-    rig.agree()
-    seen = renewals(rig, 2 * INTERVAL_S)
-    assert seen["lock:0"] == seen["lock:1"] == seen["lock:2"] == [3000, 4000]
-
-
 @pytest.mark.parametrize("terms", [{"max_renewals": 3}, {"max_renewals": 3, "max_hold": 100.0}])
 def test_a_limited_number_of_renewals_is_not_used_up_early(rig: Rig, terms: dict[str, float]) -> None:
     rig.hold("a", 30.0, renew_every=INTERVAL_S)
@@ -195,56 +141,3 @@ def test_a_limited_number_of_renewals_is_not_used_up_early(rig: Rig, terms: dict
     assert seen["b"] == [1020, 2020, 3020]
     renewals(rig, 40.0)
     assert limited.state is State.LOST
-
-
-def test_a_hold_limit_ends_a_lease_that_joins_others_when_it_would_alone(rig: Rig) -> None:
-    rig.hold("a", 30.0, renew_every=INTERVAL_S)
-    rig.go_on(0.2)
-    limited = rig.hold("b", 30.0, renew_every=INTERVAL_S, max_hold=35.0)
-    seen = renewals(rig, 34.0)
-    assert seen["b"] == [1000]  # from then on the limit comes first
-    assert rig.believes(limited)
-    renewals(rig, 1.5)
-    ((lease, event),) = rig.told
-    assert lease is limited
-    assert event.deadline - 2 * TICK_S <= event.at <= event.deadline
-    assert event.at - START == pytest.approx(35.2, abs=2 * TICK_S)
-
-
-def test_groups_of_one_node_join_each_other_in_one_write(rig: WaitingRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    acquired_at(rig, [0, 2])
-    rig.go_on(0.05)
-    rig.hold("c", 31.0, renew_every=INTERVAL_S)
-    rig.acquire("d", 30.0, renew_every=INTERVAL_S, kind=REENTRANT)
-    rig.reply(None, integer(0))
-    writes: list[int] = []
-    write = PipelinedConnection._write
-
-    def counted(connection: PipelinedConnection) -> None:
-        writes.append(connection.unanswered)
-        write(connection)
-
-    monkeypatch.setattr(PipelinedConnection, "_write", counted)
-    rig.go_to(START + INTERVAL_S)
-    assert {lease.state for lease in rig.engine.held} == {State.RENEWING}
-    assert len(rig.server.take()) == 3  # the first two share a call
-    assert writes == [3]
-
-
-def test_each_node_has_joint_ticks_of_its_own(rig: Rig) -> None:
-    other = Engine(rig.connector, ContextOptions(), rig.timer, rig.launch)
-    first = rig.hold("a", 30.0, renew_every=INTERVAL_S)
-    rig.go_on(0.1)
-    third = rig.hold("c", 30.0, renew_every=INTERVAL_S)
-    rig.go_on(0.1)
-    options = lock_options(30.0, renew_every=INTERVAL_S)
-    group = other.router.renewer.group(EXCLUSIVE, options.timeout_s, options.timeout_ms, options.renew_every_s)
-    lease = Lease("b", lease_args(b"b", b"token"), group, NOBODY)
-    bulk = AcquireMany(other.leases, options, Future(lambda: None))
-    rig.timer.post(lambda: bulk.add([lease]))
-    rig.timer.post(bulk.seal)
-    rig.go_on(0.01, rig.agree)
-    due = (first.tick, lease.tick, third.tick)
-    rig.go_on(12.0, rig.agree)
-    assert first.tick == third.tick == due[0] + INTERVAL_TICKS
-    assert lease.tick == due[1] + INTERVAL_TICKS

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.engine.rig import BUSY, NOSCRIPT, REFUSED, Rig, error, integer, names
+from tests.engine.rig import BUSY, NOSCRIPT, REFUSED, error, integer, names
 from tests.engine.watched_rig import WatchedRig
 from tests.support.logged import Log
 from wheel_lock.errors import LossReason
@@ -15,7 +15,6 @@ from wheel_lock.lock_types import REENTRANT
 from wheel_lock.lock_types.read_write import READ, WRITE
 from wheel_lock.lock_types.semaphore import semaphore
 
-ASK = (b"TRACKING", b"ON", b"REDIRECT", b"17", b"NOLOOP", b"OPTIN")
 NOPERM = error("NOPERM this user has no permissions to run the 'client|tracking' command")
 
 
@@ -23,29 +22,6 @@ NOPERM = error("NOPERM this user has no permissions to run the 'client|tracking'
 def rig() -> Iterator[WatchedRig]:
     with WatchedRig() as rig:
         yield rig
-
-
-def test_nothing_is_sent_for_it_where_locks_are_not_watched() -> None:
-    with Rig() as rig:
-        rig.hold("a", 30.0)
-        rig.go_on(11.0, rig.agree)
-        assert rig.connector.listeners.servers == []
-        assert b"CLIENT" not in rig.everything_sent()
-        assert b"EXISTS" not in rig.everything_sent()
-
-
-def test_the_first_grant_asks_the_server_and_registers_the_lock(rig: WatchedRig) -> None:
-    rig.hold("a")
-    assert rig.tracked() == [ASK]
-    assert rig.stats().watching
-    rig.pass_time(0.05)
-    assert rig.registered() == [(b"a",)]
-
-
-def test_a_context_that_holds_nothing_has_no_connection_for_it(rig: WatchedRig) -> None:
-    rig.serve()
-    assert rig.connector.listeners.servers == []
-    assert not rig.stats().watching
 
 
 def _extend_while_the_connection_is_replaced(rig: WatchedRig, lease: Lease) -> None:
@@ -114,14 +90,6 @@ def test_a_key_is_registered_behind_every_command_that_changes_it(
     assert rig.reasons == [("a", LossReason.KEY_GONE)]
 
 
-def test_an_extension_is_followed_by_one_read_and_no_renewal(rig: WatchedRig) -> None:
-    lease = rig.hold("a")
-    rig.settle()
-    rig.extend(lease, 1.0, replace=True)
-    rig.serve()
-    assert rig.took() == ["extend", "CACHING", "EXISTS"]
-
-
 def test_locks_with_several_holders_are_not_registered(rig: WatchedRig) -> None:
     rig.hold("first")
     rig.settle()
@@ -166,17 +134,6 @@ def test_a_missing_right_to_register_keys_is_a_refusal(rig: WatchedRig, log: Log
     rig.pass_time(1.0)
     assert not rig.stats().watching
     assert len(log.said("does not report changes of locks")) == 1
-
-
-def test_a_refusal_that_comes_again_on_another_connection_is_not_logged_again(rig: WatchedRig, log: Log) -> None:
-    rig.replies["CACHING"] = NOPERM
-    rig.hold("a")
-    rig.pass_time(0.5)
-    for _ in range(3):
-        rig.server.close()
-        rig.pass_time(1.0)
-    assert len(rig.tracked()) == 4
-    assert len(log.lines) == 1
 
 
 @pytest.mark.parametrize("command", ["TRACKING", "CACHING", "EXISTS"])
@@ -231,20 +188,6 @@ def test_a_server_that_is_busy_is_asked_again(rig: WatchedRig, log: Log, command
     rig.pass_time(1.1)
     assert rig.stats().watching
     assert log.lines == []
-
-
-def test_a_new_connection_for_renewals_is_asked_before_the_leases_are_verified(rig: WatchedRig) -> None:
-    rig.hold_many(names(3))
-    rig.settle()
-    rig.server.close()
-    rig.turn()
-    assert not rig.stats().watching
-    rig.pass_time(0.5)
-    assert rig.stats().watching
-    assert rig.connector.listeners.attempts == 2  # the server may be another one
-    registered = [key for keys in rig.registered() for key in keys]
-    assert set(registered) == {name.encode() for name in names(3)}
-    assert len(rig.tracked()) == 1
 
 
 def test_a_new_feed_has_another_id_so_the_server_is_asked_again_and_all_leases_are_checked(rig: WatchedRig) -> None:
@@ -304,24 +247,3 @@ def test_a_feed_that_is_silent_is_replaced(rig: WatchedRig) -> None:
     rig.pass_time(1.0)
     assert rig.connector.listeners.attempts >= 2
     assert rig.stats().watching
-
-
-def test_close_ends_the_feed(rig: WatchedRig) -> None:
-    rig.hold("a")
-    future = rig.close_engine()
-    rig.serve()
-    rig.pass_time(1.0)
-    assert future.done
-    assert rig.feed.hung_up
-    assert not rig.stats().watching
-
-
-def test_a_forked_child_has_no_feed_and_begins_anew(rig: WatchedRig) -> None:
-    rig.hold("a")
-    rig.fork()
-    rig.keys.clear()
-    assert not rig.stats().watching
-    rig.hold("b")
-    rig.pass_time(0.1)
-    assert rig.stats().watching
-    assert rig.connector.listeners.attempts == 2

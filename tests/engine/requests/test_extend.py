@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, START, Rig, array, failure, integer
+from tests.engine.rig import START, Rig, array, failure, integer
 from wheel_lock.errors import (
     LockLost,
     LockNotHeld,
-    LockTimeout,
     LockUnavailable,
-    LossReason,
     WheelLockError,
 )
 from wheel_lock.lease import State
@@ -61,16 +59,6 @@ def test_an_extension_that_the_server_finds_too_long_changes_nothing(rig: Rig, r
     assert rig.told == []
 
 
-def test_an_extension_that_is_too_long_for_a_lease_that_has_ended_meanwhile_is_a_loss(rig: Rig) -> None:
-    lease = rig.hold("a")
-    future = rig.extend(lease, 10.0)
-    rig.server.take()
-    rig.clock.jump(5.0)
-    rig.say(integer(-2))
-    assert isinstance(future.error, LockLost)
-    assert lease.state is State.LOST
-
-
 @pytest.mark.parametrize("seconds", [0.1, 9.0, 10.2, 20.0])
 def test_a_shortened_lease_is_renewed_with_time_to_spare(rig: Rig, seconds: float) -> None:
     lease = rig.hold("a", 30.0)
@@ -81,16 +69,6 @@ def test_a_shortened_lease_is_renewed_with_time_to_spare(rig: Rig, seconds: floa
     rig.go_on(seconds, lambda: renewed_at.extend(rig.now for _ in rig.server.agree()))
     assert renewed_at
     assert renewed_at[0] <= shortened - (shortened - START) / 4, "a round trip must fit in between"
-
-
-@pytest.mark.parametrize(("reply", "reason"), [(0, LossReason.KEY_GONE), (-1, LossReason.TAKEN)])
-def test_extending_what_is_gone_is_a_loss(rig: Rig, reply: int, reason: LossReason) -> None:
-    lease = rig.hold("a")
-    future = rig.extend(lease, 5.0)
-    rig.say(integer(reply))
-    failure(future, LockLost, str(reason))
-    assert rig.reasons == [("a", reason)]
-    assert not rig.believes(lease)
 
 
 def test_extending_a_lost_or_released_lease_is_refused_without_a_word_to_the_server(rig: Rig) -> None:
@@ -113,53 +91,6 @@ def test_extending_twice_at_once_is_refused(rig: Rig) -> None:
     assert first.result() is None
 
 
-# While a renewal is unanswered
-
-
-def test_a_renewal_that_was_under_way_changes_nothing_about_an_extend(rig: Rig) -> None:
-    lease = rig.hold("a", 30.0)
-    rig.go_on(10.0)
-    rig.server.one("renew")
-    future = rig.extend(lease, 1.0, replace=True)
-    rig.say(FINE)
-    assert lease.deadline == pytest.approx(START + 10.0 + 0.988)
-    assert lease.state is State.EXTENDING
-    rig.say(integer(1_000))
-    assert future.result() is None
-    assert lease.deadline == pytest.approx(START + 10.0 + 0.988)
-
-
-def test_the_loss_is_told_in_time_after_a_silent_renewal_was_answered_and_the_extend_was_not(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.be_silent(1.1)
-    rig.extend(lease, 5.0)
-    rig.go_on(0.6)  # the renewal is silent for long enough to be watched
-    rig.reply(None, FINE)
-    deadline = lease.deadline
-    rig.go_on(3.0)
-    assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
-    [(_, event)] = rig.told
-    assert event.at <= deadline
-
-
-def test_a_lease_whose_extend_timed_out_is_renewed_when_the_silent_server_speaks_again(rig: Rig) -> None:
-    lease = rig.hold("a", 30.0)
-    rig.go_on(10.0)
-    rig.launch.slow = True
-    future = rig.extend(lease, 5.0)
-    rig.go_on(5.1)
-    failure(future, LockTimeout)
-    rig.server.take()
-    rig.server.say(FINE, integer(35_000))  # the paused server catches up
-    rig.turn()
-    rig.go_on(40.0, rig.agree)
-    assert rig.believes(lease), "it is renewed no more, although the server is well"
-    assert rig.told == []
-
-
-# When it fails
-
-
 def test_a_broken_extend_that_adds_is_not_sent_again(rig: Rig) -> None:
     lease = rig.hold("a")
     future = rig.extend(lease, 5.0)
@@ -170,14 +101,14 @@ def test_a_broken_extend_that_adds_is_not_sent_again(rig: Rig) -> None:
     assert rig.whats() == ["renew"]
 
 
-def test_a_broken_extend_that_replaces_is_sent_again(rig: Rig) -> None:
+def test_an_extension_that_is_too_long_for_a_lease_that_has_ended_meanwhile_is_a_loss(rig: Rig) -> None:
     lease = rig.hold("a")
-    future = rig.extend(lease, 5.0, replace=True)
-    rig.reconnect()
-    assert rig.whats() == ["extend"]
-    rig.say(integer(5_000))
-    assert future.result() is None
-    assert START + 4.948 < lease.deadline <= rig.now + 4.948
+    future = rig.extend(lease, 10.0)
+    rig.server.take()
+    rig.clock.jump(5.0)
+    rig.say(integer(-2))
+    assert isinstance(future.error, LockLost)
+    assert lease.state is State.LOST
 
 
 def test_a_broken_extend_is_not_sent_again_for_a_lease_that_was_lost_meanwhile(rig: Rig) -> None:
@@ -192,42 +123,3 @@ def test_a_broken_extend_is_not_sent_again_for_a_lease_that_was_lost_meanwhile(r
     rig.turn()
     assert "extend" not in rig.whats()
     failure(future, LockLost)
-
-
-@pytest.mark.parametrize("limits", [{"renew": False}, {"max_renewals": 0}, {"max_renewals": 1}])
-def test_a_failing_extend_does_not_renew_what_is_to_be_renewed_no_more(rig: Rig, limits: dict[str, int]) -> None:
-    lease = rig.hold("a", **limits)
-    rig.go_on(1.0, rig.agree)
-    renewed = lease.renewals
-    deadline = lease.deadline
-    future = rig.extend(lease, 5.0)
-    rig.reply(None, BUSY)
-    assert future.error is not None
-    rig.go_on(6.0, rig.agree)
-    assert lease.renewals == renewed
-    assert rig.reasons == [("a", LossReason.RENEWAL_LIMIT)]
-    [(_, event)] = rig.told
-    assert event.at <= deadline
-
-
-def test_an_extend_keeps_within_the_hold_limit(rig: Rig) -> None:
-    lease = rig.hold("a", max_hold=5.0)
-    rig.extend(lease, 30.0, replace=True)
-    rig.say(integer(30_000))
-    assert lease.deadline == pytest.approx(START + 5.0)
-    rig.go_on(6.0, rig.agree)
-    assert rig.reasons == [("a", LossReason.HOLD_LIMIT)]
-
-
-def test_an_overdue_lease_can_be_extended(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.0)
-    rig.say(array(1, "MISCONF no disk"))
-    assert lease.state is State.OVERDUE
-    rig.server.take()
-    future = rig.extend(lease, 5.0, replace=True)
-    rig.say(integer(5_000))
-    assert future.result() is None
-    assert rig.stats().overdue == 0
-    rig.go_on(6.0, rig.knowing(lease))
-    assert rig.believes(lease)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, GONE, TAKEN, Rig, array, failure, integer
+from tests.engine.rig import BUSY, FINE, GONE, Rig, array, failure, integer
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockServerError, LossReason
@@ -52,16 +52,6 @@ class Call:
 def rig() -> Iterator[WaitingRig]:
     with WaitingRig(batch_size=1) as rig:
         yield rig
-
-
-def test_what_is_lost_before_the_others_are_refused_was_never_the_callers(rig: WaitingRig) -> None:
-    call = Call(rig, all_or_nothing=True)
-    rig.say(FINE)
-    rig.go_on(HELD_FOR_S)
-    rig.say(array(1, TAKEN))
-    assert call.bulk.outcome() == {"a": None, "b": None}
-    assert call.future.done
-    assert call.lost == []
 
 
 def test_all_or_none_is_none_where_one_is_lost_before_the_last_is_granted(rig: WaitingRig) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection
 
 import pytest
 
-from tests.engine.rig import FINE, NOSCRIPT, START, Command, Rig, array, error, integer, names
+from tests.engine.rig import FINE, NOSCRIPT, Command, Rig, array, error, integer, names
 from wheel_lock.errors import LossReason
-from wheel_lock.lease import Lease, Owner, State
-from wheel_lock.lock_types import READ, REENTRANT
+from wheel_lock.lease import Lease, Owner
+from wheel_lock.lock_types import READ
 from wheel_lock.lock_types.base import LockType
-
-VERY_MANY = 12_000
-NO_TIME = "NOPERM User app has no permissions to run the 'time' command"
 
 
 def hold(rig: Rig, name: str, kind: LockType, timeout: float) -> Lease:
@@ -23,65 +19,6 @@ def hold(rig: Rig, name: str, kind: LockType, timeout: float) -> Lease:
     rig.reply(None, integer(0))
     assert attempt.future.result()
     return attempt.lease
-
-
-def refusing(rig: Rig, scripts: Collection[str], seen: list[Command] | None = None) -> Callable[[], None]:
-    """Return what answers as a server that refuses whole calls of these scripts; renewals go into ``seen``."""
-
-    def reply(command: Command) -> bytes:
-        if seen is not None and command.what.startswith("renew"):
-            seen.append(command)
-        return error(NO_TIME) if command.what in scripts else FINE
-
-    return replying(rig, [], reply)
-
-
-def test_what_is_refused_to_very_many_locks_of_one_kind_costs_no_other_kind() -> None:
-    with Rig() as rig:
-        # Theirs are the nearest deadlines whenever there is something to try again.
-        refused = rig.hold_many(names(VERY_MANY), 30.0, renew_every=5.0)
-        other = hold(rig, "a", READ, 36.0)
-        seen: list[Command] = []
-        rig.go_on(26.0, refusing(rig, ["renew"], seen))
-        assert {lease.renewals for lease in refused} == {0}
-        assert other.renewals == 2
-        assert rig.told == []
-
-
-def test_a_kind_that_is_not_refused_goes_on_as_if_nothing_were(rig: Rig) -> None:
-    rig.hold_many(names(1000), 30.0, renew_every=5.0)
-    others = [hold(rig, f"other:{number}", READ, 30.0) for number in range(20)]
-    seen: list[Command] = []
-    rig.go_on(9.0, refusing(rig, ["renew"], seen))
-    seen.clear()
-    rig.go_on(6.0, refusing(rig, ["renew"], seen))
-    assert [lease.renewals for lease in others] == [1] * 20
-    # A probe of the other kind at each retry, which come half a second apart by now, and no more.
-    assert 8 <= sum(command.what == "renew" for command in seen) <= 18
-
-
-@pytest.mark.parametrize("third", ["renew", "renew_reentrant", "renew_holders"])
-def test_two_kinds_that_are_refused_do_not_keep_a_third_from_its_turn(rig: Rig, third: str) -> None:
-    leases = {
-        "renew": rig.hold_many(names(600), 30.0)[0],
-        "renew_reentrant": hold(rig, "b", REENTRANT, 30.0),
-        "renew_holders": hold(rig, "c", READ, 30.0),
-    }
-    seen: list[Command] = []
-    rig.go_on(25.0, refusing(rig, leases.keys() - {third}, seen))
-    assert {script: lease.renewals > 0 for script, lease in leases.items()} == {
-        script: script == third for script in leases
-    }
-
-
-def test_when_the_server_is_well_again_all_kinds_are_renewed_at_once(rig: Rig) -> None:
-    many = rig.hold_many(names(2000), 30.0)
-    others = [hold(rig, "b", REENTRANT, 30.0), hold(rig, "c", READ, 30.0)]
-    seen: list[Command] = []
-    rig.go_on(20.0, refusing(rig, ["renew", "renew_reentrant", "renew_holders"], seen))
-    assert all(lease.state is State.OVERDUE for lease in [*many, *others])
-    rig.go_on(0.65, refusing(rig, [], seen))
-    assert all(lease.renewals == 1 for lease in [*many, *others])
 
 
 BUSY = "BUSY Redis is busy running a script."
@@ -131,20 +68,6 @@ def test_the_probes_of_one_that_can_answer_nobody_go_round() -> None:
         assert set(probed[:8]) == set(names(8))
 
 
-def test_a_shard_behind_a_proxy_that_can_answer_nobody_says_nothing_of_the_others() -> None:
-    with Rig(declare_keys=True) as rig:
-        ill = rig.hold_many([f"ill:{number}" for number in range(100)], 30.0)
-        well = rig.hold_many([f"well:{number}" for number in range(100)], 30.0, renew_every=2.0)
-        asked: list[float] = []
-        rig.go_on(
-            25.0, replying(rig, asked, lambda command: error(BUSY) if command.names[0].startswith("ill") else FINE)
-        )
-        assert {lease.renewals for lease in ill} == {0}
-        assert all(lease.renewals >= 11 for lease in well)
-        rig.go_on(0.65, replying(rig, asked, lambda command: FINE))
-        assert {lease.renewals for lease in ill} == {1}
-
-
 def test_a_probe_that_nobody_wants_any_more_does_not_end_the_probing() -> None:
     with Rig(declare_keys=True) as rig:
         first, second = rig.hold("first", 30.0), rig.hold("second", 30.0)
@@ -185,39 +108,26 @@ def test_probes_do_not_end_at_leases_whose_owners_have_ended(abandoned: int) -> 
         assert [event.reason for _, event in rig.told] == [LossReason.ABANDONED] * abandoned
 
 
-def test_more_abandoned_leases_than_a_call_is_about_keep_no_other_from_being_renewed() -> None:
-    with Rig() as rig:
-        abandoned = rig.hold_many(names(1200), 28.0)
-        lease = rig.hold("a", 30.0)
-        rig.go_on(20.0, refusing(rig, ["renew"], []))
-        owner = Owner()
-        for each in abandoned:
-            each.owner = owner
-        owner.ended = True
-        rig.go_on(1.3, refusing(rig, [], []))
-        assert lease.renewals == 1
-        assert [event.reason for _, event in rig.told] == [LossReason.ABANDONED] * len(abandoned)
+def refusing(rig: Rig, scripts: Collection[str], seen: list[Command] | None = None) -> Callable[[], None]:
+    """Return what answers as a server that refuses whole calls of these scripts; renewals go into ``seen``."""
+
+    def reply(command: Command) -> bytes:
+        if seen is not None and command.what.startswith("renew"):
+            seen.append(command)
+        return (
+            error("NOPERM User app has no permissions to run the 'time' command") if command.what in scripts else FINE
+        )
+
+    return replying(rig, [], reply)
 
 
-# -- many calls under way ----------------------------------------------------------------------------------------------
-
-
-def test_what_was_refused_once_is_asked_again_however_many_calls_are_always_under_way() -> None:
-    with Rig(batch_size=1) as rig:  # and the server is far away
-        others = rig.hold_many(names(200), 10.0, renew_every=3.0)
-        lease = rig.hold("a", 10.0, renew_every=3.0)
-        on_their_way: deque[tuple[float, bytes]] = deque()
-        refused = False
-        while rig.now < START + 12.0:
-            for command in rig.server.take():
-                refuses, refused = not refused and command.names == ["a"], refused or command.names == ["a"]
-                reply = array(1, "MISCONF no disk") if refuses else FINE
-                on_their_way.append((rig.now + 1.5, reply))
-            while on_their_way and on_their_way[0][0] <= rig.now:
-                rig.server.say(on_their_way.popleft()[1])
-            rig.turn()
-            rig.clock.jump(0.02)
-        assert refused
-        assert lease.renewals
-        assert rig.told == []
-        assert all(other.renewals for other in others)
+def test_a_kind_that_is_not_refused_goes_on_as_if_nothing_were(rig: Rig) -> None:
+    rig.hold_many(names(1000), 30.0, renew_every=5.0)
+    others = [hold(rig, f"other:{number}", READ, 30.0) for number in range(20)]
+    seen: list[Command] = []
+    rig.go_on(9.0, refusing(rig, ["renew"], seen))
+    seen.clear()
+    rig.go_on(6.0, refusing(rig, ["renew"], seen))
+    assert [lease.renewals for lease in others] == [1] * 20
+    # A probe of the other kind at each retry, which come half a second apart by now, and no more.
+    assert 8 <= sum(command.what == "renew" for command in seen) <= 18

@@ -1,16 +1,76 @@
-"""A release of many leases begins in parts, a turn each, and is sent meanwhile."""
+"""A release of many leases begins in parts, a turn each: nothing that comes in between keeps one of them held."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import pytest
 
-from tests.engine.requests.parts import MANY, PART, half_released, post_release, released, turn_until
-from tests.engine.rig import Command, Rig, names
-from wheel_lock.lease import State
+from tests.engine.rig import BUG, FINE, TAKEN, Command, Rig, array, breaking, failure, names
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests import bulk_operations
+from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation
+from wheel_lock.engine.requests.bulk_operations import AcquireMany
+from wheel_lock.errors import LockNotHeld, LockUnavailable, LossReason
+from wheel_lock.lease import Lease, Owner, State
+from wheel_lock.lock_types.caller_token import CALLER_TOKEN
+from wheel_lock.options import lock_options
 
-pytestmark = pytest.mark.usefixtures("small_parts")
+PART = 10
+MANY = 5 * PART
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a release in parts is ten leases."""
+    monkeypatch.setattr(bulk_operations, "LEASES_A_TURN", PART)
+
+
+def post_release(rig: Rig, leases: list[Lease]) -> Future[Any]:
+    """Post a release, and do not turn."""
+    future: Future[Any] = Future(lambda: None)
+    rig.timer.post(partial(rig.engine.release_many, leases, future), rig.engine)
+    return future
+
+
+def post_close(rig: Rig, timeout_s: float = 5.0) -> Future[None]:
+    """Post a close, and do not turn."""
+    closed: Future[None] = Future(lambda: None)
+    rig.timer.post(lambda: rig.engine.close(timeout_s, closed), rig.engine)
+    return closed
+
+
+def half_released(rig: Rig, leases: list[Lease]) -> Future[Any]:
+    """Post a release and turn once, so that one part has begun."""
+    future = post_release(rig, leases)
+    rig.timer.turn()
+    assert [lease.state for lease in leases] == [State.RELEASING] * PART + [State.HELD] * (len(leases) - PART)
+    return future
+
+
+def turn_until(rig: Rig, reached: Callable[[], bool]) -> list[Command]:
+    """Have the server agree to everything, turn by turn; return all commands."""
+    commands: list[Command] = []
+    for _ in range(100):
+        commands += rig.server.agree()
+        rig.timer.turn()
+        if reached():
+            return commands
+    raise AssertionError("not within 100 turns")
+
+
+def turn_times(rig: Rig, turns: int) -> None:
+    for _ in range(turns):
+        rig.timer.turn()
+
+
+def released(commands: list[Command]) -> Counter[str]:
+    return Counter(name for command in commands if command.what.startswith("release") for name in command.names)
 
 
 def test_each_turn_begins_one_part_and_each_lease_is_released_once(rig: Rig) -> None:
@@ -29,29 +89,205 @@ def test_each_turn_begins_one_part_and_each_lease_is_released_once(rig: Rig) -> 
     assert rig.stats().released == MANY
 
 
-def test_what_is_due_between_the_parts_is_renewed_also_if_it_is_to_be_released(rig: Rig) -> None:
-    kept = rig.hold("kept", 3.0)
-    leases = rig.hold_many(names(MANY), 3.0)
-    rig.server.take()
-    future = half_released(rig, leases)
-    rig.clock.jump(1.1)
-    commands = turn_until(rig, lambda: future.done)
-    renewed = [name for command in commands if command.what == "renew" for name in command.names]
-    assert "kept" in renewed
-    assert set(renewed) > {"kept", names(MANY)[-1]}
-    assert released(commands) == Counter(names(MANY))
-    assert rig.told == []
-    assert rig.believes(kept)
+@pytest.mark.parametrize("halfway", [False, True])
+@pytest.mark.parametrize("release_on_close", [False, True])
+def test_a_close_behind_it_tells_of_no_loss_and_releases_nothing_again(release_on_close: bool, halfway: bool) -> None:
+    with Rig(release_on_close=release_on_close, batch_size=5) as rig:
+        kept = rig.hold("kept", 30.0)
+        leases = rig.hold_many(names(MANY), 30.0)
+        rig.server.take()
+        future = half_released(rig, leases) if halfway else post_release(rig, leases)
+        closed = post_close(rig)
+        commands = turn_until(rig, lambda: closed.done)
+        assert future.done
+        assert future.result() == {}
+        expected = Counter(names(MANY) + ["kept"] * release_on_close)
+        assert released(commands) == expected
+        assert rig.reasons == [("kept", LossReason.CONTEXT_CLOSED)]
+        assert not rig.believes(kept)
 
 
-# Connections
-
-
-@pytest.mark.rig(watch=True)
-def test_watched_locks_are_forgotten_with_their_parts(rig: Rig) -> None:
+@pytest.mark.parametrize("halfway", [False, True])
+def test_a_timer_that_is_stopped_begins_all_in_its_last_turn(rig: Rig, halfway: bool) -> None:
     leases = rig.hold_many(names(MANY), 30.0)
-    future = post_release(rig, leases)
+    future = half_released(rig, leases) if halfway else post_release(rig, leases)
+    rig.timer.stop()
+    rig.timer.turn()
+    failure(future, LockUnavailable, "stopped")
+    assert {lease.state for lease in leases} == {State.RELEASED}
+    assert rig.told == []
+
+
+def test_so_are_those_that_wait_for_room_after_an_outage() -> None:
+    with Rig(batch_size=1) as rig:
+        owner = Owner()
+        leases = rig.hold_many(names(4 * MANY), 30.0)
+        for lease in leases:
+            lease.owner = owner
+        rig.be_away(11.0)
+        rig.connector.refusal = None
+        rig.go_on(5.0)
+        assert {lease.state for lease in leases} == {State.OVERDUE, State.RENEWING}, "some calls are in flight"
+        future = post_release(rig, leases)
+        rig.timer.turn()
+        owner.ended = True
+        turn_until(rig, lambda: future.done)
+        assert {lease.state for lease in leases} == {State.RELEASED}
+        assert rig.told == []
+
+
+def test_a_lease_cannot_be_released_or_handed_over_behind_it(rig: Rig) -> None:
+    leases = rig.hold_many(names(MANY), 30.0)
+    half_released(rig, leases)
+    exported: Future[None] = Future(lambda: None)
+    again: Future[None] = Future(lambda: None)
+    rig.timer.post(lambda: rig.engine.export(leases[-1], exported), rig.engine)
+    rig.timer.post(lambda: rig.engine.release(leases[-2], again), rig.engine)
+    turn_until(rig, lambda: exported.done and again.done)
+    failure(exported, LockNotHeld)
+    failure(again, LockNotHeld)
+
+
+@contextmanager
+def strike(owner: Any, method: str, count: int, error: BaseException) -> Iterator[None]:
+    """Have a method raise ``error`` in place of its ``count``-th call, in a ``with``."""
+    call, calls = getattr(owner, method), itertools.count(1)
+
+    def struck(*arguments: Any) -> Any:
+        if next(calls) == count:
+            raise error
+        return call(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, method, struck)
+        yield
+
+
+def test_a_failure_in_a_part_loses_the_rest_and_no_caller_waits(rig: Rig) -> None:
+    leases = rig.hold_many(names(MANY), 30.0)
+    future = half_released(rig, leases)
+    with breaking(rig.engine.leases, "begin_release_many"):
+        rig.timer.turn()
+    turn_until(rig, lambda: future.done)
+    assert isinstance(future.error, LockUnavailable)
+    assert rig.reasons == [(name, LossReason.INTERNAL_ERROR) for name in names(MANY)[PART:]]
+    assert not rig.held
+    assert rig.failures
+    rig.failures.clear()
+
+
+@pytest.mark.rig(batch_size=PART)
+@pytest.mark.parametrize("place", ["begin_release_many", "unhold"])
+def test_a_failure_in_the_reply_that_undoes_an_acquire_leaves_nothing_held(rig: Rig, place: str) -> None:
+    leases = [rig.lease(name, 30.0) for name in names(MANY)]
+    future: Future[None] = Future(lambda: None)
+    bulk = AcquireMany(rig.engine.leases, lock_options(30.0), future, all_or_nothing=True)
+    for work in (partial(bulk.begin, len(leases)), partial(bulk.add, leases), bulk.seal):
+        rig.post(work)
+    assert len(rig.server.take()) == MANY // PART
+    rig.say(FINE * (MANY // PART - 1))
+    assert len(rig.held) == MANY - PART
+    rig.server.say(array(1, TAKEN))
+    with strike(rig.engine.leases, place, 1, BUG):
+        rig.timer.turn()
     turn_until(rig, lambda: future.done)
     assert not rig.held
-    assert rig.engine.router._watched is not None
-    assert rig.engine.router._watched.by_key == {}
+    assert not any(map(rig.believes, leases))
+    assert rig.failures
+    rig.failures.clear()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("leases", "begin_release_many"),
+        ("leases", "unhold"),
+        (BulkOperation, "_backlog_of"),
+        (BulkOperation, "pump"),
+        (BulkBatch, "start"),
+        ("timer", "go_on_with"),
+    ],
+    ids=lambda place: place[1],
+)
+def test_an_interrupted_part_raises_and_all_of_it_is_released_nevertheless(
+    rig: Rig, place: tuple[Any, str], count: int
+) -> None:
+    leases = rig.hold_many(names(MANY), 30.0)
+    future = post_release(rig, leases)
+    owner, method = place
+    if owner == "leases":
+        owner = rig.engine.leases
+    elif owner == "timer":
+        owner = rig.timer
+    commands: list[Command] = []
+    with strike(owner, method, count, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        turn_times(rig, count)
+    assert not future.done
+    commands += turn_until(rig, lambda: future.done)
+    assert released(commands) == Counter(names(MANY))
+    assert future.result() == {}
+    assert {lease.state for lease in leases} == {State.RELEASED}
+    assert not rig.held
+    assert rig.told == []
+
+
+def test_an_interrupted_part_of_a_close_leaves_none_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_operations, "_LOSSES_A_TURN", PART)
+    with Rig(release_on_close=False) as rig:
+        leases = rig.hold_many(names(MANY), 30.0)
+        closed = post_close(rig)
+        rig.timer.turn()
+        with strike(rig.engine.leases, "unhold", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+            rig.timer.turn()
+        turn_until(rig, lambda: closed.done)
+        assert not any(map(rig.believes, leases))
+        assert {lease.loss for lease in leases} == {LossReason.CONTEXT_CLOSED}
+
+
+@pytest.mark.parametrize("turns", [1, 3, 5])
+def test_nothing_is_sent_for_a_caller_token_that_lapses_during_a_stall(rig: Rig, turns: int) -> None:
+    leases = [rig.hold(name, 30.0, kind=CALLER_TOKEN) for name in names(MANY)]
+    future = post_release(rig, leases)
+    turn_times(rig, turns)
+    commands = rig.server.take()
+    sent = released(commands)
+    assert sent == Counter(names(MANY)[: {1: PART, 3: 2 * PART, 5: MANY}[turns]])
+    rig.clock.jump(31.0)  # another owner may have acquired the rest with the same token
+    rig.server.say(FINE * len(commands))
+    assert released(turn_until(rig, lambda: future.done)) == Counter()
+    left = names(MANY)[sent.total() :]
+    assert future.result() == dict.fromkeys(left, LossReason.NOT_CONFIRMED)
+    assert sorted(rig.reasons) == sorted((name, LossReason.NOT_CONFIRMED) for name in left)
+
+
+def test_a_lease_of_an_ended_owner_that_is_due_between_the_parts_is_watched_and_abandoned_behind_them(rig: Rig) -> None:
+    owner = Owner()
+    others = rig.hold_many([f"other:{name}" for name in names(3)], 3.0)
+    for lease in others:
+        lease.owner = owner
+    future = half_released(rig, rig.hold_many(names(MANY), 30.0))
+    owner.ended = True
+    rig.clock.jump(1.5)
+    rig.timer.turn()
+    assert not future.done
+    overdue = rig.engine.router.renewer.overdue
+    assert all(lease in rig.timer.wheel or lease.state is State.RENEWING or lease in overdue for lease in others)
+    assert rig.told == []
+    with pytest.warns(ResourceWarning, match="abandoned"):
+        turn_until(rig, lambda: future.done and not any(map(rig.believes, others)))
+        rig.drain()
+    assert rig.reasons == [(lease.name, LossReason.ABANDONED) for lease in others]
+
+
+def test_behind_a_close_it_begins_at_once_for_the_sweep_goes_on_without_messages() -> None:
+    with Rig(batch_size=1) as rig:
+        leases = rig.hold_many(names(MANY), 30.0)
+        closed = post_close(rig)
+        future = post_release(rig, leases)
+        rig.timer.turn()
+        assert {lease.state for lease in leases} == {State.LOST, State.RELEASING}
+        lost = {lease.name for lease in leases if lease.state is State.LOST}
+        turn_until(rig, lambda: closed.done)
+        assert future.result() == dict.fromkeys(lost, LossReason.CONTEXT_CLOSED)
+        assert {name for name, _ in rig.reasons} == lost

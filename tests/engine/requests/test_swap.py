@@ -8,19 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, TICK_S, Rig, breaking, failure, integer
+from tests.engine.rig import FINE, Rig, breaking, failure, integer
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.swap import Swap
 from wheel_lock.errors import (
     LockLost,
     LockNotHeld,
-    LockTimeout,
-    LockUnavailable,
     LossReason,
-    TooManyLocks,
     WheelLockError,
 )
-from wheel_lock.lease import Lease, State
+from wheel_lock.lease import Lease
 from wheel_lock.lock_types import READ, WRITE
 from wheel_lock.options import lock_options
 
@@ -71,34 +68,12 @@ def swapping(rig: Rig) -> Swapping:
     return Swapping(rig)
 
 
-def test_max_held_counts_what_is_being_swapped() -> None:
-    with Rig(max_held=1) as rig:
-        swapping = Swapping(rig).begun()
-        failure(rig.acquire("b").future, TooManyLocks)
-        rig.say(integer(1))
-        assert rig.believes(swapping.new)
-        assert rig.acquiring == 0
-
-
 def assert_cleaned_up(rig: Rig, *leases: Lease) -> None:
     """Nothing is sent but clean-ups of these leases."""
     commands = rig.server.take()
     assert all(command.what == "release_holders" for command in commands)
     assert sorted(command.arguments[1] for command in commands) == sorted(lease.token for lease in leases)
     rig.say(*[FINE] * len(commands))
-
-
-def test_nobody_believes_in_either_until_it_is_confirmed(rig: Rig, swapping: Swapping) -> None:
-    swapping.begun()
-    assert not rig.believes(swapping.old)
-    assert not rig.believes(swapping.new)
-    assert not swapping.future.done
-    rig.say(integer(1))
-    assert swapping.future.result() is None
-    assert (swapping.old.state, swapping.new.state) == (State.RELEASED, State.HELD)
-    assert rig.believes(swapping.new)
-    assert rig.swaps == {}
-    assert rig.told == []
 
 
 @pytest.mark.parametrize("when", ["at once", "in flight", "confirmed"])
@@ -156,43 +131,6 @@ def test_a_swap_that_finds_it_lost_says_why(rig: Rig, swapping: Swapping) -> Non
         assert failure(future, LockLost).reason is LossReason.KEY_GONE
     assert rig.server.take() == []
     swapping.assert_over(told=LossReason.KEY_GONE)
-
-
-@pytest.mark.parametrize("connected", [True, False])
-@pytest.mark.parametrize("released", [True, False])
-@pytest.mark.parametrize(
-    ("timeout", "left"), [(0.05, 0.04), (0.333, 0.1), (1.0, 1.0), (2.9, 0.06), (2.9, 1.3), (30.0, 0.5)]
-)
-def test_the_loss_of_a_writer_whose_swap_is_unanswered_is_told_by_its_deadline(
-    rig: Rig, timeout: float, left: float, released: bool, connected: bool
-) -> None:
-    swapping = Swapping(rig, timeout, renew=False)
-    deadline = swapping.old.deadline
-    rig.go_on(timeout - left)
-    if connected:
-        swapping.begun()
-    else:
-        rig.launch.slow = True
-        rig.server.close()
-        rig.turn()
-        swapping.begin()
-    release = rig.release(swapping.new) if released else None
-    rig.go_on(left)
-    failure(swapping.future, LockTimeout if connected else LockUnavailable)
-    assert release is None or release.done
-    swapping.assert_over(told=None if released else LossReason.NOT_CONFIRMED)
-    assert all(deadline - 2 * TICK_S <= event.at <= deadline for _, event in rig.told)
-
-
-@pytest.mark.parametrize("left", [0.025, 0.05])
-def test_a_swap_that_has_hardly_any_time_left_says_nothing_about_its_connection(rig: Rig, left: float) -> None:
-    swapping = Swapping(rig, renew=False)
-    rig.launch.slow = True
-    rig.clock.jump(swapping.old.deadline - rig.now - left)
-    swapping.begun()
-    rig.go_on(left + TICK_S)
-    failure(swapping.future, LockTimeout, r"did not answer within 0(\.\d+)? s")
-    assert rig.ready
 
 
 @pytest.mark.parametrize("late_by", [0.0, 0.5])

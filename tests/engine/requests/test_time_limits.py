@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TICK_S, Rig, names
+from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TICK_S, names
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.errors import LockTimeout, LockUnavailable
-from wheel_lock.lease import State
-
-LEAST_S = 0.1  # what a try is given in any case
-CONNECTING_S = 0.5  # and if it waits for a connection
 
 
 def ends_at(rig: WaitingRig, wait: Wait) -> float:
@@ -26,9 +22,6 @@ def warm(rig: WaitingRig) -> None:
     lease = rig.hold("warm-up")
     rig.release(lease)
     rig.agree()
-
-
-# The server is away
 
 
 @pytest.mark.parametrize("limit_s", [0.5, 3.0])
@@ -53,99 +46,6 @@ def test_a_server_that_is_silent_takes_no_longer_than_the_limit_and_its_grant_is
     rig.assert_clean()
 
 
-def test_a_short_limit_does_not_make_the_connection_suspect(rig: WaitingRig) -> None:
-    warm(rig)
-    attempts = rig.connector.attempts
-    wait = rig.wait("a", timeout=30.0, blocking_timeout=0.3)
-    ends_at(rig, wait)
-    assert rig.ready
-    assert rig.connector.attempts == attempts
-
-
-def test_a_caller_that_does_not_wait_is_told_of_a_refused_connection_at_once(rig: WaitingRig) -> None:
-    rig.connector.refusal = REFUSED
-    wait = rig.wait("a", blocking=False)
-    assert ends_at(rig, wait) < 0.1
-    assert isinstance(wait.error, LockUnavailable)
-
-
-# Very small limits
-
-
-@pytest.mark.parametrize("answered", [True, False])
-@pytest.mark.parametrize("limit_s", [0.0, 0.05])
-def test_the_smallest_limits_end_soon_but_do_not_cut_a_round_trip_off(
-    rig: WaitingRig, limit_s: float, answered: bool
-) -> None:
-    warm(rig)
-    wait = rig.wait("a", blocking_timeout=limit_s)
-    if answered:
-        rig.go_on(0.08)
-        rig.say(OK)
-        assert wait.granted
-    else:
-        assert ends_at(rig, wait) <= LEAST_S + 0.03
-        assert isinstance(wait.error, LockTimeout)
-
-
-@pytest.mark.parametrize("limit_s", [0.0, 0.05])
-def test_a_first_connection_is_not_cut_off(rig: WaitingRig, limit_s: float) -> None:
-    rig.launch.slow = True
-    wait = rig.wait("a", blocking_timeout=limit_s)
-    rig.go_on(0.4)
-    rig.connect()
-    rig.say(OK)
-    assert wait.granted
-
-
-@pytest.mark.rig(response_timeout_s=0.06)
-def test_a_limit_of_a_context_that_is_smaller_still_holds(rig: WaitingRig) -> None:
-    warm(rig)
-    assert ends_at(rig, rig.wait("a", blocking_timeout=0.0)) <= 0.06 + TICK_S
-
-
-# Several callers
-
-
-def test_who_comes_while_another_asks_for_the_first_time_keeps_to_its_own_limit(rig: WaitingRig) -> None:
-    warm(rig)
-    patient = rig.wait("a")
-    hasty = rig.wait("a", blocking_timeout=0.3)
-    hastier = rig.wait("a", blocking_timeout=0.0)
-    assert ends_at(rig, hastier) <= LEAST_S + 0.03
-    assert isinstance(hastier.error, LockTimeout)
-    assert 0.3 <= ends_at(rig, hasty) + 1e-6 <= 0.33
-    assert isinstance(hasty.error, LockTimeout)
-    assert patient.goes_on
-    rig.say(OK)
-    assert patient.granted
-
-
-def end_together(rig: WaitingRig, waits: list[Wait], by: float) -> None:
-    """Have all of the waits end by a moment, without a connection."""
-    rig.go_to(START + by + 3 * TICK_S)
-    for wait in waits:
-        assert isinstance(wait.error, LockUnavailable)
-    rig.launch.slow = False
-    rig.connect()
-    rig.go_on(1.0, rig.agree)
-    rig.assert_clean()
-
-
-def test_callers_that_share_a_first_try_without_a_connection_share_its_least_time(rig: WaitingRig) -> None:
-    rig.launch.slow = True
-    waits = [rig.wait("a", blocking_timeout=0.3) for _ in range(5)]
-    end_together(rig, waits, CONNECTING_S)
-
-
-def test_one_that_takes_over_the_first_try_from_a_caller_that_gives_up_keeps_to_its_limit(rig: WaitingRig) -> None:
-    rig.launch.slow = True
-    first, *others = [rig.wait("a", blocking_timeout=0.3) for _ in range(5)]
-    rig.go_on(0.4)
-    rig.give_up(first)
-    end_together(rig, others, 0.3 + CONNECTING_S)
-
-
 @pytest.mark.parametrize("reply", [NIL, OK])
 def test_callers_whose_shared_first_try_is_answered_behind_their_limit_are_refused(
     rig: WaitingRig, reply: bytes
@@ -159,69 +59,6 @@ def test_callers_whose_shared_first_try_is_answered_behind_their_limit_are_refus
     rig.go_on(0.02)
     assert first.granted is (reply == OK)
     assert other.refused, "the server has answered"
-
-
-def test_heads_of_a_queue_without_a_connection_share_the_least_time_of_a_last_try(rig: WaitingRig) -> None:
-    waits = [rig.wait_first("a", fallback=100.0, blocking_timeout=0.3)]
-    waits += [rig.wait("a", fallback=100.0, blocking_timeout=0.3) for _ in range(4)]
-    rig.launch.slow = True
-    rig.hang_up()
-    end_together(rig, waits, 0.3 + CONNECTING_S)
-
-
-def test_a_limit_ends_nobody_elses_first_try(rig: WaitingRig) -> None:
-    warm(rig)
-    hasty = rig.wait("a", blocking_timeout=0.3)
-    patient = rig.wait("a")
-    another = rig.wait("a", blocking_timeout=2.0)
-    ends_at(rig, hasty)
-    assert isinstance(hasty.error, LockTimeout)
-    assert patient.goes_on
-    assert another.goes_on
-    assert rig.whats() == ["SET", "release_many", "SET"]
-    rig.say(NIL, FINE, OK)
-    assert patient.granted
-    assert 2.0 <= ends_at(rig, another) + 1e-6 <= 2.15
-    assert another.refused, "it is held here, as is known without the server"
-
-
-def test_one_behind_others_is_not_refused_by_a_server_that_says_nothing(rig: WaitingRig) -> None:
-    patient = rig.wait_first("a", fallback=100.0)
-    waits = [rig.wait("a", blocking_timeout=0.5) for _ in range(5)]
-    assert ends_at(rig, waits[0]) <= 0.5 + LEAST_S + 0.03
-    rig.go_on(0.02)
-    assert all(isinstance(wait.error, LockTimeout) for wait in waits)
-    assert patient.goes_on
-    rig.server.one("acquire")  # one look for all of them
-
-
-def test_one_behind_others_is_not_refused_because_of_a_closed_connection(rig: WaitingRig) -> None:
-    patient = rig.wait_first("a", fallback=100.0)
-    wait = rig.wait("a", blocking_timeout=0.5)
-    rig.server.close()  # one that was idle for too long, say
-    rig.go_on(0.55, rig.be_taken())
-    assert wait.refused
-    assert patient.goes_on
-
-
-# Many at once
-
-
-def test_a_bulk_acquire_takes_no_longer_than_its_limit_and_leaves_nothing() -> None:
-    with Rig(batch_size=2) as rig:
-        rig.hold("warm-up", 30.0)
-        attempt = rig.acquire_many(names(6), limit_s=0.5)
-        assert len(rig.server.take()) == 3
-        rig.say(FINE)
-        rig.go_on(0.48)
-        assert not attempt.future.done
-        rig.go_on(0.05)
-        assert isinstance(attempt.future.error, LockTimeout)
-        released = [name for command in rig.server.take() for name in command.names]
-        assert sorted(released) == sorted(names(6))
-        assert all(lease.state > State.EXTENDING for lease in attempt.leases)
-        assert rig.acquiring == 0
-        assert rig.ready
 
 
 def test_the_limit_of_a_bulk_acquire_that_is_done_means_nothing(rig: WaitingRig) -> None:

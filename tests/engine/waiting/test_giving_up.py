@@ -1,96 +1,17 @@
-"""How a wait ends without the lock, at whatever stage: nothing is left behind, and the next in line gets his turn."""
+"""How a wait ends without the lock, at whatever stage: each caller is told, and nothing is left behind."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
 
-from tests.engine.rig import BUG, BUSY, FINE, NIL, OK, REFUSED, array
+from tests.engine.rig import BUG, BUSY, FINE, NIL, OK, REFUSED, breaking
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
-from wheel_lock.lock_types.caller_token import CALLER_TOKEN
-
-# Given up
-
-
-def test_given_up_before_it_began_it_never_begins(rig: WaitingRig) -> None:
-    wait = rig.waiter("a")
-    rig.timer.post(wait.acquisition.give_up, rig.engine)
-    rig.post(wait.acquisition.begin)
-    assert rig.connector.servers == []
-    rig.assert_clean()
-
-
-def test_given_up_with_a_token_that_others_may_have_it_is_undone_when_its_answer_has_come(rig: WaitingRig) -> None:
-    wait = rig.wait("a", kind=CALLER_TOKEN, token="worker")
-    rig.refuse()
-    rig.listen()
-    rig.server.one("SET")
-    second = rig.wait("a", kind=CALLER_TOKEN, token="worker")
-    rig.give_up(wait)
-    rig.server.one("SET")  # the second asks, and meets what may be the first's
-    rig.say(OK, NIL)
-    assert rig.server.one("release_many").pairs == [(b"a", b"worker")]
-    rig.say(FINE)
-    rig.wake("a")
-    rig.reply("SET", OK)
-    assert second.granted
-    assert list(rig.held) == [second.lease]
-
-
-@pytest.mark.parametrize("ending", ["released", "refused", "failed", "given up"])
-def test_given_up_after_it_is_over_nothing_is_sent(rig: WaitingRig, ending: str) -> None:
-    wait = rig.wait_first("a", blocking_timeout=60.0)
-    if ending == "given up":
-        rig.give_up(wait)
-    elif ending == "refused":
-        rig.go_on(61.0, rig.be_taken())
-    else:
-        rig.wake("a")
-        rig.reply("SET", BUSY if ending == "failed" else OK)
-    if ending == "released":
-        rig.let_go(wait)
-    rig.give_up(wait)
-    assert rig.server.take() == []
-    rig.assert_clean()
-
-
-# The time is up
-
-
-def test_a_release_that_is_heard_during_a_last_try_is_the_nexts(rig: WaitingRig) -> None:
-    first = rig.wait_first("a", blocking_timeout=0.05, fallback=100.0)
-    second = rig.wait("a", fallback=100.0)
-    rig.go_on(0.1)
-    rig.server.one("acquire")
-    rig.wake("a")
-    rig.say(array(30_000))
-    assert first.refused
-    rig.grant(second)
-
-
-def test_the_first_just_goes_when_its_time_is_up_and_its_own_process_holds_the_lock(rig: WaitingRig) -> None:
-    rig.hold_first("a")
-    wait = rig.wait("a", blocking_timeout=0.05)
-    rig.go_on(0.07)
-    assert wait.refused
-    assert rig.server.take() == []
-
-
-def test_one_whose_time_is_up_while_it_asks_for_the_first_time_is_told_when_that_is_answered(rig: WaitingRig) -> None:
-    wait = rig.wait("a", blocking_timeout=0.05)
-    rig.go_on(0.08)
-    assert not wait.future.done
-    rig.say(NIL)
-    rig.listen()
-    rig.go_on(0.05, rig.be_taken())
-    assert wait.refused
-    rig.assert_clean()
-
-
-# Refused
+from wheel_lock.lock_types import EXCLUSIVE
 
 
 def test_no_more_than_max_waiting_may_wait() -> None:
@@ -110,37 +31,6 @@ def test_no_more_than_max_waiting_may_wait() -> None:
         rig.grant(first)
         assert rig.wait("a").goes_on
         assert isinstance(rig.wait("a").error, TooManyLocks)
-
-
-@pytest.mark.rig(max_waiting=1)
-def test_those_who_may_not_wait_leave_no_line_behind(rig: WaitingRig) -> None:
-    first = rig.wait_first("a")
-    for number in range(20):
-        waits = [rig.wait(f"b{number}") for _ in range(3)]
-        for _ in waits:
-            rig.refuse()
-        assert all(isinstance(wait.error, TooManyLocks) for wait in waits)
-    rig.give_up(first)
-    rig.assert_clean()
-
-
-def test_who_may_hold_no_more_may_not_wait_for_more_either() -> None:
-    with WaitingRig(max_held=1) as rig:
-        held = rig.hold("other")
-        wait = rig.wait("a")
-        assert isinstance(wait.error, TooManyLocks)
-        rig.release(held)
-        rig.agree()
-        first, second = rig.wait_first("a"), rig.wait("a")
-        rig.hold("other")
-        rig.wake("a")
-        assert rig.server.take() == []
-        assert isinstance(first.error, TooManyLocks)
-        assert isinstance(second.error, TooManyLocks)
-        rig.assert_clean()
-
-
-# Errors
 
 
 def each_its_own(waits: list[Wait]) -> list[type[Exception]]:
@@ -244,23 +134,6 @@ def test_at_the_end_of_the_interpreter_nobody_is_told(rig: WaitingRig) -> None:
     assert rig.waiting == 0
 
 
-@stages
-def test_a_forked_child_has_no_lines(rig: WaitingRig, stage: Stage) -> None:
-    stage(rig)
-    rig.fork()  # as in the child: all that is the parent's is dropped without a word
-    rig.turn()
-    assert (len(rig.lines), rig.waiting, rig.lines.in_flight) == (0, 0, {})
-    own = rig.wait("a")
-    rig.go_on(0.1, rig.be_taken())
-    rig.wake("a")
-    rig.grant(own)
-    rig.let_go(own)
-    rig.assert_clean()
-
-
-# On the way
-
-
 def test_who_waits_on_a_context_that_is_being_closed_is_told_when_his_first_answer_comes(rig: WaitingRig) -> None:
     hasty = rig.wait("a", blocking=False)
     poller = rig.wait("b", retry_every=0.1)
@@ -269,3 +142,37 @@ def test_who_waits_on_a_context_that_is_being_closed_is_told_when_his_first_answ
     assert hasty.refused
     assert isinstance(poller.error, ContextClosed)
     assert isinstance(poller.error, WheelLockError)
+
+
+def test_nothing_of_a_grant_and_a_release_is_left_to_the_garbage_collector(rig: WaitingRig) -> None:
+    rig.wait("warm")
+    rig.say(OK)
+    rig.server.take()
+    gc.collect()
+    gc.disable()
+    try:
+        wait = rig.wait("a")
+        rig.say(OK)
+        rig.let_go(wait)
+        del wait
+        rig.go_on(0.1)  # requests are remembered for a while, because their replies may be late
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        assert [garbage for garbage in gc.garbage if type(garbage).__module__.startswith("wheel_lock")] == []
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+@pytest.mark.parametrize("method", ["plain_try", "parse_acquire"])
+def test_a_failure_costs_the_caller_and_those_who_share_its_try(failing: WaitingRig, method: str) -> None:
+    with breaking(type(EXCLUSIVE), method):
+        waits = [failing.wait("a"), failing.wait("a")]
+        if method == "parse_acquire":
+            failing.say(OK)
+    assert all(isinstance(wait.error, WheelLockError) for wait in waits)
+    assert failing.lines.in_flight == {}
+    assert failing.engine.leases.acquiring == 0
+    failing.go_on(1.0, failing.agree)
+    assert failing.wait("a").error is None

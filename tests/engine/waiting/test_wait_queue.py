@@ -1,41 +1,18 @@
-"""Lines: of the callers that wait for one name in a process only the first contends, and all get their turn in order."""
+"""Wait queues: what waiting costs the server, how often a queue looks and tries, and when it lets others go first."""
 
 from __future__ import annotations
 
-from typing import Any
+import random
+import sys
+from collections.abc import Callable
+from types import FrameType
 
 import pytest
 
-from tests.engine.rig import NIL, OK, REFUSED, START, array, integer, runs
-from tests.engine.waiting_rig import LINGER_S, Wait, WaitingRig
-
-CHANNEL = "wheel_lock:wake:{a}"
-
-
-# Who asks
-
-
-def test_a_free_lock_is_simply_set_and_nobody_listens(rig: WaitingRig) -> None:
-    wait = rig.wait("a")
-    assert rig.server.one("SET").pairs == [(b"a", wait.request.lease.token)]
-    rig.say(OK)
-    assert wait.granted
-    assert rig.connector.listeners.servers == []
-    assert len(rig.lines) == 0
-    assert rig.lines.in_flight == {}
-
-
-def test_one_that_is_refused_subscribes_and_asks_once_more_when_that_holds(rig: WaitingRig) -> None:
-    wait = rig.wait("a")
-    rig.refuse()
-    assert rig.server.take() == []
-    assert rig.listen() == [("SUBSCRIBE", CHANNEL)]
-    command = rig.server.one("acquire")
-    assert command.names == ["a"]
-    assert command.ttl_ms == 3000
-    rig.say(integer(0))  # it had been released in between
-    assert wait.granted
-    assert wait.lease.token == command.pairs[0][1]
+from tests.engine.rig import NIL, OK, START, Command, array, integer
+from tests.engine.waiting_rig import Wait, WaitingRig, message
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.pacing import Pace
 
 
 def test_one_that_polls_asks_by_itself(rig: WaitingRig) -> None:
@@ -47,9 +24,6 @@ def test_one_that_polls_asks_by_itself(rig: WaitingRig) -> None:
     assert poller.refused
     assert sum(command.what == "SET" for command in rig.commands) in range(10, 13)
     assert rig.listen() == []
-
-
-# Order
 
 
 def test_a_thousand_waiters_cost_two_commands_per_grant(rig: WaitingRig) -> None:
@@ -69,64 +43,6 @@ def test_a_thousand_waiters_cost_two_commands_per_grant(rig: WaitingRig) -> None
         rig.timer.post(wait.acquisition.give_up, rig.engine)
     rig.go_on(0.0, rig.agree)
     rig.assert_clean()
-
-
-# Handed over within the process
-
-
-def test_the_message_of_the_processes_own_release_brings_no_second_try(rig: WaitingRig) -> None:
-    first, second = rig.hold_first("a"), rig.wait("a")
-    rig.wait("a")
-    assert rig.let_go(first) == ["release", "SET"]
-    rig.wake("a")  # before the reply
-    rig.say(OK)
-    assert second.granted
-    rig.wake("a")  # and once more behind it
-    assert rig.server.take() == []
-
-
-@pytest.mark.parametrize("way", ["in bulk", "lost", "abandoned"])
-def test_whatever_way_the_holder_ends_the_next_asks(rig: WaitingRig, way: str) -> None:
-    first = rig.hold_first("a")
-    second = rig.wait("a")
-    if way == "in bulk":
-        rig.release_many([first.lease])
-        assert rig.whats() == ["release_many"]
-        rig.say(array())
-    elif way == "abandoned":
-        rig.post(lambda: rig.engine.abandon(first.lease))
-    else:
-        rig.go_on(1.1)
-        rig.reply("renew", array(1, 0))
-    rig.grant(second)
-
-
-def test_an_exported_lock_is_not_held_here_any_more(rig: WaitingRig) -> None:
-    first, second = rig.hold_first("a"), rig.wait("a")
-    rig.ask(lambda future: rig.engine.export(first.lease, future))
-    adopted = rig.hold("a")  # stands for the one who adopts it
-    rig.release(adopted)
-    assert rig.whats() == ["release", "SET"]
-    rig.say(integer(1), OK)
-    assert second.granted
-
-
-# What wakes the first
-
-
-def test_it_looks_when_the_holders_lease_would_end(rig: WaitingRig) -> None:
-    wait = rig.wait("a", fallback=100.0)
-    rig.refuse()
-    rig.listen()
-    rig.refuse(remaining_ms=700)
-    rig.go_to(START + 0.69)
-    assert rig.server.take() == []
-    rig.go_to(START + 0.72)
-    rig.reply("acquire", array(2_000))  # it has been renewed
-    rig.go_on(1.9)
-    assert rig.server.take() == []
-    rig.go_on(0.15)
-    rig.grant(wait)
 
 
 def test_its_looks_come_further_and_further_apart(rig: WaitingRig) -> None:
@@ -150,175 +66,177 @@ def test_a_server_that_says_that_no_time_is_left_is_asked_once_a_tick_at_most(ri
     assert len(rig.commands) <= 110
 
 
-def test_a_lease_that_never_expires_is_looked_at_now_and_then(rig: WaitingRig) -> None:
-    wait = rig.wait("a", fallback=1.0)
-    rig.refuse()
-    rig.listen()
-    rig.refuse(remaining_ms=-1)
-    rig.go_on(0.95)
-    assert rig.server.take() == []
-    rig.go_on(0.1)
+TICK_S = 0.01
+AT_ONCE = 8
+
+
+def flood(rig: WaitingRig, expires_at: float, wake_ups: int = 100) -> int:
+    """Forge wake-ups while the holder's lease goes on as it was; return how many tries they have cost."""
+    tries = 0
+    for _ in range(wake_ups):
+        rig.wake("a")
+        while commands := rig.server.take():
+            tries += len(commands)
+            left = array(round((expires_at - rig.now) * 1000))
+            rig.say(*[NIL if command.what == "SET" else left for command in commands])
+    return tries
+
+
+def hold_off(rig: WaitingRig) -> tuple[Wait, float]:
+    """A waiter who is refused until nothing but a wake-up helps, and when the holder's lease would end."""
+    wait = rig.wait_first("a", timeout=30.0, fallback=1000.0)
+    return wait, rig.now + 30.0
+
+
+def test_within_one_step_the_first_are_heeded_and_no_more(rig: WaitingRig) -> None:
+    _, expires_at = hold_off(rig)
+    assert flood(rig, expires_at) == AT_ONCE
+    assert flood(rig, expires_at) == 0
+
+
+def test_after_that_it_is_one_try_a_tick(rig: WaitingRig) -> None:
+    _, expires_at = hold_off(rig)
+    flood(rig, expires_at)
+    tries = 0
+    for _ in range(50):
+        rig.go_on(TICK_S)
+        tries += len(rig.refuse(round((expires_at - rig.now) * 1000)))
+        tries += flood(rig, expires_at)
+    assert 20 <= tries <= 51
+
+
+def test_channels_that_nobody_listens_to_are_not_worth_a_command_each(rig: WaitingRig) -> None:
+    wait = rig.wait_first("a", fallback=1000.0)
+    for _ in range(3):
+        for number in range(200):
+            rig.listener.say(message(b"stray:%d" % number))
+        rig.turn()
+    rig.listener.say(message(b"x" * 100_000))
+    rig.turn()
+    heard = rig.listen()
+    assert len(heard) <= 16
+    assert {what for what, *_ in heard} == {"UNSUBSCRIBE"}
+    assert rig.connector.listeners.attempts == 1
+    rig.wake("a")
     rig.grant(wait)
 
 
-def test_who_has_said_how_often_he_looks_looks_also_at_what_is_held_here(rig: WaitingRig) -> None:
-    rig.hold_first("a", 30.0)
-    rig.wait("a", fallback=0.5)
-    rig.go_on(0.55)
-    rig.reply("acquire", array(29_000))
-    assert rig.wait("a").goes_on
+def test_no_order_of_events_allows_more_than_a_try_a_tick_for_long() -> None:
+    for seed in range(50):
+        random_ = random.Random(seed)
+        pace, now, allowed = Pace(TICK_S), 100.0, 0
+        expires_at = now + 30.0
+        for _ in range(5000):
+            now += random_.choice((0.0, 0.0, 0.001, 0.02))
+            if pace.allows(now):
+                allowed += 1
+                pace.tried(now)
+                pace.refused(now, round((expires_at - now) * 1000) if random_.random() < 0.9 else None)
+        assert allowed <= (now - 100.0) / TICK_S + 2 * AT_ONCE + 1
+
+
+CHANNEL = b"wheel_lock:wake:{a}"
+IN_A_ROW = 16
+
+
+def release(rig: WaitingRig, wait: Wait, *more: Callable[[], object]) -> list[Command]:
+    """Have the holder release the lock, and more happen in the same turn; return what was sent."""
+    rig.timer.post(lambda: rig.engine.release(wait.lease, Future(lambda: None)), rig.engine)
+    for work in more:
+        rig.timer.post(work, rig.engine)
+    rig.timer.turn()
+    return rig.server.take()
+
+
+def wakes(command: Command) -> bool:
+    """Whether a release wakes those who listen."""
+    assert command.what == "release"
+    return command.arguments[2] == CHANNEL
+
+
+def in_a_row(rig: WaitingRig, grants: int, rivals: int) -> tuple[Wait, list[Wait], list[bool]]:
+    """Pass a lock on in this process so often; return its holder, those behind, and which releases woke others."""
+    holder, waits, woke = rig.hold_first("a", 30.0), [rig.wait("a", 30.0) for _ in range(50)], []
+    for _ in range(grants):
+        let_go, acquire = release(rig, holder)
+        woke.append(wakes(let_go))
+        assert acquire.what == "SET"
+        rig.say(integer(2 + rivals if woke[-1] else 1), OK)
+        holder = waits.pop(0)
+        assert holder.granted
+    return holder, waits, woke
+
+
+def test_from_a_wake_up_to_the_try_there_are_few_calls(rig: WaitingRig) -> None:
+    rig.wait_first("a", 30.0)
     rig.wake("a")
-    assert rig.server.take() == [], "that it was refused is no news"
-    rig.go_on(0.55)
-    rig.server.one("acquire")
+    rig.reply("SET", NIL)  # what is made once has been made
+    rig.listener.say(message(CHANNEL))
+    calls: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        rig.timer.turn()
+    finally:
+        sys.setprofile(None)
+    assert rig.server.one("SET")
+    assert len(calls) <= 55, calls
 
 
-# Others get their chance
+def test_after_lost_races_a_try_asks_who_holds_it_now(rig: WaitingRig) -> None:
+    rig.wait_first("a", 30.0)
+    tried = []
+    for _ in range(8):
+        rig.wake("a")
+        tried += [command.what for command in rig.refuse(30_000)]
+    assert tried == ["SET"] * 4 + ["acquire"] * 4
 
 
-def hand_on(rig: WaitingRig, first: Wait, waits: list[Wait], rivals: int) -> Wait:
-    """Pass the lock on until the line yields; return who let go of it last."""
-    for wait in waits:
-        if rig.let_go(first, listeners=1 + rivals) == ["release"]:
-            return first
-        rig.say(OK)
-        assert wait.granted
-        first = wait
-    raise AssertionError("it does not yield")
-
-
-def crowd(rig: WaitingRig, count: int = 40, **terms: Any) -> tuple[Wait, list[Wait]]:
-    """Who holds the lock, and those behind."""
-    return rig.hold_first("a", terms.pop("timeout", 3.0)), [rig.wait("a", **terms) for _ in range(count)]
-
-
-def test_after_sixteen_in_a_row_a_line_lets_other_processes_go_first(rig: WaitingRig) -> None:
-    first, waits = crowd(rig)
-    last = hand_on(rig, first, waits, rivals=1)
-    assert waits.index(last) == 14, "one who was woken, fifteen more by hand"
-    rig.wake("a")  # its own release
-    assert rig.server.take() == [], "now somebody else may have it"
-    rig.go_on(0.02)
-    rig.reply("acquire", array(3_000))
-    rig.wake("a")
-    rig.grant(waits[15])
-
-
-@pytest.mark.parametrize("listens", [True, False])
-def test_without_rivals_it_does_not_yield_and_who_hears_what_it_cannot_hear_is_one(
-    rig: WaitingRig, listens: bool
-) -> None:
-    first, waits = crowd(rig)
-    if listens:
-        with pytest.raises(AssertionError, match="does not yield"):
-            hand_on(rig, first, waits, rivals=0)
-    else:
-        rig.connector.listeners.refusal = REFUSED
-        rig.listener.close()
-        rig.turn()
-        assert hand_on(rig, first, waits, rivals=0) is waits[14]
-
-
-def test_a_rival_who_gets_it_in_between_ends_the_row(rig: WaitingRig) -> None:
-    first, waits = crowd(rig)
-    for wait in waits[:10]:
-        rig.let_go(first, listeners=2)
-        rig.say(OK)
-        first = wait
-    rig.let_go(first, listeners=2)
-    rig.say(NIL)
-    rig.wake("a")
-    rig.grant(waits[10])
-    assert hand_on(rig, waits[10], waits[11:], rivals=1) is waits[25]
-
-
-def test_what_ends_while_the_line_yields_does_not_hurry_it(rig: WaitingRig) -> None:
-    first, waits = crowd(rig, 20)
-    hand_on(rig, first, waits, rivals=1)
-    stray = rig.lease("a")
-    rig.post(lambda: rig.lines.ended(stray))
-    assert rig.server.take() == []
-    rig.go_on(0.02)
-    rig.grant(waits[15])
-
-
-def test_one_who_comes_while_the_line_yields_and_nobody_listens_is_not_forgotten(rig: WaitingRig) -> None:
-    first, waits = crowd(rig, 16)
-    hand_on(rig, first, waits, rivals=1)
-    rig.listener.close()
-    rig.give_up(waits[15])
-    late = rig.wait("a", fallback=100.0)
-    rig.refuse()
-    rig.go_on(0.05, rig.listen)
-    rig.grant(late)
-
-
-def test_one_who_comes_and_goes_while_the_line_yields_does_not_make_it_deaf(rig: WaitingRig) -> None:
-    first, waits = crowd(rig, 20, fallback=100.0)
-    hand_on(rig, first, waits, rivals=1)
-    for wait in waits[15:]:
-        rig.give_up(wait)
-    late = rig.wait("a", fallback=100.0)
-    rig.refuse()
-    rig.refuse()
-    rig.wake("a")
-    rig.grant(late)
-
-
-def test_a_last_try_while_the_line_yields_does_not_make_it_deaf(rig: WaitingRig) -> None:
-    first = rig.hold_first("a", 30.0)
-    waits = [rig.wait("a", fallback=100.0, blocking_timeout=0.009 if number == 15 else None) for number in range(20)]
-    rig.go_on(0.005)
-    hand_on(rig, first, waits, rivals=1)
-    rig.go_on(0.006)
-    rig.reply("acquire", array(30_000))
-    assert waits[15].refused
-    rig.wake("a")
-    rig.grant(waits[16])
-
-
-def test_a_release_elsewhere_while_a_try_is_under_way_does_not_begin_to_yield(rig: WaitingRig) -> None:
-    first, waits = crowd(rig, 20, timeout=30.0, fallback=100.0)
-    for wait in waits[:14]:
-        rig.let_go(first, listeners=2)
-        rig.say(OK)
-        first = wait
-    assert waits[13].granted
-    rig.let_go(waits[13], listeners=2)  # the fifteenth; the next try is refused: a stranger was quicker
-    rig.say(NIL)
-    rig.wake("a")
-    rig.server.one("SET")
-    stray = rig.lease("a")
-    for _ in range(20):
-        rig.post(lambda: rig.lines.ended(stray))  # leases of this process that came by other ways
-    rig.say(NIL)
-    rig.reply("acquire", array(30_000))
-    rig.wake("a")
-    rig.grant(waits[14])
-
-
-# What is left
-
-
-def test_a_line_and_its_subscription_outlive_the_last_waiter_for_a_while_and_no_longer(rig: WaitingRig) -> None:
-    first = rig.hold_first("a")
-    rig.let_go(first)
-    rig.go_on(LINGER_S - 0.1)
-    assert rig.listen() == []
-    rig.go_on(0.2)
-    assert ("UNSUBSCRIBE", CHANNEL) in rig.listen()
-    rig.assert_clean()
-
-
-def test_who_comes_while_it_lingers_needs_no_new_subscription(rig: WaitingRig) -> None:
-    rig.let_go(rig.hold_first("a"))
-    again = rig.wait("a")
-    assert runs(rig.refuse()) == [("SET", 1)]
-    assert rig.listen() == []
-    rig.server.one("acquire")  # what was published since its own try nobody has listened to
-    rig.say(array(30_000))
-    rig.go_on(LINGER_S + 1.0, rig.be_taken())
-    assert rig.line("a") is not None, "somebody stands in it again"
+def test_after_a_lost_race_it_soon_asks_how_long_the_new_holder_has(rig: WaitingRig) -> None:
+    wait = rig.wait_first("a", 30.0, fallback=None)
+    rig.go_on(3.0, rig.be_taken())  # by now its looks are seconds apart
     rig.server.take()
     rig.wake("a")
-    rig.grant(again)
+    rig.reply("SET", NIL)
+    rig.go_on(0.12)
+    rig.reply("acquire", array(700))
+    rig.go_on(0.68)
+    assert rig.server.take() == []
+    rig.go_on(0.04)
+    rig.grant(wait)
+
+
+@pytest.mark.parametrize("rivals", [0, 1])
+def test_what_is_passed_on_in_the_process_is_announced_at_the_beginning_of_each_row(
+    rig: WaitingRig, rivals: int
+) -> None:
+    holder, _, woke = in_a_row(rig, IN_A_ROW - 1, rivals)
+    assert woke == [True] + [False] * (IN_A_ROW - 2)
+    let_go, *more = release(rig, holder)
+    if rivals:
+        assert wakes(let_go), "their turn"
+        assert more == []
+    else:
+        assert not wakes(let_go)
+        rig.say(integer(1), OK)
+
+
+def test_without_rivals_one_of_sixteen_releases_looks_for_some(rig: WaitingRig) -> None:
+    _, _, woke = in_a_row(rig, 3 * IN_A_ROW, rivals=0)
+    assert woke == ([True] + [False] * (IN_A_ROW - 1)) * 3
+
+
+def test_what_follows_is_not_sent_after_all_and_others_are_woken(rig: WaitingRig) -> None:
+    holder, (last, *others), _ = in_a_row(rig, 3, rivals=1)
+    for wait in others:
+        rig.give_up(wait)
+    [let_go] = release(rig, holder, last.acquisition.give_up)
+    assert not wakes(let_go)
+    rig.turn()
+    assert rig.server.one("PUBLISH").arguments == (CHANNEL, b"0")
+    rig.say(integer(1), integer(1))
+    rig.assert_clean()

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import pytest
 
-from tests.engine.rig import NIL, OK, REFUSED, START, array, error, names
-from tests.engine.waiting_rig import LINGER_S, WaitingRig, message
-from wheel_lock.net.node import Node
+from tests.engine.rig import OK, START, error, names
+from tests.engine.waiting_rig import LINGER_S, WaitingRig
 from wheel_lock.protocol.keys import wake_channel
 
-CHANNEL = "wheel_lock:wake:{a}"
 PING_S = 2.0
 
 
 def channels(heard: list[tuple[str, ...]]) -> list[str]:
     """What was subscribed to."""
     return [channel for what, *channels in heard if what == "SUBSCRIBE" for channel in channels]
-
-
-# The connection
-
-
-def test_without_waiters_there_is_no_connection(rig: WaitingRig) -> None:
-    rig.hold_many(names(20))
-    rig.release(rig.hold("a"))
-    rig.go_on(10.0, rig.agree)
-    assert rig.connector.listeners.attempts == 0
 
 
 def test_two_thousand_names_are_one_connection_and_one_subscription_each(rig: WaitingRig) -> None:
@@ -82,31 +69,6 @@ def test_a_server_that_takes_connections_and_hangs_up_is_not_asked_in_a_tight_lo
     )  # pauses of 20 ms, doubled up to half a second, a quarter more or less
 
 
-def test_a_connection_that_has_lasted_is_made_again_at_once(rig: WaitingRig) -> None:
-    rig.wait_first("a")
-    for number in range(1, 6):
-        rig.go_on(PING_S + 0.1, rig.be_taken())
-        rig.listener.close()
-        rig.go_on(0.04, rig.be_taken())
-        assert rig.connector.listeners.attempts == 1 + number
-
-
-def test_a_context_that_is_gone_hangs_up_when_nobody_waits_any_more(rig: WaitingRig) -> None:
-    wait = rig.wait_first("a")
-    rig.post(rig.engine.retire)
-    rig.go_on(1.0, rig.be_taken())
-    rig.listener.read()
-    assert not rig.listener.hung_up
-    rig.give_up(wait)
-    rig.go_on(LINGER_S + 0.5, rig.agree)
-    for server in rig.servers:
-        server.read()
-        assert server.hung_up
-
-
-# Is it alive?
-
-
 def test_as_long_as_somebody_listens_a_ping_is_sent_now_and_then(rig: WaitingRig) -> None:
     wait = rig.wait_first("a")
     heard: list[tuple[str, ...]] = []
@@ -136,9 +98,6 @@ def test_a_connection_that_has_silently_died_is_replaced_after_two_pings(rig: Wa
     rig.grant(wait)
 
 
-# Refused
-
-
 def test_who_may_not_subscribe_polls_and_it_is_logged_once(rig: WaitingRig, caplog: pytest.LogCaptureFixture) -> None:
     rig.wait("a")
     refuse = rig.be_taken()
@@ -161,122 +120,3 @@ def test_who_may_not_subscribe_polls_and_it_is_logged_once(rig: WaitingRig, capl
     assert sum(command.what == "acquire" for command in rig.commands) in range(6, 12)
     assert asked.count("PING") == 10
     assert asked.count("SUBSCRIBE") <= 11
-
-
-def test_what_was_confirmed_after_all_is_not_asked_for_again(rig: WaitingRig) -> None:
-    for name in ("a", "b"):
-        rig.wait(name)
-        rig.refuse()
-    rig.listener.take()
-    rig.listener.say(error("BUSY Redis is busy running a script."))
-    rig.listener.say(array("subscribe", "wheel_lock:wake:{b}", 1))
-    rig.turn()
-    rig.go_on(PING_S + 0.1, rig.be_taken())
-    assert rig.connector.listeners.attempts == 1
-    rig.wake("b")
-    rig.wake("a")  # it has been subscribed to at the second time of asking
-    assert [command.names for command in rig.server.take()] == [["b"], ["a"]]
-
-
-def test_a_subscription_that_could_not_be_ended_is_ended_when_it_is_noticed(rig: WaitingRig) -> None:
-    rig.let_go(rig.hold_first("a"))
-    rig.go_on(LINGER_S + 0.1)
-    rig.listener.take()
-    rig.listener.say(error("BUSY Redis is busy running a script."))
-    rig.turn()
-    rig.wake("a")
-    assert ("UNSUBSCRIBE", CHANNEL) in rig.listen()
-    assert rig.server.take() == []
-
-
-class Hearer:
-    """One who listens, and does something when it is woken."""
-
-    above = None
-
-    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
-        self.heard = 0
-        self._then = then
-
-    def crashed(self, error: Exception) -> None:
-        raise AssertionError("a failure") from error
-
-    def on_subscribed(self, holds: bool) -> None: ...
-
-    def on_message(self, message: bytes) -> None:
-        self.heard += 1
-        self._then()
-
-
-def test_a_channel_about_to_be_unsubscribed_from_can_be_listened_to_again(
-    rig: WaitingRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wakeups, (left, kept) = rig.wakeups, (b"left", b"kept")
-    first, again = Hearer(), Hearer()
-    other = Hearer(lambda: wakeups.listen(left, again))
-    rig.post(lambda: (wakeups.listen(left, first), wakeups.listen(kept, other)))
-    rig.listen()
-    with monkeypatch.context() as full:
-        full.setattr(Node, "clogged", True)
-        rig.post(lambda: wakeups.ignore(left, first))
-    rig.listener.say(message(left), message(kept), message(left))  # before the server has been told that it was left
-    rig.turn()
-    assert rig.listen() == []
-    assert (first.heard, other.heard, again.heard) == (0, 1, 1)
-
-
-# Odd things
-
-
-@pytest.mark.parametrize("words", [b":1\r\n", b"*0\r\n", b"*1\r\n$7\r\nmessage\r\n", b"*2\r\n$7\r\nmessage\r\n:1\r\n"])
-def test_nonsense_costs_the_connection_and_nothing_else(rig: WaitingRig, words: bytes) -> None:
-    held = rig.hold("other", 30.0)
-    wait = rig.wait_first("a", fallback=100.0)
-    rig.listener.say(words)
-    rig.turn()
-    assert rig.listener.hung_up or rig.listener.take() == []
-    rig.go_on(0.1, rig.listen)
-    assert rig.connector.listeners.attempts == 2
-    rig.grant(wait)
-    assert rig.believes(held)
-
-
-def test_a_thousand_messages_at_once_are_one_try(rig: WaitingRig) -> None:
-    wait = rig.wait_first("a")
-    rig.listener.say(message(CHANNEL.encode()) * 1000)
-    rig.turn()
-    rig.reply("SET", NIL)
-    rig.grant(wait)
-    rig.listener.say(message(CHANNEL.encode()) * 1000)
-    rig.turn()
-    assert rig.server.take() == []
-
-
-# Does it rest?
-
-
-@pytest.mark.parametrize("refused", [False, True])
-def test_it_is_busy_until_the_subscription_is_answered_and_no_longer(rig: WaitingRig, refused: bool) -> None:
-    rig.wait("a")
-    rig.refuse()
-    assert rig.engine.busy
-    if refused:
-        rig.listener.say(error("NOPERM"))
-        rig.turn()
-    else:
-        rig.listen()
-    rig.refuse()
-    assert not rig.engine.busy
-
-
-def test_it_is_busy_until_a_ping_is_answered(rig: WaitingRig) -> None:
-    rig.wait_first("a", fallback=100.0)
-    rig.go_on(PING_S + 0.05)
-    assert rig.engine.busy
-    rig.listen()
-    assert not rig.engine.busy
-    rig.go_on(PING_S)
-    rig.connector.listeners.refusal = REFUSED
-    rig.listener.close()
-    rig.turn()
-    assert not rig.engine.busy

@@ -34,6 +34,7 @@ from tests.simulation.mutants.reach import instrument, place_of
 
 _ROOT = PACKAGE.parent
 _BUILD = _ROOT / "build"
+_WORLD = Path(__file__).parents[1]
 _SURVIVORS = Path(__file__).with_name("survivors.txt")
 _TESTS = ("engine", "lease", "protocol", "lock_types", "quorum", "net", "wheel")  # those of them that need no server
 _FIRST_SEED, _SEEDS, _FURTHER = 1, 200, 1000
@@ -135,7 +136,7 @@ class Reach:
 def watch(seeds: int, folders: list[str]) -> Reach:
     """Run histories, and the tests in some folders, on the original; return what they come to."""
     kept = _BUILD / "mutants-reach.json"
-    code = _digest(seeds, folders)
+    code = _digest(seeds, folders, [path.read_text() for path in sorted(_WORLD.glob("*.py"))])
     if kept.exists() and (known := json.loads(kept.read_text()))["code"] == code:
         return Reach(known)
     print(f"{seeds} histories{', and the tests without a server,' if folders else ''} are watched", flush=True)

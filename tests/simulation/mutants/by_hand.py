@@ -329,10 +329,10 @@ BY_HAND = tuple(
             "            pass\n",
         ),
         (
-            "no try follows the confirmation of a subscription",
+            "the latest waiter of a process is the first to try",
             "engine/waiting/wait_queue.py",
-            "            self._heed(self._try)\n",
-            "            pass\n",
+            "        head = next(iter(self._waiters))\n        head.try_once",
+            "        head = next(reversed(self._waiters))\n        head.try_once",
         ),
         (
             "a quiet release without a follow-up wakes nobody",
@@ -432,6 +432,18 @@ OLD_BUGS = tuple(
             "engine/renewal/renewer.py",
             "now = self.timer.clock.now()  # not the turn's time",
             "now = self.timer.now  # not the clock's",
+        ),
+        (
+            "a release of a fair lock is not told where its slot has MOVED",
+            "engine/requests/base.py",
+            "            call = call.declared()  # so a cluster's node that does not own the key names the one that does\n",
+            "            pass\n",
+        ),
+        (
+            "a lease is renewed at a master that Sentinels have replaced, and another one is granted",
+            "engine/topology/sentinel.py",
+            "            node.leave_for(masters, error)\n",
+            "            pass\n",
         ),
     )
 )

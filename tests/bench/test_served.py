@@ -1,47 +1,17 @@
-"""Scenarios of the benchmark suite about locks that are kept over slow networks, beside others, and on clusters."""
+"""What the benchmarks use: workers that end early, delayed connections, and what a server has left."""
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from bench.rivals import Rival, in_python
-from bench.scenarios import Run, load
-from bench.served import commands, left, of_stopped
+from bench.served import commands, left
 from bench.workers import Worker, python
-from tests.support.redis_server import RedisServer, require_redis_server
-
-FAILING = Rival("failing", lambda: [sys.executable, "-c", "print('failed no such mode')"], cluster=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["round_trips", "churn", "cluster"])
-def test_a_scenario_is_measured(name: str, tmp_path: Path) -> None:
-    require_redis_server()
-    rivals = [rival for rival in in_python() if rival.name == "wheel_lock"]
-    scenario = load(name)
-    records = list(scenario.measure(Run([*rivals, FAILING], tiny=True)))
-    assert json.loads(json.dumps(records)) == records
-    for rival in rivals:
-        mine = [record for record in records if record["rival"] == rival.name]
-        assert mine
-        assert not [record for record in mine if "failed" in record]
-    theirs = [record for record in records if record["rival"] == "failing"]
-    assert theirs
-    assert not [record for record in theirs if "values" in record]
-    text = scenario.tables(records)
-    for rival in (*rivals, FAILING):
-        assert f" {rival.name} |" in text
-    drawn = scenario.draw(records, tmp_path)
-    assert drawn
-    for file in drawn:
-        assert (tmp_path / file).stat().st_size
+from tests.support.redis_server import RedisServer
 
 
 def test_a_worker_that_is_ended_as_it_writes_has_not_answered() -> None:
@@ -101,17 +71,3 @@ def test_what_a_server_has_left() -> None:
         assert there.behind_s(15.0) == 0.0
         client.flushall()
         assert left([client], "b:") == (0, None)
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_stopped_goes_on_after_the_look() -> None:
-    options = {"locks": 20, "timeout_s": 9.0, "prefix": "b:", "first": 0}
-    with RedisServer() as server:
-        worker = Worker(python("bench.rivals.worker", "wheel_lock", "hold", server.url, json.dumps(options)))
-        with worker:
-            worker.answer()
-            there = of_stopped(worker, [server.client()], "b:")
-            assert there.keys == 20
-            assert worker.ask("go read")["lost"] == 0
-            assert worker.ask("go release") == {}
-            assert left([server.client()], "b:").keys == 0

@@ -1,45 +1,31 @@
-"""Many tasks and one context: they share lock objects, hand locks on, and live in several event loops."""
+"""Tasks and one context: they share lock objects, hand locks on, are cancelled, and live in several event loops."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from tests.support.backend import Backend
-from tests.support.event_loops import at_once, nothing_is_left, until
-from wheel_lock import LockContext, LockLost, LossReason
-from wheel_lock.asyncio import Lock
+from tests.support.event_loops import at_once, ended, nothing_is_left, until
+from wheel_lock import LockContext, LockLost, LockNotHeld, LossReason
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
 
-
-async def acquired(lock: Lock) -> Lock:
-    """Acquire it in a task of its own, which has ended by now."""
-    assert await asyncio.create_task(lock.acquire())
-    return lock
+NAME = "order:42"
 
 
 # Tasks and objects
 
 
-async def test_any_task_may_extend_and_release_what_another_has_acquired(real: Backend, context: LockContext) -> None:
-    lock = await acquired(context.asyncio.lock("order:42", timeout=5.0))
-    assert lock.is_held
-    await lock.extend(60.0)
-    assert real.view.pttl("order:42") > 60_000
-    await asyncio.create_task(lock.release())
-    assert not lock.is_held
-    assert not real.view.exists("order:42")
-
-
 async def test_a_task_keeps_its_loss_when_another_acquires_through_the_same_object(
     real: Backend, context: LockContext
 ) -> None:
-    lock = context.asyncio.lock("order:42", timeout=20.0)
+    lock = context.asyncio.lock(NAME, timeout=20.0)
     go_on = asyncio.Event()
 
     async def first() -> None:
@@ -72,7 +58,7 @@ async def test_tasks_that_begin_at_once_are_tasks_like_others(real: Backend, con
         return getattr(asyncio, "eager_task_factory")(loop, coroutine, **settings)  # noqa: B009
 
     asyncio.get_running_loop().set_task_factory(eager)
-    lock, inside = context.asyncio.lock("order:42", cancel_on_lost=True), 0
+    lock, inside = context.asyncio.lock(NAME, cancel_on_lost=True), 0
 
     async def work() -> None:
         nonlocal inside
@@ -111,3 +97,44 @@ async def test_what_tasks_have_of_a_context_keeps_it(real: Backend) -> None:
             pass
     assert tasks.stats().connects == 1  # nobody has hung up in between
     await tasks.close()
+
+
+# Cancellation, by asyncio's own time limits too
+
+
+async def test_a_cancelled_export_releases_because_nobody_has_the_text(real: Backend, context: LockContext) -> None:
+    lock = context.asyncio.lock(NAME)
+    await lock.acquire()
+    task = asyncio.create_task(lock.export())
+    await asyncio.sleep(0)  # it waits for this by now
+    task.cancel()
+    await ended(task)
+    assert task.cancelled()
+    await until(lambda: not lock.is_held)
+    with pytest.raises(LockNotHeld):
+        at_once(lock.release())
+    await nothing_is_left(context, real.view, [NAME])
+
+
+async def under_timeout(call: Callable[[], Awaitable[Any]], limit_s: float) -> Any:
+    async with asyncio.timeout(limit_s):
+        return await call()
+
+
+async def under_wait_for(call: Callable[[], Awaitable[Any]], limit_s: float) -> Any:
+    return await asyncio.wait_for(call(), limit_s)
+
+
+@pytest.mark.parametrize("limited", [under_timeout, under_wait_for])
+async def test_an_acquire_under_a_time_limit(
+    real: Backend, context: LockContext, limited: Callable[..., Awaitable[Any]]
+) -> None:
+    lock = context.asyncio.lock(NAME)
+    assert await limited(lock.acquire, 5.0)
+    await lock.release()
+    real.view.set(NAME, "somebody", px=60_000)
+    with pytest.raises(TimeoutError):
+        await limited(lock.acquire, 0.02)
+    assert not lock.is_held
+    real.view.delete(NAME)
+    await nothing_is_left(context, real.view, [NAME])

@@ -1,0 +1,132 @@
+"""Each scenario of the benchmark suite runs, with tiny numbers; what it finds is not looked at but for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.rivals import Rival, in_python
+from bench.scenarios import Run, held, load, losses, saturated, values_of
+from bench.scenarios.losses import CASES, Case
+from bench.workers import ROOT
+from tests.support.redis_server import RedisServer, require_redis_server, require_tracking
+
+MEASURED = ["held", "losses", "round_trips", "pairs", "handover", "crowd", "saturated", "churn", "cluster"]
+RIVALS = {rival.name: rival for rival in in_python()}
+OURS = RIVALS["wheel_lock"]
+
+
+def program(name: str, text: str, *arguments: str, most_held: int = 1_000_000) -> Rival:
+    return Rival(name, lambda: [sys.executable, "-c", text, *arguments], most_held=most_held, cluster=True)
+
+
+BROKEN = program("broken", "print('failed it is broken')")
+CARELESS = """
+import sys
+print("up", flush=True)
+for line in sys.stdin:
+    print('result {"renewed": null, "lost": 0, "heap": null}', flush=True)
+"""
+"""A worker that holds nothing, and does not know."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_scenario_is_measured_shown_and_drawn(name: str, tmp_path: Path) -> None:
+    require_redis_server()
+    scenario = load(name)
+    records = list(scenario.measure(Run([OURS, BROKEN], tiny=True, rounds=1)))
+    assert json.loads(json.dumps(records)) == records
+    mine = [record for record in records if record["rival"] == OURS.name]
+    assert mine
+    assert all("values" in record for record in mine), mine
+    theirs = [record for record in records if record["rival"] == BROKEN.name]
+    assert not any("values" in record for record in theirs)
+    text = scenario.tables(records)
+    assert OURS.name in text
+    assert BROKEN.name in text or not theirs
+    drawn = scenario.draw(records, tmp_path)
+    assert drawn
+    for file, sentence in drawn.items():
+        assert (tmp_path / file).read_text().startswith("<?xml")
+        assert sentence
+
+
+@pytest.mark.slow
+def test_locks_that_are_gone_are_counted_and_what_is_not_tried_says_why(tmp_path: Path) -> None:
+    require_redis_server()
+    rivals = [OURS, BROKEN, program("careless", CARELESS), program("small", CARELESS, most_held=20)]
+    records = list(held.measure(Run(rivals, tiny=True)))
+    assert values_of(records, OURS.name, "gone") == [0, 0]
+    assert values_of(records, "careless", "gone") == [20, 50]
+    assert [(one["rival"], one["skipped"]) for one in records if "skipped" in one] == [
+        (BROKEN.name, "failed with 20"),
+        ("small", "not tried above 20"),
+    ]
+    longer = [record | {"case": record["case"] | {"timeout_s": 30.0}} for record in records]
+    assert "all 20 gone | all 50 gone" in " ".join(held.tables([*records, *longer]).split())
+
+
+def test_the_look_at_keys(fresh_redis: RedisServer) -> None:
+    client = fresh_redis.client()
+    assert client.eval(held.LOOK, 0, "*held:*") == [0, -1]
+    client.set("held:0", "token", px=60_000)
+    client.set("a package's prefix:held:1", "token", px=30_000)
+    client.set("another", "token", px=10_000)
+    kept, least = client.eval(held.LOOK, 0, "*held:*")
+    assert kept == 2
+    assert 10_000 < least <= 30_000
+
+
+def test_a_machine_without_redis_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_redis_server()
+    monkeypatch.setattr(saturated, "redis_benchmark", lambda: None)
+    records = list(saturated.measure(Run([OURS], tiny=True)))
+    assert [record["rival"] for record in records] == ["redis-benchmark", "wheel_lock"]
+    assert "skipped: no redis-benchmark" in saturated.tables(records)
+    assert list(saturated.measure(Run([RIVALS["redis-py, pipeline"]], tiny=True))) == []
+
+
+# Its keys last, whatever the machine does meanwhile, and it tells of the first lock only.
+STUB = """
+import json, sys, time, redis
+url, options = sys.argv[-2], json.loads(sys.argv[-1])
+client = redis.Redis.from_url(url)
+for number in range(options["locks"]):
+    client.set(options["prefix"] + str(number), "mine", ex=60)
+print("up", flush=True)
+for line in sys.stdin:
+    print("Traceback (most recent call last):", file=sys.stderr, flush=True)
+    print("lost 0", time.monotonic(), "of a stub")
+    print("result {}", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_case_of_a_loss_happens(case: Case) -> None:
+    require_redis_server()
+    (record,) = losses.together([program("stub", STUB)], case, 0.2, 3)
+    values = record["values"]
+    assert losses.counts(values) == (1, 0, 2)
+    assert values["reasons"] == {"of a stub": 1}
+    assert values["stderr_traceback"]
+    assert values["kept"] == (3 if case.harmless else None)
+    assert all(50 < left_s <= 60 for left_s in values["left_s"])
+
+
+@pytest.mark.slow
+def test_the_small_operations_and_watched_locks_are_measured() -> None:
+    require_redis_server()
+    require_tracking()
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--benchmark-disable"]
+    tiny = ["--locks", "200", "--deleted", "20", "--timeout", "4", "--seconds", "0.3"]
+    for command in (["pytest", *options, "bench/bench_operations.py"], ["bench.watched", *tiny]):
+        done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, (done.stdout, done.stderr)
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("| False |", "| True |"))]
+    assert len(rows) == 2

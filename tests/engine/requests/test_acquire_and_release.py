@@ -1,0 +1,235 @@
+"""Acquires and releases: how they end, what is sent again, and that no grant is left behind that nobody waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.engine.rig import (
+    BUSY,
+    FINE,
+    NIL,
+    OK,
+    START,
+    TAKEN,
+    Rig,
+    agreement,
+    array,
+    error,
+    failure,
+    integer,
+    names,
+)
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT
+from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
+from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason, TooManyLocks
+from wheel_lock.lease import State
+from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
+from wheel_lock.options import lock_options
+
+
+def test_an_acquire_that_finds_no_connection_times_out_with_the_reason(rig: Rig) -> None:
+    rig.hold("b")
+    rig.be_away()
+    attempt = rig.acquire("a")
+    rig.go_on(4.9)
+    assert not attempt.future.done
+    rig.go_on(0.11)
+    failure(attempt.future, LockUnavailable, r"No connection to the scripted server: nobody listens \(lock 'a'\)")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply", "said"),
+    [(EXCLUSIVE, BUSY, "BUSY"), (FENCED, BUSY, "BUSY"), (EXCLUSIVE, array(1, "OOM no"), "OOM")],
+)
+def test_an_error_reply_to_a_second_try_does_not_leave_the_first_ones_grant_behind(
+    rig: Rig, kind: Exclusive, reply: bytes, said: str
+) -> None:
+    attempt = rig.acquire("a", 30.0, kind=kind)
+    rig.server.take()  # granted, and the reply is lost
+    rig.reconnect()
+    assert len(rig.server.take()) == 1
+    rig.say(reply)
+    failure(attempt.future, LockServerError, said)
+    rig.go_on(0.1)
+    pairs = [command.pairs for command in rig.server.take()]
+    assert pairs == [[(b"a", attempt.lease.token)]], "a grant is left behind"
+
+
+def test_no_more_than_max_held_are_held_or_being_acquired() -> None:
+    with Rig(max_held=2) as rig:
+        held = rig.hold("a")
+        pending = rig.acquire("b")
+        failure(rig.acquire("c").future, TooManyLocks, "the limit of this context is 2")
+        rig.reply(None, NIL)
+        assert pending.future.result() is False
+        rig.hold("d")
+        rig.release(held)
+        rig.hold("e")
+        assert [lease.name for lease in rig.held] == ["d", "e"]
+
+
+def test_every_end_of_an_acquire_gives_its_place_back() -> None:
+    with Rig(max_held=1) as rig:
+        for end in (NIL, BUSY):
+            rig.acquire("a")
+            rig.say(end)
+        rig.post(rig.acquire("a").request.give_up)
+        rig.reply(None, OK, FINE)
+        unanswered = rig.acquire("a")
+        rig.be_silent(5.1)
+        assert unanswered.future.done
+        rig.reply(None, OK, FINE)
+        assert rig.acquiring == 0
+        rig.hold("a")
+
+
+def test_no_more_than_a_few_chunks_are_under_way_and_an_error_stops_the_rest() -> None:
+    with Rig(batch_size=1) as rig:
+        attempt = rig.acquire_many(names(50))
+        assert len(rig.server.take()) == BATCHES_IN_FLIGHT
+        rig.say(FINE)
+        assert len(rig.server.take()) == 1
+        rig.say(BUSY)
+        undone = rig.server.one("release_many")  # of what may have been granted half-way through
+        for _ in range(BATCHES_IN_FLIGHT - 1):
+            rig.say(FINE)
+        failure(attempt.future, LockServerError)
+        released = [name for command in rig.server.take() for name in command.names]
+        assert len(released) == BATCHES_IN_FLIGHT  # those that had been granted
+        assert not set(undone.names) & set(released)
+        assert {lease.state for lease in attempt.leases[9:]} == {State.REFUSED}
+
+
+def test_losses_are_reported_by_name_and_told_once(rig: Rig) -> None:
+    leases = rig.hold_many(names(4))
+    rig.go_on(1.0)
+    rig.reply(None, array(1, 0))
+    future = rig.release_many(leases)
+    assert rig.server.one("release_many").names == names(4)[1:]
+    rig.say(array(1, 0, 2, TAKEN))
+    assert future.result() == {
+        "lock:0": LossReason.KEY_GONE,
+        "lock:1": LossReason.KEY_GONE,
+        "lock:2": LossReason.TAKEN,
+    }
+    assert rig.reasons == [
+        ("lock:0", LossReason.KEY_GONE),
+        ("lock:1", LossReason.KEY_GONE),
+        ("lock:2", LossReason.TAKEN),
+    ]
+
+
+def test_a_key_of_another_type_is_a_loss_and_another_error_is_an_error(rig: Rig) -> None:
+    leases = rig.hold_many(names(3))
+    future = rig.release_many(leases)
+    rig.say(array(1, "WRONGTYPE no string", 2, "READONLY no writes"))
+    failure(future, LockServerError, r"READONLY .* \(lock 'lock:1'\)")
+    assert rig.reasons == [("lock:0", LossReason.TAKEN)]
+    assert not rig.held
+    assert not any(rig.believes(lease) for lease in leases)
+
+
+def test_a_refused_release_is_an_error_and_the_lease_is_over(rig: Rig) -> None:
+    lease = rig.hold("a")
+    future = rig.release(lease)
+    rig.say(error("READONLY You can't write against a read only replica."))
+    failure(future, LockServerError, "READONLY")
+    assert not rig.believes(lease)
+    sent = len(rig.everything_sent())
+    rig.go_on(10.0)
+    assert len(rig.everything_sent()) == sent
+    assert rig.told == []
+
+
+def test_an_unanswered_release_times_out_and_nothing_is_sent_after_that(rig: Rig) -> None:
+    lease = rig.hold("a")
+    future = rig.release(lease)
+    rig.launch.slow = True
+    rig.go_to(START + 4.9)
+    assert not future.done
+    rig.go_to(START + 5.01)
+    failure(future, LockTimeout, r"did not answer within 5 s \(lock 'a'\)")
+    sent = rig.everything_sent()
+    assert sent.count(lease.token) == 2  # the acquire and the release
+    rig.server.close()
+    rig.launch.slow = False
+    rig.launch.go_on()
+    rig.go_on(10.0)
+    assert rig.everything_sent() == sent
+
+
+def test_a_finaliser_that_comes_after_a_release_has_begun_changes_nothing(rig: Rig) -> None:
+    # An interrupted release leaves a lock object that is collected while the release is under way.
+    lease = rig.hold("a")
+    other = rig.hold("b")
+    future = rig.release(lease)
+    rig.post(lambda: rig.engine.abandon(lease))
+    rig.say(integer(1))
+    assert future.result() is None
+    assert rig.told == []
+    assert rig.connector.attempts == 1
+    assert rig.believes(other)
+
+
+def test_overdue_leases_are_drained_nearest_deadline_first_across_calls() -> None:
+    with Rig(batch_size=10) as rig:
+        rig.hold_many(names(35), 30.0)
+        rig.jump(9.0)  # due: some of them, in one batch after the other
+        rig.server.take()
+        rig.reconnect(1.5)
+        drained = [command for command in rig.server.take() if command.what == "renew"]
+        by_token = {lease.token: lease for lease in rig.held}
+        deadlines = [by_token[token].deadline for command in drained for _, token in command.pairs]
+        assert deadlines == sorted(deadlines)
+        assert len(deadlines) == 35
+        assert {len(command.pairs) for command in drained} <= {10, 5}
+
+
+WANTS_KEYS = error("ERR all the keys that the script uses should be passed using the KEYS array")
+
+
+def test_a_bulk_acquire_that_is_given_up_is_not_asked_for_in_another_way(rig: Rig) -> None:
+    attempt = rig.acquire_many(names(3), limit_s=0.5)
+    rig.go_on(0.6)
+    assert isinstance(attempt.future.error, LockTimeout)
+    assert rig.whats() == ["acquire_many", "release_many"]
+    rig.say(WANTS_KEYS)
+    assert rig.server.take() == []
+    rig.say(WANTS_KEYS)  # but what cleans up after it is
+    assert rig.whats() == ["release_many"] * 3
+    assert rig.held == {}
+
+
+def test_several_locks_together_that_are_given_up_are_not_asked_for_one_by_one(rig: Rig) -> None:
+    leases = [rig.lease(name) for name in "ab"]
+    future: Future[Any] = Future(lambda: None)
+    together = MultiLockWaiter(rig.engine.wait_queues, lock_options(3.0), leases, False, False, None, future)
+    rig.post(together.begin)
+    rig.post(together.give_up)
+    assert rig.whats() == ["acquire_all", "release_many"]
+    rig.say(WANTS_KEYS)
+    assert rig.server.take() == []
+    assert rig.held == {}
+
+
+@pytest.mark.rig(declare_keys=True)
+def test_several_locks_in_parts_are_granted_only_while_all_of_them_are_valid(rig: Rig) -> None:
+    leases = [rig.lease(name, renew=False) for name in "ab"]
+    future: Future[Any] = Future(lambda: None)
+    options = lock_options(3.0, renew=False)
+    rig.post(MultiLockWaiter(rig.engine.wait_queues, options, leases, False, False, None, future).begin)
+    rig.be_silent(1.0)
+    rig.reply("acquire_all", integer(0))
+    rig.clock.jump(2.0)  # the process stands still: the first one ends
+    rig.reply("acquire_all", integer(0))
+    assert not rig.believes(leases[0])
+    released = rig.server.take()
+    assert {name for command in released for name in command.names} == {"a", "b"}
+    rig.say(*map(agreement, released))
+    assert future.done
+    assert future.result() is None
+    assert rig.told == []
+    assert rig.held == {}
