@@ -257,6 +257,9 @@ def rob(world: World, dice: Dice) -> None:
 
 ONE_SERVER = ("tamper", "set clock", "rob")  # where each of several masters were tampered with, two might hold a lock
 
+# Those that keep nobody from releasing what nobody waits for; a connection of its own breaks for a moment at most.
+HARMLESS = ("interrupt", "report", "collect", "tamper", "rob", "kill", "flush scripts")
+
 OF_TOPOLOGIES = ("fail over", "lag", "move a slot", "stray sentinel")
 
 FAULTS: dict[str, Fault] = {
