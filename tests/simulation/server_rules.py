@@ -176,6 +176,7 @@ class ServerRules(Record):
         if not free_since or free_since < self.trouble_until or self._tampering:
             return
         waits = [wait for wait in self._waiters if wait.name == key and wait.since < free_since and wait.process.alive]
+        waits = [wait for wait in waits if not self._believed_since(wait.process, key, free_since)]
         if waits:
             self.exercised["wake-up"] += 1
             settings = waits[0].process.world.settings
@@ -188,6 +189,11 @@ class ServerRules(Record):
             if self.now > free_since + limit_s:
                 took_s = self.now - free_since
                 self.broken("wake-up", f"{key!r} was free for {took_s:.3f} s, while somebody waited for it")
+
+    def _believed_since(self, process: Process, name: bytes, moment: float) -> bool:
+        """Return whether a process went on believing that it held a lock: its waiters have no reason to try then."""
+        beliefs = (*self._active[process].values(), *self._ended[process])
+        return any(belief.name == name and belief.start < moment < belief.until - SAME_S for belief in beliefs)
 
     @contextmanager
     def waiting(self, process: Process, lock: Any) -> Iterator[Wait]:
