@@ -267,6 +267,8 @@ ONE_SERVER = ("tamper", "set clock", "rob")  # where each of several masters wer
 
 WALL_CLOCK = "set wall clock"
 HARMLESS = ("interrupt", "report", WALL_CLOCK)  # nothing else may go wrong because of one of them
+# Those that keep nobody from releasing what nobody waits for; a connection of its own breaks for a moment at most.
+HINDER_NO_RELEASE = (*HARMLESS, "collect", "tamper", "rob", "kill", "flush scripts")
 
 OF_TOPOLOGIES = ("fail over", "lag", "move a slot", "stray sentinel")
 

@@ -13,6 +13,7 @@ from tests.simulation.lua import Lua
 from tests.simulation.network import Wire
 from tests.simulation.replication import Feed
 from tests.simulation.scheduler import Event
+from tests.simulation.server_rules import is_acquire
 from wheel_lock.net.capabilities import FLAGGED, PLAIN, SHARDED
 from wheel_lock.protocol import scripts
 
@@ -160,14 +161,14 @@ class Host:
                 wire.reply(self.server.handle(wire.session, words))
             if self.changes != before:
                 wire.wrote = self.changes
-                if self.robs and len(self._changed_last) > 1 and not self.world.calm:
+                if self.robs and len(self._changed_last) > 1 and is_acquire(words) and not self.world.calm:
                     self._rob(wire)
 
     def _rob(self, wire: Wire) -> None:
         self.robs = False
         key = self._changed_last[-1]
         self.world.scheduler.note("a stranger takes %s, and nobody hears who was granted it", key)
-        self.world.rules.trouble(0.0)
+        self.world.rules.trouble(0.0, hinders=False)
         wire.break_off()
         self.tamper(b"SET", key, b"stranger", b"PX", b"700")
 

@@ -174,6 +174,7 @@ class Record:
         self._sender: Process | None = None  # of the command that a server executes
         self._waiters: dict[Wait, None] = {}  # in the order in which they came
         self.trouble_until = 0.0  # from then on nothing is wrong
+        self.hindered_until = 0.0  # from then on what is to be released can be
         self._tampering = False
         self.tampered: set[bytes] = set()  # the names that a stranger has changed
         self.fair: tuple[bytes, ...] = ()
@@ -204,9 +205,12 @@ class Record:
         finally:
             self._tampering = False
 
-    def trouble(self, seconds: float) -> None:
-        """Something goes wrong for so many seconds, and takes a while to recover."""
-        self.trouble_until = max(self.trouble_until, self.now + seconds + _RECOVERY_S)
+    def trouble(self, seconds: float, *, hinders: bool = True) -> None:
+        """Something goes wrong for so many seconds, and takes a while to recover; maybe it ``hinders`` a clean-up."""
+        until = self.now + seconds + _RECOVERY_S
+        self.trouble_until = max(self.trouble_until, until)
+        if hinders:
+            self.hindered_until = max(self.hindered_until, until)
 
     @property
     def _is_well(self) -> bool:

@@ -149,7 +149,7 @@ class ServerRules(Record):
                     self._shortened(host, key, token, end)
         for token, end in there.items():
             if token not in known and end > now:
-                by = self._sender if token in words else None
+                by = self._sender if token in words and not self._tampering else None
                 span = known[token] = Span(now, end, end, place, process=by)
                 self._spans[host.store, key, token].append(span)
                 self._scheduler.note("%s: %s belongs to %s until %.3f", host.name, key, token, end)
@@ -264,7 +264,7 @@ class ServerRules(Record):
             return
         if token in self._believed or token in self._handed_over or token.startswith(CALLERS_TOKEN):
             return
-        until = max(span.start, self.trouble_until) + _ORPHAN_S
+        until = max(span.start, self.hindered_until) + _ORPHAN_S
         self.exercised["orphan"] += span.promised > until
         if span.end > until:
             self.broken("orphan", f"{key!r} belonged to {token!r} for {span.end - span.start:.3f} s, and nobody knew")
@@ -326,3 +326,8 @@ NAMES = {text: script.name for script in scripts.ALL for text in _texts(script)}
 def _shown(words: list[bytes]) -> str:
     """Return a command for a person to read."""
     return " ".join(NAMES.get(word, repr(word)[2:-1][:60]) for word in words) or "the server"
+
+
+def is_acquire(words: list[bytes]) -> bool:
+    """Return whether a command is a script that acquires locks."""
+    return len(words) > 1 and NAMES.get(words[1], "").startswith("acquire")

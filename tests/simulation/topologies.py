@@ -57,7 +57,7 @@ class Shard:
         """Have a replica take over, in one of several ways."""
         if self.busy or not self.replicas or not self.master.alive:
             return
-        how = dice.below(3)
+        how = dice.below(4)
         self.busy = True
         if how == 0 and not self.master.paused:
             self._hand_over()
@@ -77,7 +77,7 @@ class Shard:
     def _leave_behind(self, dice: Dice, *, dies: bool) -> None:
         """The master dies, or is cut off; after a while a replica takes over, and later the old one is back."""
         world, old = self._world, self.master
-        notice_s, away_s = _NOTICE_S + dice.up_to(0.6), dice.pick([1.0, 0.2, 3.0])
+        notice_s, away_s = _NOTICE_S + dice.up_to(0.6), dice.pick([1.0, 0.2, 3.0, 6.0])
         world.scheduler.note("%s %s", old.name, "dies" if dies else "is cut off from the others")
         self.away = old
         for feed in old.feeds:

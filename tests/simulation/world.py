@@ -25,7 +25,7 @@ import wheel_lock.net.connection
 import wheel_lock.net.node
 import wheel_lock.sync.call
 from tests.simulation import direct, seams
-from tests.simulation.faults import FAULTS, HARMLESS, OF_TOPOLOGIES, ONE_SERVER, WALL_CLOCK
+from tests.simulation.faults import FAULTS, HARMLESS, HINDER_NO_RELEASE, OF_TOPOLOGIES, ONE_SERVER, WALL_CLOCK
 from tests.simulation.hosts import Host
 from tests.simulation.network import Link, SimulatedConnector
 from tests.simulation.processes import Caller, Context, MajorityContext, Process
@@ -288,7 +288,7 @@ class World:
         self.faults[name] += 1
         pause_s = dice.up_to(self.settings.calm_s)
         if name not in HARMLESS:
-            self.rules.trouble(0.0)
+            self.rules.trouble(0.0, hinders=name not in HINDER_NO_RELEASE)
         FAULTS[name](self, dice)
         self.scheduler.after(pause_s, self._strike)
 
