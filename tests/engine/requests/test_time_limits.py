@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TICK_S, names
-from tests.engine.waiting_rig import Wait, WaitingRig
+from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TAKEN, TICK_S, array, names
+from tests.engine.waiting_rig import WaitingRig
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.waiting.many import AcquireEach
 from wheel_lock.errors import LockTimeout, LockUnavailable
+from wheel_lock.options import lock_options
 
 
-def ends_at(rig: WaitingRig, wait: Wait) -> float:
+def ends_at(rig: WaitingRig, future: Future[Any]) -> float:
     """When a wait ends, as it does within a minute, while the server goes on as it is."""
-    while not wait.future.done:
+    while not future.done:
         assert rig.now < START + 60
         rig.go_on(TICK_S)
     return rig.now - START
@@ -28,7 +33,7 @@ def warm(rig: WaitingRig) -> None:
 def test_a_server_that_cannot_be_reached_takes_no_longer_than_the_limit(rig: WaitingRig, limit_s: float) -> None:
     rig.connector.refusal = REFUSED
     wait = rig.wait("a", blocking_timeout=limit_s)
-    assert limit_s <= ends_at(rig, wait) + 1e-6 <= limit_s + 3 * TICK_S
+    assert limit_s <= ends_at(rig, wait.future) + 1e-6 <= limit_s + 3 * TICK_S
     assert isinstance(wait.error, LockUnavailable)
     assert wait.error.__cause__ is REFUSED
     assert "nobody listens" in str(wait.error)
@@ -38,7 +43,7 @@ def test_a_server_that_is_silent_takes_no_longer_than_the_limit_and_its_grant_is
     warm(rig)
     wait = rig.wait("a", 30.0, blocking_timeout=0.5)
     asked = rig.server.one("SET")
-    assert 0.5 <= ends_at(rig, wait) + 1e-6 <= 0.53
+    assert 0.5 <= ends_at(rig, wait.future) + 1e-6 <= 0.53
     assert isinstance(wait.error, LockTimeout)
     assert "within 0.5 s" in str(wait.error)
     assert rig.server.one("release_many").pairs == asked.pairs  # on the same connection, so it comes after the grant
@@ -67,3 +72,22 @@ def test_the_limit_of_a_bulk_acquire_that_is_done_means_nothing(rig: WaitingRig)
     assert attempt.future.done
     rig.go_on(1.0, rig.agree)
     assert len(rig.held) == 3
+
+
+@pytest.mark.parametrize(("connects_at", "ends_s"), [(0.1, 0.3), (0.3, 0.3)])
+def test_what_others_hold_is_waited_for_until_the_callers_limit(
+    rig: WaitingRig, connects_at: float, ends_s: float
+) -> None:
+    """The first try, which waits for a connection, may take half a second. The waits behind it have no such time more."""
+    rig.launch.slow = True
+    future: Future[None] = Future(lambda: None)
+    each = AcquireEach(rig.engine.wait_queues, lock_options(30.0), future)
+    leases = [rig.lease(name, 30.0) for name in ("a", "b")]
+    rig.post(lambda: each.begin(2, limit_s=0.2))
+    rig.post(lambda: each.add(leases))
+    rig.post(each.seal)
+    rig.go_on(connects_at)
+    rig.connect()
+    assert rig.server.one("acquire_many").names == ["a", "b"]
+    rig.say(array(1, TAKEN, 2, TAKEN))
+    assert ends_s <= ends_at(rig, future) + 1e-6 <= ends_s + 3 * TICK_S

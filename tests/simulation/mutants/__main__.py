@@ -193,7 +193,7 @@ def trial(mutant: Mutant, stage: Stage, reach: Reach, original: Stage, cpu_s: fl
     seeds, tests = reach.histories(where), reach.tests(where)
     by_operator = mutant.operator not in ("by hand", "old bug")
     if seeds and not by_operator:
-        seeds += range(_FURTHER, _FURTHER + 100)
+        seeds += range(_FURTHER, 2 * _FURTHER)
     verdict: Verdict = {"key": mutant.key, "path": mutant.path, "operator": mutant.operator}
     verdict["reached"] = bool(seeds or tests)
     stage.plant(mutant)

@@ -70,6 +70,7 @@ class AcquireEach(BulkCall, WheelEntry):
 
     __slots__ = (
         "_first",
+        "_first_until",
         "_future",
         "_held",
         "_leases",
@@ -100,6 +101,7 @@ class AcquireEach(BulkCall, WheelEntry):
         self._refused: list[Lease] = []  # by the first try; their waiters are still to begin
         self._waiters: dict[Lease, NameWaiter] = {}
         self._limit_s = 0.0
+        self._first_until: float | None = None
         self._until: float | None = None
         self._over = False
         self.granted: dict[Lease, Lease] = {}
@@ -111,13 +113,18 @@ class AcquireEach(BulkCall, WheelEntry):
         timer = self.table.timer
         if limit_s is not None:
             self._limit_s = max([limit_s, *map(least_s, self.table.router.nodes)])
-            self._until = timer.now + self._limit_s
+            self._first_until, self._until = timer.now + self._limit_s, timer.now + limit_s
             self._first.limited = True
         self._schedule()
         self._first.begin(expected)
 
+    @property
+    def _end_of_turn(self) -> float | None:
+        """Until when the first try may last, or the waits behind it: one least time of a try for both."""
+        return self._until if self._first is None else self._first_until
+
     def _schedule(self) -> None:
-        timer, when = self.table.timer, self._until
+        timer, when = self.table.timer, self._end_of_turn
         if self._future.may_be_abandoned:
             when = min(timer.now + _LOOK_EVERY_S, math.inf if when is None else when)
         if when is not None:
@@ -148,7 +155,13 @@ class AcquireEach(BulkCall, WheelEntry):
         self._held = first.take_granted()
         self._refused = [lease for lease in self._leases if lease.state is State.REFUSED]
         self._leases.clear()
-        if self._until is None and self._refused:
+        if self._until is not None:
+            if self.table.timer.now >= self._until:
+                self._refused.clear()
+            if self.tick >= 0:
+                self.table.timer.wheel.cancel(self)
+            self._schedule()
+        elif self._refused:
             keys = {lease.key for lease in self._refused}
             self.table.refuse_endless(self._refused[0].owner, keys, self._fail, len(self._held))
         self._begin_some()
@@ -198,7 +211,8 @@ class AcquireEach(BulkCall, WheelEntry):
         if self._future.abandoned:
             self.give_up()
             return
-        if self._until is None or self.table.timer.scale.ceil(self._until) > self.table.timer.wheel.now:
+        until = self._end_of_turn
+        if until is None or self.table.timer.scale.ceil(until) > self.table.timer.wheel.now:
             self._schedule()
             return
         if self._first is not None:
