@@ -101,8 +101,10 @@ class Nodes:
         return str(found.decode() if isinstance(found, bytes) else found)
 
     def client(self, **settings: Any) -> redis.RedisCluster:
-        """A client, as a user has it."""
-        return redis.RedisCluster(host="127.0.0.1", port=self.servers[0].port, **settings)
+        """A client, as a user has it; closed with the cluster, because one that is only dropped warns of its sockets."""
+        client = redis.RedisCluster(host="127.0.0.1", port=self.servers[0].port, **settings)
+        self._stack.callback(client.close)
+        return client
 
     def move(self, slot: int, source: RedisServer, target: RedisServer) -> None:
         """Move one slot and what is in it, as redis-cli does."""
