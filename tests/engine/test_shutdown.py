@@ -42,6 +42,22 @@ def test_closing_may_leave_what_is_held_to_expire() -> None:
         assert rig.reasons == [("a", LossReason.CONTEXT_CLOSED)]
 
 
+def test_a_grant_that_is_read_during_a_close_is_cleaned_up_behind_the_answer_of_its_replicas() -> None:
+    with Rig(min_replicas=1) as rig:
+        rig.acquire_many(["a"])
+        server = next(server for server in rig.connector.servers if server.take())
+        closed = rig.close_engine()
+        server.say(FINE)
+        rig.turn()
+        assert [command.what for command in server.take()] == ["WAIT"]
+        server.say(integer(1))
+        rig.turn()
+        assert [command.names for each in rig.connector.servers for command in each.agree()] == [["a"]]
+        assert not closed.done
+        rig.turn()
+        assert closed.done
+
+
 def test_closing_twice_is_harmless(rig: Rig) -> None:
     rig.hold("a")
     first = rig.close_engine()

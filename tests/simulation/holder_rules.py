@@ -100,7 +100,7 @@ class HolderRules(ServerRules):
 
     def _deadline_moved(self, belief: Belief, deadline: float) -> None:
         """A holder believes in a new deadline: the server must have promised as much."""
-        belief.deadline = deadline
+        before, belief.deadline = belief.until, deadline
         belief.until = until = belief.process.clock.moment_of(deadline)
         if isinstance(belief.lease, QuorumLease):
             self._check_votes(belief, belief.lease)
@@ -111,7 +111,8 @@ class HolderRules(ServerRules):
         if until > promised + SAME_S and not any(span.tampered for span in spans):
             who = f"{belief.process.name} believes in {belief.name!r}"
             self.broken("S1", f"{who} until {until:.4f}, the server says {promised:.4f}")
-        self._check_master(belief, latest)
+        if until > before:  # an extension that is about to be sent may shorten what is believed
+            self._check_master(belief, latest)
 
     def _note_master(self, engine: Engine) -> None:
         """Note since when an engine knows which server Sentinels call the master."""

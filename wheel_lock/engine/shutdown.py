@@ -78,7 +78,8 @@ class Shutdown:
         timer, nodes = self._timer, self._router.nodes
         waited_for = next((node for node in nodes if node.awaits_replies), None)
         if waited_for is not None and timer.now < until:
-            waited_for.when_replied = lambda: self._hang_up(until, future)
+            # In the next turn: what the replies have posted, such as a WAIT for the replicas of a grant, is sent before.
+            waited_for.when_replied = lambda: timer.post(lambda: self._hang_up(until, future), self._state)
             timer.call_at(until + timer.scale.tick_s, lambda now: self._hang_up(until, future), self._state)
             return
         self._close_nodes(ContextClosed("The context has been closed"))
