@@ -137,6 +137,14 @@ def pytest_runtest_teardown() -> None:
     NOTIFIER.drain(PATIENCE_S)
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Show what tests have recorded as a ``summary``, such as the seeds that were drawn."""
+    for report in terminalreporter.getreports("passed"):
+        for name, text in report.user_properties:
+            if name == "summary":
+                terminalreporter.write_line(text)
+
+
 def pytest_runtest_logfinish() -> None:
     # Contexts that tests have dropped keep their sockets until a full collection, and redis-py's select() takes numbers
     # up to 1023 only.

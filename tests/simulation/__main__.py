@@ -31,6 +31,7 @@ SEEDS = Path(__file__).with_name("seeds.txt")
 _BUILD = Path("build")
 _SHRINK_S = 60.0
 _PROGRESS_S = 10.0  # between two lines on a terminal
+_FULL_RUN = 1000  # histories, in which each rule has a chance; else the run has failed
 _YEAR_S = 365.25 * 24 * 3600
 
 
@@ -214,7 +215,7 @@ def main() -> int:
         return 1
     if report.idle:
         print(f"these rules never had a chance: {', '.join(report.idle)}")
-        return 1
+        return report.histories >= _FULL_RUN
     return 0
 
 

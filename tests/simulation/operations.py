@@ -72,6 +72,28 @@ async def row(user: User, dice: Dice) -> None:
             await user.release(lock)
 
 
+async def crowd(user: User, dice: Dice) -> None:
+    """Take a lock again and again for a moment, as many do at once: who wakes whom is decided in moments."""
+    kind = dice.pick(("exclusive", "fair", "semaphore", "read-write", "reentrant"))
+    context, name, terms = user.context, user.pick_name(kind, dice), {"timeout": dice.pick([3.0, 1.0])}
+    for _ in range(3 + dice.below(6)):
+        holding = user.new_holding()
+        if kind == "semaphore":
+            lock = context.semaphore(name, user.permits, on_lost=holding.on_lost, **terms)
+        elif kind == "read-write":
+            both = context.rw_lock(name, on_lost=holding.on_lost, **terms)
+            lock = both.read() if dice.one_in(2) else both.write()
+        else:
+            make = {"exclusive": context.lock, "fair": context.fair_lock, "reentrant": context.reentrant_lock}[kind]
+            lock = make(name, on_lost=holding.on_lost, **terms)
+        if await user.acquire(lock, dice):
+            user.world.rules.holds(lock, holding, terms)
+            await user.sleep(dice.pick([0.05, 0.0, 0.005]))
+            await user.release(lock)
+        await user.sleep(dice.pick([0.2, 0.03, 0.0]))
+        user.world.steps += 1
+
+
 async def keep_extended(user: User, dice: Dice) -> None:
     """Hold a lock, and extend it again and again, as work goes on whose end is not known."""
     holding, name = user.new_holding(), dice.pick(_names)
@@ -361,5 +383,5 @@ async def redis_lock(user: User, dice: Dice) -> None:
 
 
 OF_BOTH = (block, decorated, lend, use_lent, leave_to_collector)  # kinds of contexts: of one store, and of a majority
-EVERYDAY = (*OF_BOTH, row, keep_extended, with_own_token, export_many, adopt_many, stand, redis_lock)
+EVERYDAY = (*OF_BOTH, row, crowd, keep_extended, with_own_token, export_many, adopt_many, stand, redis_lock)
 UNUSUAL = (set_permits, end_holding, fork)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.operations import EVERYDAY, OF_BOTH, UNUSUAL
+from tests.simulation.operations import EVERYDAY, OF_BOTH, UNUSUAL, crowd
 from tests.simulation.record import Holding
 from tests.simulation.scheduler import Dice, Stopped
 from wheel_lock.errors import InvalidHandoff, LockServerError, WheelLockError
@@ -78,6 +78,7 @@ class User:
         self.name = name
         self.is_task = task
         self.ends = False  # it does nothing more
+        self.permits = PERMITS
         self._stream = self.world.tape.stream(f"user/{name}")
         self._holdings: list[Holding] = []  # of the action under way
         self._caller: Caller | None = None
@@ -384,6 +385,7 @@ ACTIONS: tuple[Callable[[User], Action], ...] = (
     lambda user: user.adopt,
     *(partial(partial, action) for action in EVERYDAY),
 )
+OF_A_CROWD: tuple[Callable[[User], Action], ...] = (partial(partial, crowd),)
 OF_A_MAJORITY: tuple[Callable[[User], Action], ...] = (
     lambda user: user.exclusive,
     lambda user: user.exclusive,

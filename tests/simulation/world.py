@@ -29,7 +29,7 @@ from tests.simulation.faults import FAULTS, HARMLESS, HINDER_NO_RELEASE, OF_TOPO
 from tests.simulation.hosts import Host
 from tests.simulation.network import Link, SimulatedConnector
 from tests.simulation.processes import Caller, Context, MajorityContext, Process
-from tests.simulation.programs import ACTIONS, NAMES, OF_A_MAJORITY, PERMITS, RARE, User
+from tests.simulation.programs import ACTIONS, NAMES, OF_A_CROWD, OF_A_MAJORITY, PERMITS, RARE, User
 from tests.simulation.rules import Rules
 from tests.simulation.scheduler import Dice, Recorded, Scheduler, Tape
 from tests.simulation.topologies import TOPOLOGIES, Topology
@@ -142,6 +142,8 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     dice = draw()
     if dice.one_in(3):  # users of few kinds meet more often
         settings.actions = (dice.pick(ACTIONS), dice.pick(ACTIONS))
+        if dice.one_in(3):
+            settings.actions, settings.duration_s = OF_A_CROWD, 4.0
     if settings.masters > 1:  # which is more work for the simulation
         settings.actions = OF_A_MAJORITY
         settings.processes, settings.users = min(settings.processes, 2), min(settings.users, 2)
