@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.simulation.programs import User
     from tests.simulation.record import Holding
 
+CROWDED = ("exclusive", "fair", "semaphore", "read-write", "reentrant")
 CALLERS_TOKEN = b"caller-"  # what tokens of callers begin with
 _STOPS_S = 0.5  # in which a task is cancelled when its lock is lost
 _names = ("x", "y", "z")
@@ -74,7 +75,7 @@ async def row(user: User, dice: Dice) -> None:
 
 async def crowd(user: User, dice: Dice) -> None:
     """Take a lock again and again for a moment, as many do at once: who wakes whom is decided in moments."""
-    kind = dice.pick(("exclusive", "fair", "semaphore", "read-write", "reentrant"))
+    kind = user.world.settings.crowded
     context, name, terms = user.context, user.pick_name(kind, dice), {"timeout": dice.pick([3.0, 1.0])}
     for _ in range(3 + dice.below(6)):
         holding = user.new_holding()

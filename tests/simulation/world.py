@@ -28,6 +28,7 @@ from tests.simulation import direct, seams
 from tests.simulation.faults import FAULTS, HARMLESS, HINDER_NO_RELEASE, OF_TOPOLOGIES, ONE_SERVER, WALL_CLOCK
 from tests.simulation.hosts import Host
 from tests.simulation.network import Link, SimulatedConnector
+from tests.simulation.operations import CROWDED
 from tests.simulation.processes import Caller, Context, MajorityContext, Process
 from tests.simulation.programs import ACTIONS, NAMES, OF_A_CROWD, OF_A_MAJORITY, PERMITS, RARE, User
 from tests.simulation.rules import Rules
@@ -97,6 +98,7 @@ class Settings:
     faults: tuple[str, ...] = ()
     calm_s: float = 2.0
     actions: tuple[Any, ...] = ACTIONS
+    crowded: str = CROWDED[0]  # the kind of lock that a crowd takes
     context: dict[str, Any] = field(default_factory=dict)
     constants: list[tuple[Any, str, float]] = field(default_factory=list)
 
@@ -142,8 +144,10 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     dice = draw()
     if dice.one_in(3):  # users of few kinds meet more often
         settings.actions = (dice.pick(ACTIONS), dice.pick(ACTIONS))
-        if dice.one_in(3):
-            settings.actions, settings.duration_s = OF_A_CROWD, 4.0
+        if dice.one_in(2):
+            settings.actions, settings.duration_s, settings.crowded = OF_A_CROWD, 4.0, dice.pick(CROWDED)
+            if not dice.one_in(3):  # where nothing goes wrong each late wake-up shows
+                settings.faults, settings.slow_network, settings.slow_processes = (), False, False
     if settings.masters > 1:  # which is more work for the simulation
         settings.actions = OF_A_MAJORITY
         settings.processes, settings.users = min(settings.processes, 2), min(settings.users, 2)
