@@ -102,8 +102,9 @@ def pause(world: World, dice: Dice) -> None:
     if process is not None:
         # Some end between the deadline of a lease and that of its renewal under way, some right behind the first deadline.
         seconds = dice.pick([0.1, 0.4, 0.8, 1.5, 2.5, 5.0, 0.495, 0.99])
-        if dice.one_in(2):
-            process.pause_when_sent(seconds)
+        when = dice.below(4)
+        if when > 1:
+            (process.pause_when_sent if when == 2 else process.pause_in_turn)(seconds)
         else:
             world.scheduler.note("%s is stopped for %s s", process.name, seconds)
             process.pause(seconds)

@@ -9,7 +9,7 @@ from tests.simulation.record import MAJORITY, SAME_S, Belief, Holding
 from tests.simulation.server_rules import ServerRules
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.loss_events import HeldBack, LoopCallback
-from wheel_lock.errors import LossReason
+from wheel_lock.errors import LockLost, LossReason
 from wheel_lock.lease import EXTENDING, Lease, State
 from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.observe import LostEvent
@@ -277,6 +277,18 @@ class HolderRules(ServerRules):
                 continue
             if answered or self._is_well or any(span.end > self.now and span.place == host for span in spans):
                 self.broken("released", f"{key!r} was released, and its key was still there, or had gone before")
+
+    def found_lost(self, lease: Lease | None, error: LockLost) -> None:
+        """A release has found that the lock was lost: not because a try of this very release had removed it."""
+        if (
+            lease is None
+            or isinstance(lease, QuorumLease)
+            or error.reason not in (LossReason.KEY_GONE, LossReason.TAKEN)
+        ):
+            return
+        for (_, key, token), spans in self._spans.items():
+            if token == lease.token and spans[-1].released and not spans[-1].tampered:
+                self.broken("released", f"{key!r} was released, and its holder was told that it was lost")
 
     def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
         """A caller has got a lock, on these terms."""

@@ -326,6 +326,7 @@ class Sock:
             if self._error is not None:
                 raise self._error
             raise BlockingIOError
+        self.wire.link.process.receives()
         if self._piece:
             most = min(most, self._piece)
         data = bytes(self._inbox[:most])

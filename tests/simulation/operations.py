@@ -75,7 +75,7 @@ async def row(user: User, dice: Dice) -> None:
 
 async def crowd(user: User, dice: Dice) -> None:
     """Take a lock again and again for a moment, as many do at once: who wakes whom is decided in moments."""
-    kind = user.world.settings.crowded
+    kind = user.world.settings.crowded or dice.pick(CROWDED)
     context, name, terms = user.context, user.pick_name(kind, dice), {"timeout": dice.pick([3.0, 1.0])}
     for _ in range(3 + dice.below(6)):
         holding = user.new_holding()

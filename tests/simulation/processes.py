@@ -14,7 +14,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from greenlet import greenlet
+from greenlet import getcurrent, greenlet
 
 from tests.simulation.network import Link, SimulatedConnector, Sock
 from tests.simulation.parents import Parent
@@ -361,6 +361,8 @@ class Process:
         self.links: dict[str, Link] = {}
         self._postponed: deque[Callable[[], object]] = deque()
         self._pause_s = 0.0
+        self._pause_in_turn_s = 0.0
+        self._halted: list[greenlet] = []  # turns in the middle of which it is stopped, or was killed
         self._turn_event: Event | None = None
         self._turn_at = float("inf")
         self._turns = [0.0, 0.0]  # the second, and the turns in it
@@ -496,6 +498,12 @@ class Process:
             self._turns[1] = -1e9
         self.world.enter(self)
         self.turned_at.append(self.clock.now())
+        if self._pause_in_turn_s:
+            self.world.scheduler.spawn(self._turn_through).switch()
+        else:
+            self._turn_through()
+
+    def _turn_through(self) -> None:
         self.timer.turn()
         self.look()
 
@@ -531,8 +539,24 @@ class Process:
             self.world.scheduler.note("%s is stopped for %s s behind a request", self.name, seconds)
             self.world.scheduler.after(0.0, partial(self.pause, seconds))
 
+    def pause_in_turn(self, seconds: float) -> None:
+        """Stop the process for a while in the middle of a turn: when it has read the clock, and not yet a reply."""
+        self._pause_in_turn_s = seconds
+
+    def receives(self) -> None:
+        """Something is about to be received."""
+        if self._pause_in_turn_s and self.world.caller is None:
+            seconds, self._pause_in_turn_s = self._pause_in_turn_s, 0.0
+            self.world.scheduler.note("%s is stopped for %s s in the middle of a turn", self.name, seconds)
+            self.pause(seconds)
+            self._halted.append(getcurrent())
+            self.world.scheduler.wait()
+            self.world.enter(self)
+
     def _go_on(self) -> None:
         self.paused = False
+        if self.alive and self._halted:
+            self._halted.pop().switch()
         postponed, self._postponed = self._postponed, deque()
         if self.alive:
             self._turn()  # what the timer's thread does first is not certain; a look by a caller may come before it
@@ -576,6 +600,8 @@ class Process:
             caller.done = False
         for caller in (*self._vanished, *self.callers):
             caller.end()
+        for turn in self._halted:
+            turn.throw()
         for task in self.tasks.values():
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.operations import EVERYDAY, OF_BOTH, UNUSUAL, crowd
 from tests.simulation.record import Holding
 from tests.simulation.scheduler import Dice, Stopped
-from wheel_lock.errors import InvalidHandoff, LockServerError, WheelLockError
+from wheel_lock.errors import InvalidHandoff, LockLost, LockServerError, WheelLockError
 from wheel_lock.lease import Lease
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class User:
 
     async def _read_on(self, lock: Any, writer: Any, dice: Dice) -> None:
         if dice.one_in(2):
-            reader = await self.do(writer.downgrade())
+            reader = await self.end_lease(writer, writer.downgrade)
             await self.sleep(dice.up_to(0.5))
             await self.release(reader)
             return
@@ -276,12 +276,22 @@ class User:
 
     async def release(self, lock: Any) -> None:
         """Release a lock."""
-        lease: Lease | None = lock._own_or_latest()
         self.note("releases %s", lock.name)
-        breaks = self.process.breaks
-        if await self.do(lock.release()) and lease is not None:
-            self.world.rules.released(lease, answered=breaks == self.process.breaks)
+        await self.end_lease(lock, lock.release)
         self.note("released %s", lock.name)
+
+    async def end_lease(self, lock: Any, end: Callable[[], Any]) -> Any:
+        """Call what ends the lease of a lock; return its result."""
+        lease: Lease | None = lock._own_or_latest()
+        breaks = self.process.breaks
+        try:
+            result = await self.do(end())
+        except LockLost as error:
+            self.world.rules.found_lost(lease, error)
+            raise
+        if result and lease is not None:
+            self.world.rules.released(lease, answered=breaks == self.process.breaks)
+        return result
 
     async def _abandon(self, lock: Any) -> None:
         """Forget a lock that is held."""
@@ -360,7 +370,8 @@ class User:
     # -- others ------------------------------------------------------------------------------------------------------
 
     async def force_release(self, dice: Dice) -> None:
-        name = dice.pick([name for names in NAMES.values() for name in names])
+        crowded = self.world.settings.crowded
+        name = dice.pick(NAMES[crowded] if crowded else [name for names in NAMES.values() for name in names])
         self.note("releases %s by force", name)
         await self.do(self.context.force_release(name, foreign=dice.one_in(2)))
 
@@ -386,6 +397,7 @@ ACTIONS: tuple[Callable[[User], Action], ...] = (
     *(partial(partial, action) for action in EVERYDAY),
 )
 OF_A_CROWD: tuple[Callable[[User], Action], ...] = (partial(partial, crowd),)
+OF_A_WILD_CROWD = (*OF_A_CROWD, *OF_A_CROWD, lambda user: user.force_release)
 OF_A_MAJORITY: tuple[Callable[[User], Action], ...] = (
     lambda user: user.exclusive,
     lambda user: user.exclusive,

@@ -30,7 +30,7 @@ from tests.simulation.hosts import Host
 from tests.simulation.network import Link, SimulatedConnector
 from tests.simulation.operations import CROWDED
 from tests.simulation.processes import Caller, Context, MajorityContext, Process
-from tests.simulation.programs import ACTIONS, NAMES, OF_A_CROWD, OF_A_MAJORITY, PERMITS, RARE, User
+from tests.simulation.programs import ACTIONS, NAMES, OF_A_CROWD, OF_A_MAJORITY, OF_A_WILD_CROWD, PERMITS, RARE, User
 from tests.simulation.rules import Rules
 from tests.simulation.scheduler import Dice, Recorded, Scheduler, Tape
 from tests.simulation.topologies import TOPOLOGIES, Topology
@@ -98,7 +98,7 @@ class Settings:
     faults: tuple[str, ...] = ()
     calm_s: float = 2.0
     actions: tuple[Any, ...] = ACTIONS
-    crowded: str = CROWDED[0]  # the kind of lock that a crowd takes
+    crowded: str = ""  # the kind of lock that a crowd takes
     context: dict[str, Any] = field(default_factory=dict)
     constants: list[tuple[Any, str, float]] = field(default_factory=list)
 
@@ -146,7 +146,9 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         settings.actions = (dice.pick(ACTIONS), dice.pick(ACTIONS))
         if dice.one_in(2):
             settings.actions, settings.duration_s, settings.crowded = OF_A_CROWD, 4.0, dice.pick(CROWDED)
-            if not dice.one_in(3):  # where nothing goes wrong each late wake-up shows
+            if dice.one_in(3):
+                settings.actions = OF_A_WILD_CROWD
+            else:  # where nothing goes wrong each late wake-up shows
                 settings.faults, settings.slow_network, settings.slow_processes = (), False, False
     if settings.masters > 1:  # which is more work for the simulation
         settings.actions = OF_A_MAJORITY
@@ -348,6 +350,7 @@ class World:
             heal()
         for process in self.processes:
             process.pause_when_sent(0.0)
+            process.pause_in_turn(0.0)
         self.scheduler.after(_COLLECTIONS_S[0], self._drop_while_waiting)
 
     def _drop_while_waiting(self) -> None:
