@@ -72,20 +72,26 @@ async def row(user: User, dice: Dice) -> None:
             await user.release(lock)
 
 
+def new_lock(user: User, kind: str, name: str, holding: Holding, terms: dict[str, Any], *, writes: bool) -> Any:
+    """Return a lock of a kind; that of a read-write lock is a reader, or, if it ``writes``, a writer."""
+    context = user.context
+    if kind == "semaphore":
+        return context.semaphore(name, user.permits, on_lost=holding.on_lost, **terms)
+    if kind == "read-write":
+        both = context.rw_lock(name, on_lost=holding.on_lost, **terms)
+        return both.write() if writes else both.read()
+    make = {"exclusive": context.lock, "fair": context.fair_lock, "reentrant": context.reentrant_lock}[kind]
+    return make(name, on_lost=holding.on_lost, **terms)
+
+
 async def crowd(user: User, dice: Dice) -> None:
     """Take a lock again and again for a moment, as many do at once: who wakes whom is decided in moments."""
     kind = dice.pick(("exclusive", "fair", "semaphore", "read-write", "reentrant"))
-    context, name, terms = user.context, user.pick_name(kind, dice), {"timeout": dice.pick([3.0, 1.0])}
+    name, terms = user.pick_name(kind, dice), {"timeout": dice.pick([3.0, 1.0])}
     for _ in range(3 + dice.below(6)):
         holding = user.new_holding()
-        if kind == "semaphore":
-            lock = context.semaphore(name, user.permits, on_lost=holding.on_lost, **terms)
-        elif kind == "read-write":
-            both = context.rw_lock(name, on_lost=holding.on_lost, **terms)
-            lock = both.read() if dice.one_in(2) else both.write()
-        else:
-            make = {"exclusive": context.lock, "fair": context.fair_lock, "reentrant": context.reentrant_lock}[kind]
-            lock = make(name, on_lost=holding.on_lost, **terms)
+        writes = kind == "read-write" and not dice.one_in(2)
+        lock = new_lock(user, kind, name, holding, terms, writes=writes)
         if await user.acquire(lock, dice):
             user.world.rules.holds(lock, holding, terms)
             await user.sleep(dice.pick([0.05, 0.0, 0.005]))

@@ -225,9 +225,11 @@ class User:
             if limit is not None and calm:
                 self.world.rules.limit_kept(what, limit, process.clock.now() - began)
 
-    async def acquire(self, lock: Any, dice: Dice, **more: Any) -> bool:
-        """Acquire a lock; return whether it was granted."""
-        blocking, limit = self.waiting(dice)
+    async def acquire(
+        self, lock: Any, dice: Dice, waiting: tuple[bool, float | None] | None = None, **more: Any
+    ) -> bool:
+        """Acquire a lock, ``waiting`` or not, and for how long; return whether it was granted."""
+        blocking, limit = waiting or self.waiting(dice)
         self.note("acquires %s (%s, blocking=%s, limit=%s)", lock.name, type(lock).__name__, blocking, limit)
         with (
             self.limited(f"acquire of {lock.name!r}", limit),

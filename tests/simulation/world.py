@@ -32,6 +32,7 @@ from tests.simulation.processes import Caller, Context, MajorityContext, Process
 from tests.simulation.programs import ACTIONS, NAMES, OF_A_CROWD, OF_A_MAJORITY, PERMITS, RARE, User
 from tests.simulation.rules import Rules
 from tests.simulation.scheduler import Dice, Recorded, Scheduler, Tape
+from tests.simulation.themes import THEMES
 from tests.simulation.topologies import TOPOLOGIES, Topology
 
 _package = wheel_lock
@@ -85,6 +86,7 @@ class Settings:
     server_rates: tuple[float, ...] = (1.0,)
     flagged: bool = True
     slow_network: bool = False
+    straggler: str = ""  # the process that alone has a slow network; all have one without it
     slow_processes: bool = False
     zombies: bool = False
     late_replies: bool = False
@@ -97,6 +99,7 @@ class Settings:
     faults: tuple[str, ...] = ()
     calm_s: float = 2.0
     actions: tuple[Any, ...] = ACTIONS
+    theme: str = ""  # a name of THEMES, if the history is about one mechanism only
     context: dict[str, Any] = field(default_factory=dict)
     constants: list[tuple[Any, str, float]] = field(default_factory=list)
 
@@ -177,6 +180,10 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
                 dice = draw()
     if draw().one_in(3):  # also where nothing else goes wrong
         settings.faults += (WALL_CLOCK,)
+    dice = draw()
+    if dice.one_in(3):
+        settings.theme = dice.pick(tuple(THEMES))
+        THEMES[settings.theme](settings, dice)
     return settings
 
 
@@ -343,7 +350,7 @@ class World:
         for heal in self._heals:
             heal()
         for process in self.processes:
-            process.pause_when_sent(0.0)
+            process.when_sent(None)
         self.scheduler.after(_COLLECTIONS_S[0], self._drop_while_waiting)
 
     def _drop_while_waiting(self) -> None:
