@@ -102,12 +102,18 @@ def pause(world: World, dice: Dice) -> None:
     if process is not None:
         # Some end between the deadline of a lease and that of its renewal under way, some right behind the first deadline.
         seconds = dice.pick([0.1, 0.4, 0.8, 1.5, 2.5, 5.0, 0.495, 0.99])
-        when = dice.below(4)
-        if when > 1:
-            (process.pause_when_sent if when == 2 else process.pause_in_turn)(seconds)
-        else:
+
+        def stop() -> None:
             world.scheduler.note("%s is stopped for %s s", process.name, seconds)
             process.pause(seconds)
+
+        when = dice.below(4)
+        if when == 3:
+            process.pause_in_turn(seconds)
+        elif when == 2:
+            process.when_sent(stop)
+        else:
+            stop()
 
 
 def kill(world: World, dice: Dice) -> None:
@@ -177,21 +183,31 @@ def tamper(world: World, dice: Dice) -> None:
 
 
 def interrupt(world: World, dice: Dice) -> None:
-    """An exception strikes a caller that waits."""
-    strikes: list[tuple[str, Callable[[], object]]] = []
-    for process in world.processes:
-        for caller in process.callers:
-            if caller.waits and not caller.background:
-                strikes.append((caller.name, partial(caller.interrupt, Interruption())))
-        if process.alive:
-            strikes += [(name, task.cancel) for name, task in process.tasks.items() if not task.done()]
-    if strikes:
-        name, strike = dice.pick(strikes)
-        world.scheduler.note("an interruption strikes %s", name)
-        strike()
-        for process in world.processes:
-            if name in process.tasks:
+    """An exception strikes a caller that waits, or all of a process at once; now, or right behind a request."""
+    process = _process(world, dice)
+    if process is None:
+        return
+    number, everybody, behind = dice.below(64), dice.one_in(3), dice.one_in(2)
+    delay_s = dice.pick([0.0, 0.0002, 0.005])
+
+    def strike() -> None:
+        strikes: list[tuple[str, Callable[[], object]]] = [
+            (caller.name, partial(caller.interrupt, Interruption()))
+            for caller in process.callers
+            if caller.waits and not caller.background
+        ]
+        strikes += [(name, task.cancel) for name, task in process.tasks.items() if not task.done()]
+        if strikes and process.alive:
+            for name, strike in strikes if everybody else [strikes[number % len(strikes)]]:
+                world.scheduler.note("an interruption strikes %s", name)
+                strike()
+            if process.tasks:
                 process.poke_loop()
+
+    if behind:
+        process.when_sent(partial(world.scheduler.after, delay_s, strike))
+    else:
+        strike()
 
 
 def report(world: World, dice: Dice) -> None:

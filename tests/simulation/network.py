@@ -57,7 +57,9 @@ class Link:
         self.held = [False, False]
         self.refuses = False
         self.zombies = world.settings.zombies
-        self.slow = world.settings.slow_network
+        straggler = world.settings.straggler
+        self.slow = world.settings.slow_network and straggler in ("", process.name)
+        self._slow_once_in = 2 if straggler else 4
         self.late = world.settings.late_replies
         self.piece = world.settings.piece
         self.room = world.settings.room
@@ -71,7 +73,7 @@ class Link:
         if not self.slow:
             return 0.0002
         dice = self.draw()
-        return 0.0002 + (dice.up_to(_SLOWEST_S) if dice.one_in(4) else dice.up_to(0.001))
+        return 0.0002 + (dice.up_to(_SLOWEST_S) if dice.one_in(self._slow_once_in) else dice.up_to(0.001))
 
     def is_narrow(self) -> bool:
         """Return whether the next connection is narrow. Few are: they take ten times as many events."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tests.simulation.programs import User
     from tests.simulation.record import Holding
 
-CROWDED = ("exclusive", "fair", "semaphore", "read-write", "reentrant")
 CALLERS_TOKEN = b"caller-"  # what tokens of callers begin with
 _STOPS_S = 0.5  # in which a task is cancelled when its lock is lost
 _names = ("x", "y", "z")
@@ -73,26 +72,16 @@ async def row(user: User, dice: Dice) -> None:
             await user.release(lock)
 
 
-async def crowd(user: User, dice: Dice) -> None:
-    """Take a lock again and again for a moment, as many do at once: who wakes whom is decided in moments."""
-    kind = user.world.settings.crowded or dice.pick(CROWDED)
-    context, name, terms = user.context, user.pick_name(kind, dice), {"timeout": dice.pick([3.0, 1.0])}
-    for _ in range(3 + dice.below(6)):
-        holding = user.new_holding()
-        if kind == "semaphore":
-            lock = context.semaphore(name, user.permits, on_lost=holding.on_lost, **terms)
-        elif kind == "read-write":
-            both = context.rw_lock(name, on_lost=holding.on_lost, **terms)
-            lock = both.read() if dice.one_in(2) else both.write()
-        else:
-            make = {"exclusive": context.lock, "fair": context.fair_lock, "reentrant": context.reentrant_lock}[kind]
-            lock = make(name, on_lost=holding.on_lost, **terms)
-        if await user.acquire(lock, dice):
-            user.world.rules.holds(lock, holding, terms)
-            await user.sleep(dice.pick([0.05, 0.0, 0.005]))
-            await user.release(lock)
-        await user.sleep(dice.pick([0.2, 0.03, 0.0]))
-        user.world.steps += 1
+def new_lock(user: User, kind: str, name: str, holding: Holding, terms: dict[str, Any], *, writes: bool) -> Any:
+    """Return a lock of a kind; that of a read-write lock is a reader, or, if it ``writes``, a writer."""
+    context = user.context
+    if kind == "semaphore":
+        return context.semaphore(name, user.permits, on_lost=holding.on_lost, **terms)
+    if kind == "read-write":
+        both = context.rw_lock(name, on_lost=holding.on_lost, **terms)
+        return both.write() if writes else both.read()
+    make = {"exclusive": context.lock, "fair": context.fair_lock, "reentrant": context.reentrant_lock}[kind]
+    return make(name, on_lost=holding.on_lost, **terms)
 
 
 async def keep_extended(user: User, dice: Dice) -> None:
@@ -384,5 +373,5 @@ async def redis_lock(user: User, dice: Dice) -> None:
 
 
 OF_BOTH = (block, decorated, lend, use_lent, leave_to_collector)  # kinds of contexts: of one store, and of a majority
-EVERYDAY = (*OF_BOTH, row, crowd, keep_extended, with_own_token, export_many, adopt_many, stand, redis_lock)
+EVERYDAY = (*OF_BOTH, row, keep_extended, with_own_token, export_many, adopt_many, stand, redis_lock)
 UNUSUAL = (set_permits, end_holding, fork)

@@ -360,7 +360,7 @@ class Process:
         self.contexts: list[Context | MajorityContext] = []
         self.links: dict[str, Link] = {}
         self._postponed: deque[Callable[[], object]] = deque()
-        self._pause_s = 0.0
+        self._when_sent: Callable[[], object] | None = None
         self._pause_in_turn_s = 0.0
         self._halted: list[greenlet] = []  # turns in the middle of which it is stopped, or was killed
         self._turn_event: Event | None = None
@@ -528,16 +528,15 @@ class Process:
             self.world.rules.trouble(seconds)
             self.world.scheduler.after(seconds, self._go_on)
 
-    def pause_when_sent(self, seconds: float) -> None:
-        """Stop the process for a while as soon as it has sent something: the reply waits for it."""
-        self._pause_s = seconds
+    def when_sent(self, call: Callable[[], object] | None) -> None:
+        """Have ``call()`` called as soon as the process has sent something: before there is a reply."""
+        self._when_sent = call
 
     def has_sent(self) -> None:
         """Something has been sent."""
-        if self._pause_s:
-            seconds, self._pause_s = self._pause_s, 0.0
-            self.world.scheduler.note("%s is stopped for %s s behind a request", self.name, seconds)
-            self.world.scheduler.after(0.0, partial(self.pause, seconds))
+        if self._when_sent is not None:
+            self.world.scheduler.after(0.0, self._when_sent)
+            self._when_sent = None
 
     def pause_in_turn(self, seconds: float) -> None:
         """Stop the process for a while in the middle of a turn: when it has read the clock, and not yet a reply."""

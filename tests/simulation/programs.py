@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.operations import EVERYDAY, OF_BOTH, UNUSUAL, crowd
+from tests.simulation.operations import EVERYDAY, OF_BOTH, UNUSUAL
 from tests.simulation.record import Holding
 from tests.simulation.scheduler import Dice, Stopped
 from wheel_lock.errors import InvalidHandoff, LockLost, LockServerError, WheelLockError
@@ -225,9 +225,11 @@ class User:
             if limit is not None and calm:
                 self.world.rules.limit_kept(what, limit, process.clock.now() - began)
 
-    async def acquire(self, lock: Any, dice: Dice, **more: Any) -> bool:
-        """Acquire a lock; return whether it was granted."""
-        blocking, limit = self.waiting(dice)
+    async def acquire(
+        self, lock: Any, dice: Dice, waiting: tuple[bool, float | None] | None = None, **more: Any
+    ) -> bool:
+        """Acquire a lock, ``waiting`` or not, and for how long; return whether it was granted."""
+        blocking, limit = waiting or self.waiting(dice)
         self.note("acquires %s (%s, blocking=%s, limit=%s)", lock.name, type(lock).__name__, blocking, limit)
         with (
             self.limited(f"acquire of {lock.name!r}", limit),
@@ -370,8 +372,7 @@ class User:
     # -- others ------------------------------------------------------------------------------------------------------
 
     async def force_release(self, dice: Dice) -> None:
-        crowded = self.world.settings.crowded
-        name = dice.pick(NAMES[crowded] if crowded else [name for names in NAMES.values() for name in names])
+        name = dice.pick([name for names in NAMES.values() for name in names])
         self.note("releases %s by force", name)
         await self.do(self.context.force_release(name, foreign=dice.one_in(2)))
 
@@ -396,8 +397,6 @@ ACTIONS: tuple[Callable[[User], Action], ...] = (
     lambda user: user.adopt,
     *(partial(partial, action) for action in EVERYDAY),
 )
-OF_A_CROWD: tuple[Callable[[User], Action], ...] = (partial(partial, crowd),)
-OF_A_WILD_CROWD = (*OF_A_CROWD, *OF_A_CROWD, lambda user: user.force_release)
 OF_A_MAJORITY: tuple[Callable[[User], Action], ...] = (
     lambda user: user.exclusive,
     lambda user: user.exclusive,

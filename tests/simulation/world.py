@@ -28,11 +28,11 @@ from tests.simulation import direct, seams
 from tests.simulation.faults import FAULTS, HARMLESS, HINDER_NO_RELEASE, OF_TOPOLOGIES, ONE_SERVER, WALL_CLOCK
 from tests.simulation.hosts import Host
 from tests.simulation.network import Link, SimulatedConnector
-from tests.simulation.operations import CROWDED
 from tests.simulation.processes import Caller, Context, MajorityContext, Process
-from tests.simulation.programs import ACTIONS, NAMES, OF_A_CROWD, OF_A_MAJORITY, OF_A_WILD_CROWD, PERMITS, RARE, User
+from tests.simulation.programs import ACTIONS, NAMES, OF_A_MAJORITY, PERMITS, RARE, User
 from tests.simulation.rules import Rules
 from tests.simulation.scheduler import Dice, Recorded, Scheduler, Tape
+from tests.simulation.themes import THEMES
 from tests.simulation.topologies import TOPOLOGIES, Topology
 
 _package = wheel_lock
@@ -86,6 +86,7 @@ class Settings:
     server_rates: tuple[float, ...] = (1.0,)
     flagged: bool = True
     slow_network: bool = False
+    straggler: str = ""  # the process that alone has a slow network; all have one without it
     slow_processes: bool = False
     zombies: bool = False
     late_replies: bool = False
@@ -98,7 +99,7 @@ class Settings:
     faults: tuple[str, ...] = ()
     calm_s: float = 2.0
     actions: tuple[Any, ...] = ACTIONS
-    crowded: str = ""  # the kind of lock that a crowd takes
+    theme: str = ""  # a name of THEMES, if the history is about one mechanism only
     context: dict[str, Any] = field(default_factory=dict)
     constants: list[tuple[Any, str, float]] = field(default_factory=list)
 
@@ -144,12 +145,6 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     dice = draw()
     if dice.one_in(3):  # users of few kinds meet more often
         settings.actions = (dice.pick(ACTIONS), dice.pick(ACTIONS))
-        if dice.one_in(2):
-            settings.actions, settings.duration_s, settings.crowded = OF_A_CROWD, 4.0, dice.pick(CROWDED)
-            if dice.one_in(3):
-                settings.actions = OF_A_WILD_CROWD
-            else:  # where nothing goes wrong each late wake-up shows
-                settings.faults, settings.slow_network, settings.slow_processes = (), False, False
     if settings.masters > 1:  # which is more work for the simulation
         settings.actions = OF_A_MAJORITY
         settings.processes, settings.users = min(settings.processes, 2), min(settings.users, 2)
@@ -183,6 +178,10 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
                 dice = draw()
     if draw().one_in(3):  # also where nothing else goes wrong
         settings.faults += (WALL_CLOCK,)
+    dice = draw()
+    if dice.one_in(3):
+        settings.theme = dice.pick(tuple(THEMES))
+        THEMES[settings.theme](settings, dice)
     return settings
 
 
@@ -349,7 +348,7 @@ class World:
         for heal in self._heals:
             heal()
         for process in self.processes:
-            process.pause_when_sent(0.0)
+            process.when_sent(None)
             process.pause_in_turn(0.0)
         self.scheduler.after(_COLLECTIONS_S[0], self._drop_while_waiting)
 

@@ -7,6 +7,7 @@ seconds that it took, the rule that it broke, and the lines that it came to.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import resource
 import sys
@@ -29,12 +30,14 @@ def main() -> int:
     if arguments.reach:
         watch_scripts()
     began = time.process_time()
+    gc.freeze()  # what is there already is not looked at after each history
     number = 0
     for number, seed in enumerate(arguments.seeds, start=1):
         reached.clear()
         start = time.process_time()
         world = history(seed)
         rule = world.rules.violations[0][1:] if world.rules.violations else None
+        del world  # so the next one does not collect around it
         if arguments.reach:
             print(json.dumps([seed, time.process_time() - start, rule, reached]), flush=True)
         elif rule is not None:

@@ -1,0 +1,191 @@
+"""Histories that are about one mechanism only, so that what it takes to see a mistake in it meets often. Each is short.
+
+A theme changes the settings that a tape has chosen. Its users do one thing, and what goes wrong is what belongs to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.operations import new_lock
+from tests.simulation.scheduler import Dice
+
+if TYPE_CHECKING:
+    from tests.simulation.programs import User
+    from tests.simulation.world import Settings
+
+_EVERY_S = 0.75
+_CROWDED = ("exclusive", "fair", "semaphore", "read-write", "reentrant")
+_KINDS = ("exclusive", "reentrant", "exclusive", "fair")
+# Nothing but a wake-up brings a waiter of a theme to the server in time.
+_PATIENT: dict[str, Any] = {
+    "response_timeout_s": 5.0,
+    "fallback_s": 5.0,
+    "declare_keys": False,
+    "max_held": None,
+    "max_waiting": None,
+    "min_replicas": 0,
+}
+
+
+# -- what its users do ---------------------------------------------------------------------------------------------------
+
+
+async def _hold(user: User, lock: Any, holding: Any, terms: dict[str, Any], seconds: float) -> None:
+    """Hold a lock that was granted for a while; it is released also if that is interrupted."""
+    user.world.rules.holds(lock, holding, terms)
+    try:
+        await user.sleep(seconds)
+    finally:
+        await user.release(lock)
+
+
+async def _take(
+    kind: str,
+    user: User,
+    dice: Dice,
+    limit: float | None,
+    seconds: Callable[[], float],
+    *,
+    writes: bool = False,
+) -> None:
+    """Wait for a lock, and hold it for a while."""
+    from tests.simulation.programs import NAMES
+
+    holding, terms = user.new_holding(), {"timeout": 3.0}
+    lock = new_lock(user, kind, NAMES[kind][0], holding, terms, writes=writes)
+    if await user.acquire(lock, dice, waiting=(True, limit)):
+        await _hold(user, lock, holding, terms, seconds())
+
+
+async def _meet(kind: str, user: User, dice: Dice) -> None:
+    """Want a lock when others want it, too, as jobs that are due at the same time; then all rest.
+
+    The first one may hold it until the others have waited for so long that they look rarely.
+    """
+    now = user.world.scheduler.now
+    begin = now - now % _EVERY_S + _EVERY_S
+    await user.sleep(begin - now + dice.pick([0.0, 0.001, 0.003, 0.007]))
+    if not dice.one_in(4):
+        moment, long = dice.pick([0.001, 0.004, 0.012]), dice.one_in(2)
+        await _take(
+            *(kind, user, dice, None, lambda: 0.4 if long and user.world.scheduler.now < begin + 0.1 else moment),
+            writes=kind == "read-write",
+        )
+
+
+async def _read_and_write(user: User, dice: Dice) -> None:
+    """Read for a while, or want to write for a shorter one: readers that come meanwhile wait for that writer."""
+    writes = dice.one_in(3)
+    limit = dice.pick([0.01, 0.1, 0.3]) if writes else None
+    await _take("read-write", user, dice, limit, lambda: dice.pick([0.2, 0.4, 0.05]), writes=writes)
+    await user.sleep(dice.pick([0.0, 0.1, 0.4]))
+
+
+async def _work_in_rows(kind: str, user: User, dice: Dice) -> None:
+    """Rest, and hold a lock several times in a row; an interruption ends the row."""
+    await user.sleep(dice.pick([0.3, 0.6, 0.1]))
+    for _ in range(4 + dice.below(5)):
+        await _take(kind, user, dice, dice.pick([None, None, 0.01]), lambda: dice.pick([0.01, 0.03, 0.1]))
+        user.world.steps += 1
+
+
+async def _crowd(kind: str, user: User, dice: Dice) -> None:
+    """Take a lock again and again for a moment, as many do at once: who wakes whom is decided in moments."""
+    from tests.simulation.programs import NAMES
+
+    name, terms = dice.pick(NAMES[kind]), {"timeout": dice.pick([3.0, 1.0])}
+    for _ in range(3 + dice.below(6)):
+        holding = user.new_holding()
+        lock = new_lock(user, kind, name, holding, terms, writes=kind == "read-write" and not dice.one_in(2))
+        if await user.acquire(lock, dice):
+            user.world.rules.holds(lock, holding, terms)
+            await user.sleep(dice.pick([0.05, 0.0, 0.005]))
+            await user.release(lock)
+        await user.sleep(dice.pick([0.2, 0.03, 0.0]))
+        user.world.steps += 1
+
+
+async def _force(kind: str, user: User, dice: Dice) -> None:
+    """Release a lock by force."""
+    from tests.simulation.programs import NAMES
+
+    name = dice.pick(NAMES[kind])
+    user.note("releases %s by force", name)
+    await user.do(user.context.force_release(name, foreign=dice.one_in(2)))
+
+
+async def _extend(user: User, dice: Dice) -> None:
+    """Have a lock renewed for a while, and extend it by far more; nobody else wants it."""
+    holding = user.new_holding()
+    lock = user.context.lock(f"of {user.name}", 0.5, on_lost=holding.on_lost)
+    if await user.acquire(lock, dice):
+        user.world.rules.holds(lock, holding, {})
+        with user.promised("an extension"):
+            await user.sleep(dice.pick([0.3, 0.2, 0.5]))
+            await user.do(lock.extend(4.0, replace_ttl=True))
+            await user.sleep(dice.pick([1.0, 2.0]))
+        await user.release(lock)
+
+
+# -- themes --------------------------------------------------------------------------------------------------------------
+
+
+def _only(settings: Settings, action: Callable[..., Any], *faults: str, processes: int, users: int) -> None:
+    settings.masters, settings.topology, settings.server_rates = 1, "", settings.server_rates[:1]
+    settings.actions, settings.faults = (partial(partial, action),), faults
+    settings.duration_s, settings.processes, settings.users = 4.0, processes, users
+    settings.slow_processes = settings.late_replies = settings.direct = False
+    settings.piece = settings.room = 0
+    settings.context |= _PATIENT
+    settings.constants = []
+
+
+def crowds(settings: Settings, dice: Dice) -> None:
+    """Many want the same lock for moments, and nothing goes wrong: each late wake-up shows."""
+    _only(settings, partial(_crowd, dice.pick(_CROWDED)), processes=1 + dice.below(3), users=2 + dice.below(3))
+    settings.slow_network = False
+
+
+def forced(settings: Settings, dice: Dice) -> None:
+    """Locks of a crowd are released by force, while they change hands."""
+    kind = dice.pick(_CROWDED)
+    _only(settings, partial(_crowd, kind), processes=2, users=2)
+    settings.actions += (settings.actions[0], partial(partial, partial(_force, kind)))
+    settings.slow_network = True
+
+
+def meetings(settings: Settings, dice: Dice) -> None:
+    """Callers meet, and what one of them misses nobody else makes up for. Messages overtake replies."""
+    _only(settings, partial(_meet, dice.pick(("read-write", "exclusive"))), processes=3, users=1)
+    settings.slow_network, settings.straggler, settings.duration_s = True, "p0", 9.0
+
+
+def readers(settings: Settings, dice: Dice) -> None:
+    """Readers, and writers who give up."""
+    _only(settings, _read_and_write, processes=2, users=2)
+
+
+def interruptions(settings: Settings, dice: Dice) -> None:
+    """Callers are interrupted, and nothing else goes wrong."""
+    _only(settings, partial(_work_in_rows, dice.pick(_KINDS)), "interrupt", processes=2, users=3)
+    settings.slow_network = dice.one_in(3)
+    settings.calm_s = 0.3
+
+
+def extensions(settings: Settings, dice: Dice) -> None:
+    """Extensions, which are overtaken by renewals of connections that have broken."""
+    _only(settings, _extend, "swallow", processes=1, users=4)
+    settings.calm_s = 0.3
+
+
+THEMES: dict[str, Callable[[Settings, Dice], None]] = {
+    "crowds": crowds,
+    "forced": forced,
+    "meetings": meetings,
+    "readers": readers,
+    "interruptions": interruptions,
+    "extensions": extensions,
+}
