@@ -117,6 +117,14 @@ async def _force(kind: str, user: User, dice: Dice) -> None:
     await user.do(user.context.force_release(name, foreign=dice.one_in(2)))
 
 
+async def _keep(user: User, dice: Dice) -> None:
+    """Have a lock renewed for a while."""
+    holding, terms = user.new_holding(), {"timeout": dice.pick([1.0, 0.5, 3.0])}
+    lock = user.context.lock(f"of {user.name}", on_lost=holding.on_lost, **terms)
+    if await user.acquire(lock, dice):
+        await _hold(user, lock, holding, terms, dice.pick([3.0, 1.5]))
+
+
 async def _extend(user: User, dice: Dice) -> None:
     """Have a lock renewed for a while, and extend it by far more; nobody else wants it."""
     holding = user.new_holding()
@@ -175,6 +183,12 @@ def interruptions(settings: Settings, dice: Dice) -> None:
     settings.calm_s = 0.3
 
 
+def stops(settings: Settings, dice: Dice) -> None:
+    """Processes stop while locks are renewed: between a request and its reply, or with the reply unread."""
+    _only(settings, _keep, "pause", processes=2, users=2)
+    settings.calm_s, settings.duration_s = 1.5, 8.0
+
+
 def extensions(settings: Settings, dice: Dice) -> None:
     """Extensions, which are overtaken by renewals of connections that have broken."""
     _only(settings, _extend, "swallow", processes=1, users=4)
@@ -187,5 +201,6 @@ THEMES: dict[str, Callable[[Settings, Dice], None]] = {
     "meetings": meetings,
     "readers": readers,
     "interruptions": interruptions,
+    "stops": stops,
     "extensions": extensions,
 }
