@@ -111,6 +111,3 @@ def test_who_may_not_subscribe_looks_by_himself(fresh_redis: RedisServer, rights
         time.sleep(2.2)  # the first PING must not cost the connection
         assert connections(fresh_redis) == before
         assert seconds_to_grant(waiting, holder.release) < 0.2 + BUSY_S
-
-
-# Ends that everybody is told of

@@ -267,16 +267,6 @@ def test_a_wrong_type_under_the_name_is_a_refusal(server: Server) -> None:
     assert server.extend(READ_1, 1_000) == -1
 
 
-@pytest.mark.parametrize("value", ["plenty", "nan"])
-def test_a_permits_key_without_a_number_is_an_error(server: Server, value: str) -> None:
-    server.view.set(PERMITS, value)
-    with pytest.raises(redis.ResponseError, match="holds no number"):
-        server.permit()
-    with pytest.raises(redis.ResponseError, match="holds no number"):
-        server.call(scripts.LOOK_HOLDERS, [NAME, PERMITS], b"")
-    assert server.members() == set()
-
-
 def test_a_writers_word_goes_with_its_grant(server: Server) -> None:
     server.read(READ_1)
     server.write(WRITE_1, patience=3_000)
@@ -458,20 +448,6 @@ def test_fences_grow_and_outlive_their_key(server: Server, kind: str) -> None:
     fences.append(grant(4))
     assert fences[-1] == far + 1
     assert fences == sorted(set(fences))
-
-
-@pytest.mark.parametrize("value", ["something else", "nan"])
-@pytest.mark.parametrize("kind", ["write", "fair", "reentrant"])
-def test_a_fence_key_of_no_use_means_no_grant(server: Server, kind: str, value: str) -> None:
-    server.view.set(FENCE, value)
-    acquire: dict[str, Callable[[], object]] = {
-        "write": lambda: server.write(fenced=True),
-        "fair": lambda: server.fair(b"1" * 44, fenced=True),
-        "reentrant": lambda: reentrant(server, b"1" * 22, DAY, keys=(NAME, FENCE)),
-    }
-    with pytest.raises(redis.ResponseError, match="fence key"):
-        acquire[kind]()
-    assert not server.view.exists(NAME)
 
 
 def test_who_was_not_heard_of_is_skipped_and_comes_back_at_the_end(server: Server) -> None:
