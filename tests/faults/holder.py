@@ -1,4 +1,4 @@
-"""A process that holds locks, so that a test can stop, kill and fork it; and below the test's side of it.
+"""A process that holds locks, so that a test can fork it; and below the test's side of it.
 
 A nursery forks it. It reads orders, a line of JSON each, from one pipe, and reports on another; losses are reported
 unasked. A fork of it serves a pair of pipes of its own.
@@ -63,14 +63,10 @@ class Program:
     def _told(self, event: LostEvent) -> None:
         self._report("lost", [event.name, event.reason.name])
 
-    def prepare(self, name: str, **options: Any) -> None:
-        """Make a lock object and no more."""
-        self._locks[name] = self._context.lock(name, on_lost=self._told, **options)
-
     def acquire(self, name: str, blocking: bool | None = None, **options: Any) -> dict[str, Any]:
         """Acquire through the lock object of that name, which is made with the options if there is none."""
         if name not in self._locks:
-            self.prepare(name, **options)
+            self._locks[name] = self._context.lock(name, on_lost=self._told, **options)
         granted = self._locks[name].acquire(blocking)
         return {"granted": granted, **self.look(name)}
 
@@ -237,7 +233,6 @@ class Holder(Peer):
         self._process = _nursery().start(json.dumps([url, context]), fds=theirs, stderr=self._errors.fileno())
         for fd in theirs:
             os.close(fd)
-        self._killed = False
         super().__init__(pairs[0][0][1], pairs[0][1][0])
         self._children = [Peer(to_peer[1], from_peer[0]) for to_peer, from_peer in pairs[1:]]
         self._unused = list(self._children)
@@ -253,7 +248,7 @@ class Holder(Peer):
         self._errors.seek(0)
         said = self._errors.read().decode()
         self._errors.close()
-        if kind is None and not self._killed:
+        if kind is None:
             assert code == 0, said
             assert "Traceback" not in said, said
         else:
@@ -271,28 +266,11 @@ class Holder(Peer):
         child.order("exit")
         return int(self.ask("reap", pid=child.pid).result)
 
-    def pause(self) -> None:
-        """SIGSTOP. Returns when all of its threads stand still."""
-        os.kill(self.pid, signal.SIGSTOP)
-        stat = Path(f"/proc/{self.pid}/stat")
-        eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", message="SIGSTOP took")
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        os.kill(self.pid, signal.SIGCONT)
-
-    def kill(self) -> None:
-        """SIGKILL, and return when it is gone."""
-        self._killed = True
-        self._process.kill()
-
     def _end(self) -> int:
-        if not self._killed:
-            with suppress(OSError):
-                self.resume()
-                self.order("exit")
-            if not self._process.ends_within(ANSWER_S):
-                self._process.kill()
+        with suppress(OSError):
+            self.order("exit")
+        if not self._process.ends_within(ANSWER_S):
+            self._process.kill()
         code = self._process.wait()
         for child in self._children:
             if child.pid and Path(f"/proc/{child.pid}").exists():

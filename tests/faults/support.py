@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import time
 import warnings
@@ -18,8 +17,6 @@ from wheel_lock.runtime.notifier import NOTIFIER
 
 LATE_S = 0.2  # how late a thread that can run may be to tell a loss where the machine is busy; idle, it is not late
 
-_PYTHON_HELD = ctypes.PyDLL(None)  # calls made through it keep the interpreter's lock
-
 
 def now() -> float:
     """CLOCK_BOOTTIME, which the library lives by."""
@@ -31,11 +28,6 @@ class Pulse(Standstills):
 
     def __init__(self) -> None:
         super().__init__(now, nap_s=0.005, late_s=0.02, computing=True)
-
-
-def hold_the_interpreter(duration_s: float) -> None:
-    """Let no thread of this process run Python code for a while, as an extension that is stuck does."""
-    _PYTHON_HELD.usleep(int(duration_s * 1e6))
 
 
 @contextmanager
@@ -71,12 +63,6 @@ def held(locks: Mapping[Any, Lock | None]) -> list[Lock]:
     found = [lock for lock in locks.values() if lock is not None]
     assert len(found) == len(locks)
     return found
-
-
-def wait_for_renewals(lock: Lock, more: int) -> None:
-    """Return when it has been renewed so many times more."""
-    enough = lock.renewals + more
-    eventually(lambda: lock.renewals >= enough, message=f"{lock} is renewed {more} times")
 
 
 def wait_for_end(lock: Lock) -> None:

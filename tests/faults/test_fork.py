@@ -9,7 +9,6 @@ import pytest
 
 from tests.faults.holder import CLIENT, Holder
 from tests.faults.sent_commands import commands
-from tests.faults.support import wait_s
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -89,24 +88,3 @@ def test_a_child_that_holds_locks_takes_only_its_own_with_it(redis_server: Redis
         parent.goes_on(NAME)
         assert parent.ask("stats").result["connects"] == 1
         assert parent.told == []
-
-
-def test_a_context_made_before_the_fork_serves_every_worker(fresh_redis: RedisServer) -> None:
-    """As under gunicorn's preload, and Celery's prefork."""
-    client = fresh_redis.client()
-    terms = {"timeout": 2.0, "renew_every": 0.2}
-    with Holder(fresh_redis.url, forks=3) as master:
-        master.ask("prepare", name="prepared", **terms)
-        workers = [master.fork(how) for how in WAYS]
-        assert connections(fresh_redis) == set()
-        peers = {"prepared": workers[0], "master": master, **{f"worker:{n}": each for n, each in enumerate(workers)}}
-        tokens = {name: peer.acquire(name, **terms)["token"] for name, peer in peers.items()}
-        assert len(connections(fresh_redis)) == 4
-        wait_s(2.2)
-        for name, peer in peers.items():
-            peer.goes_on(name)
-            assert peer.ask("stats").result["connects"] == 1
-        assert {name: client.get(name) for name in tokens} == {name: tok.encode() for name, tok in tokens.items()}
-        for name, peer in peers.items():
-            assert peer.ask("release", name=name).error == ""
-        assert [master.reap(worker) for worker in workers] == [0, 0, 0]

@@ -158,21 +158,3 @@ def test_under_many_threads_memory_is_flat_and_the_server_is_back_at_once(
     assert held.is_held
     assert back_s - pulse.stood_s(resumed_at) < 3 * BACK_S
     held.release()
-
-
-def test_bulk_acquires_that_are_given_up(context: LockContext, fresh_redis: RedisServer) -> None:
-    engine = context._engine
-    names = [f"{NAME}:{number}" for number in range(40_000)]
-    fresh_redis.pause()
-    with Watch(engine) as watch:
-        for _ in range(3):
-            with pytest.raises(WheelLockError):
-                context.acquire_many(names, timeout=30.0)
-    assert engine.leases.acquiring == 0
-    assert watch.unanswered <= 50
-    # Chunks of 500 locks with such names are large: the last one that is let in comes on top.
-    assert watch.queued_bytes <= 10 * MOST_QUEUED_BYTES
-    fresh_redis.resume()
-    back_after_s(context)
-    with fresh_redis.client() as view:
-        eventually(lambda: view.dbsize() == 0)

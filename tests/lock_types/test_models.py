@@ -290,7 +290,7 @@ class SemaphoreMachine(PlainMachine):
 
 
 class ReentrantMachine(Machine):
-    """Two objects to a party, by a name as text and as bytes, are one lock. (With readers it is what is said of writers.)"""
+    """Two objects to a party are one lock, by a name as text and as bytes. (With readers: what is said of writers.)"""
 
     def begin(self) -> None:
         self.members: dict[int, str] = {}  # on the server: r or w of each party

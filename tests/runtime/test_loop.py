@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import selectors
 import socket
@@ -10,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -380,28 +378,3 @@ def test_members_are_told_of_the_stop_before_it(timer: HashedWheelTimer, before:
         timer.post(lambda: time.sleep(0.001))  # together far more than one turn gives to its messages
     timer.stop()
     assert stopped == [True]  # what a member still had to do has been done
-
-
-# Descriptors
-
-
-def open_descriptors() -> int:
-    gc.collect()  # what other tests have left behind
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not show open descriptors")
-def test_a_timer_that_is_stopped_and_gone_leaves_no_descriptor_open() -> None:
-    before = open_descriptors()
-    for started in (True, False):
-        for _ in range(10):
-            timer = HashedWheelTimer()
-            if started:
-                ask(timer)
-            timer.stop()
-            timer.post(fail)  # which does no harm
-            timer.wake()
-            assert timer.name not in [thread.name for thread in threading.enumerate()]
-            del timer
-    # The thread that has launched the last timer's thread may still be on its way out, and holds the timer until then.
-    eventually(lambda: open_descriptors() <= before, PATIENCE_S)
