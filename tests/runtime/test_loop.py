@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from tests.support.background import PATIENCE_S, Background
-from tests.support.timers import Member, NewTimer, ask, fall_asleep, messages, timer_thread
+from tests.support.timers import Gate, Member, NewTimer, ask, fall_asleep, messages, timer_thread
 from tests.support.waiting import eventually
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock, settle
@@ -84,19 +84,11 @@ def test_a_message_goes_on_in_later_turns_before_all_messages_behind_it(by_hand:
 
 def test_what_is_behind_a_message_that_goes_on_is_read_although_the_timer_is_stopped(timer: HashedWheelTimer) -> None:
     seen: list[str] = []
-    reached, gate = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        reached.set()
-        gate.wait(PATIENCE_S)
-
-    timer.post(wait)
-    assert reached.wait(PATIENCE_S)
-    timer.post(lambda: timer.go_on_with(partial(seen.append, "rest")))
-    timer.post(partial(seen.append, "behind"))
-    stopping = Background(timer.stop)
-    eventually(lambda: timer.stopped)
-    gate.set()
+    with Gate(timer.post):
+        timer.post(lambda: timer.go_on_with(partial(seen.append, "rest")))
+        timer.post(partial(seen.append, "behind"))
+        stopping = Background(timer.stop)
+        eventually(lambda: timer.stopped)
     stopping.result()
     assert seen == ["rest", "behind"]
 
