@@ -273,33 +273,6 @@ def test_a_socket_with_the_number_of_another_does_not_get_its_events(
     assert len(told) == 1
 
 
-def test_a_turn_is_io_then_ticks_then_messages_then_writing(
-    by_hand: HashedWheelTimer, clock: ManualClock, new_pair: NewPair
-) -> None:
-    happened: list[str] = []
-
-    class Writer:
-        def flush(self) -> None:
-            happened.append("writing")
-
-        above = None
-
-        def crashed(self, error: Exception) -> None: ...
-
-    def message() -> None:
-        happened.append("message")
-        by_hand.flush_later(Writer())
-
-    pair = new_pair()
-    by_hand.watch(pair.here, selectors.EVENT_READ, lambda events: happened.append("io"))
-    pair.there.send(b"x")
-    by_hand.call_at(clock.now() + 0.01, lambda now: happened.append("tick"))
-    by_hand.post(message)
-    clock.jump(0.01)
-    by_hand.turn()
-    assert happened == ["io", "tick", "message", "writing"]
-
-
 # Failures
 
 
