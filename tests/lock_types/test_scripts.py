@@ -153,8 +153,8 @@ def test_a_refusal_says_when_what_is_in_the_way_will_have_expired(server: Server
 
 def test_who_is_not_told_when_has_to_listen(server: Server) -> None:
     turn_of_the_first(server)
-    [retry_ms] = server.fair(SECOND, patience=5_000)
-    assert 4_000 < retry_ms <= 5_000, "until the first will have been forgotten"
+    for [retry_ms] in (server.fair(SECOND, patience=5_000), server.fair(b"N" * 44)):  # nor does the latter wait
+        assert 4_000 < retry_ms <= 5_000, "until the first will have been forgotten"
     server.view.flushall()
     queue_of_two(server)
     assert server.fair(SECOND, patience=5_000) == server.fair(b"N" * 44) == [-1]
