@@ -8,10 +8,11 @@ import time
 import pytest
 from redis.credentials import CredentialProvider
 
+from tests.support.backend import of
 from tests.support.logged import Log
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import MASTERS, Nodes
-from tests.topology.moving_slots import granted, home, hung, is_renewed, names_at, names_in
+from tests.topology.moving_slots import home, hung, is_renewed, names_at, names_in
 from tests.topology.watched_master import Watched
 from wheel_lock import LockContext, LossReason, LostEvent
 from wheel_lock.engine.topology.cluster import ClusterRouter
@@ -29,7 +30,7 @@ def test_a_master_that_says_readonly_proves_nothing_and_the_new_one_is_found() -
     told: list[LostEvent] = []
     with Watched() as watched, LockContext(watched.client()) as context:
         names = [f"n:{n}" for n in range(50)]
-        locks = granted(context.acquire_many(names, timeout=10.0, renew_every=0.2, on_lost=told.append))
+        locks = of(context.acquire_many(names, timeout=10.0, renew_every=0.2, on_lost=told.append))
         master = watched.master
         eventually(lambda: watched.replica.admin.dbsize() == 50)
         master.client().execute_command("REPLICAOF", "127.0.0.1", 1)  # of nobody, behind the Sentinels' backs
