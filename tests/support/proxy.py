@@ -189,6 +189,10 @@ class TcpProxy:
 
         self._call(arm)
 
+    def refuse(self) -> None:
+        """Turn new connections away; the open ones go on."""
+        self._call(self._stop_listening)
+
     def heal(self) -> None:
         """End all faults. What was late arrives now."""
         self._call(self._heal)
@@ -240,18 +244,19 @@ class TcpProxy:
         for _ in range(100):
             listener = socket.socket()
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            port = candidate_port()
+            port = self.port or candidate_port()
             try:
                 listener.bind(("127.0.0.1", port))
                 listener.listen(512)
-            except OSError:  # somebody was quicker
+            except OSError:  # somebody was quicker; where the port must be the old one, it may come back
                 listener.close()
+                time.sleep(0.01)
                 continue
             listener.setblocking(False)
             self.port, self._listener = port, listener
             self._selector.register(listener, selectors.EVENT_READ)
             return
-        raise RuntimeError("the proxy cannot listen on any port")
+        raise RuntimeError(f"the proxy cannot listen on port {self.port or 'any'}")
 
     def _stop_listening(self) -> None:
         if self._listener is not None:
@@ -392,6 +397,8 @@ class TcpProxy:
         for faults in (self.to_server, self.to_client):
             faults._delay_s = 0.0
             faults._cut_after = None
+        if self._listener is None:
+            self._listen()
 
     def _stop(self) -> None:
         self._stopping = True
