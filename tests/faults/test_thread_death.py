@@ -10,14 +10,17 @@ from tests.faults.support import (
     own_context,
 )
 from tests.support.backend import Losses, of
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.timers import kill
 from tests.support.waiting import eventually
 from wheel_lock import (
     LockContext,
     LockLost,
+    LockUnavailable,
     LossReason,
 )
+from wheel_lock.sync.call import SyncFuture
 
 pytestmark = pytest.mark.slow
 
@@ -58,3 +61,13 @@ def test_the_death_of_the_thread_is_told_and_the_next_call_works(
         assert survivor.is_held
         survivor.release()
         sibling.close()
+
+
+def test_a_caller_whose_request_has_died_with_the_thread_is_told(redis_server: RedisServer) -> None:
+    with own_context(redis_server) as context:
+        with context.lock(NAME):
+            pass
+        waiting = Background(SyncFuture[None](context._engine).wait)
+        kill(context.timer)
+        with pytest.raises(LockUnavailable, match="ended before it answered"):
+            waiting.result()
