@@ -165,6 +165,16 @@ def test_one_that_is_needed_is_dropped_when_it_has_very_much_to_answer(
     assert silent.hung_up
 
 
+def test_one_on_which_a_release_of_many_is_under_way_is_kept(rig: Rig) -> None:
+    rig.release_many(rig.hold_many(names(3), 30.0))
+    silent = rig.server
+    rig.be_silent(5.1)
+    rig.connector.refusal = TimeoutError("nobody answers there")
+    rig.connect()
+    silent.take()
+    assert not silent.hung_up
+
+
 def test_what_a_queue_has_never_heard_of_is_not_taken_back(few: None) -> None:
     with WaitingRig() as rig:
         rig.hold("warm-up", 30.0)
