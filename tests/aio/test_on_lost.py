@@ -46,12 +46,20 @@ async def test_it_is_called_on_the_event_loop_with_the_event(loser: LockLoser) -
     assert len(told.events) == 1
 
 
+@pytest.mark.parametrize("awaited", [True, False])
 @pytest.mark.parametrize("bulk", [True, False])
-def test_an_error_in_it_is_the_event_loops_affair(new_loop: NewLoop, loser: LockLoser, bulk: bool) -> None:
+def test_an_error_in_it_is_the_event_loops_affair(
+    new_loop: NewLoop, loser: LockLoser, bulk: bool, awaited: bool
+) -> None:
     complaints: list[object] = []
 
-    def failing(event: LostEvent) -> None:
+    def raising(event: LostEvent) -> None:
         raise ZeroDivisionError(event.name)
+
+    async def failing_task(event: LostEvent) -> None:
+        raising(event)
+
+    failing = failing_task if awaited else raising
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told["exception"]))
@@ -72,6 +80,7 @@ def test_an_error_in_it_is_the_event_loops_affair(new_loop: NewLoop, loser: Lock
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(main())
     assert sorted(str(complaint) for complaint in complaints) == ["a", "b"]
+    assert {type(complaint) for complaint in complaints} == {ZeroDivisionError}
 
 
 class Awaited(Told):
@@ -103,16 +112,3 @@ async def test_what_it_returns_is_awaited_in_a_task_of_the_event_loop(loser: Loc
     gc.collect()  # nothing but the library refers to the task
     await until(lambda: told.events)
     assert told.loops == [asyncio.get_running_loop()]
-
-
-async def test_an_error_in_its_task_is_the_event_loops_affair(loser: LockLoser) -> None:
-    complaints: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told["exception"]))
-
-    async def failing(event: LostEvent) -> None:
-        raise ZeroDivisionError(event.name)
-
-    await loser.context.asyncio.lock("order:42", 30.0, on_lost=failing, thread_local=False).acquire()
-    loser.delete()
-    await until(lambda: complaints)
-    assert isinstance(complaints[0], ZeroDivisionError)

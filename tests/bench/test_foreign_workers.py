@@ -44,10 +44,10 @@ def test_a_worker_answers_in_every_mode(program: str, command: list[str], redis_
 
     check(rival_worker.check_hold)
     if program in WITHOUT_THREADS:
-        check(rival_worker.check_refusal, "pairs", "failed no threads", callers=4, kind="threads")
+        check(rival_worker.check_refusal, "pairs", "no threads", callers=4, kind="threads")
     else:
         check(rival_worker.check_pairs, 4, "threads", spin=1)
     check(rival_worker.check_pairs, 20, "tasks")
     check(rival_worker.check_handover)
     check(rival_worker.check_crowd)
-    check(rival_worker.check_refusal, "juggle", "failed no juggle")
+    check(rival_worker.check_refusal, "juggle", "no juggle")

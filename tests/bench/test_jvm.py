@@ -3,74 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
 
 import pytest
 
 from bench.rivals import jvm
 from bench.rivals.toolchain import NotFetched
+from bench.workers import Unable
+from tests.support import rival_worker
 from tests.support.redis_server import RedisServer
-from tests.support.rival_worker import build_or_skip
+from tests.support.rival_worker import RivalWorker, build_or_skip
 from tests.support.waiting import eventually
 
 QUICK = {"warm_s": 0.0, "timeout_s": 30.0}
 GO_S = "0.05"
 
 
-class Program:
-    """A worker, spoken to in the line protocol."""
-
-    def __init__(self, program: str, mode: str, url: str, **options: object) -> None:
-        self._process = subprocess.Popen(
-            [*jvm.command(program), mode, url, json.dumps({**QUICK, **options})],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self.losses: list[list[str]] = []
-
-    def read(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().rstrip("\n")
-        while line.startswith("lost "):
-            self.losses.append(line.split(" ", 3)[1:])
-            line = self._process.stdout.readline().rstrip("\n")
-        return line
-
-    def tell(self, order: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"go {order}\n")
-        self._process.stdin.flush()
-
-    def result(self) -> dict[str, Any]:
-        word, _, text = self.read().partition(" ")
-        assert word == "result", text
-        found: dict[str, Any] = json.loads(text)
-        return found
-
-    def go(self, order: str) -> dict[str, Any]:
-        self.tell(order)
-        return self.result()
-
-    def end(self) -> int:
-        """Close its stdin, and return its exit status."""
-        self._process.communicate(timeout=30.0)
-        return self._process.returncode
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
+def started(program: str, mode: str, url: str, **options: object) -> RivalWorker:
+    return rival_worker.started(jvm.command(program), mode, url, **{**QUICK, **options})
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +40,8 @@ class TestRedisson:
     def test_holds_renews_and_releases(self, server: RedisServer) -> None:
         client = server.client()
         client.config_resetstat()
-        with Program("redisson", "hold", server.url, locks=20, first=5, timeout_s=3.0, listen=True) as program:
-            assert program.read() == "up"
+        with started("redisson", "hold", server.url, locks=20, first=5, timeout_s=3.0, listen=True) as program:
+            program.answer()
             assert {f"b:{index}" for index in range(5, 25)} == {str(key, "ascii") for key in client.scan_iter("b:*")}
             eventually(lambda: client.info("commandstats")["cmdstat_pexpire"]["calls"] >= 40)
             client.delete("b:7")
@@ -98,60 +49,62 @@ class TestRedisson:
             found = program.go("read")
             assert found["renewed"] is None
             assert found["heap"] > 0
-            assert ["7", "deleted"] in [[index, reason] for index, _, reason in program.losses]
+            assert (7, "deleted") in [(loss.index, loss.reason) for loss in program.losses]
             assert program.go("release") == {}
             assert not list(client.scan_iter("b:*"))
-            assert program.end() == 0
+            program.end()
 
     @pytest.mark.parametrize("kind", ["threads", "tasks"])
     def test_pairs(self, server: RedisServer, kind: str) -> None:
-        with Program("redisson", "pairs", server.url, callers=3, kind=kind, spin=1) as program:
-            assert program.read() == "up"
+        with started("redisson", "pairs", server.url, callers=3, kind=kind, spin=1) as program:
+            program.answer()
             eventually(lambda: program.go(GO_S)["pairs"] >= 3)
             found = program.go(GO_S)
             assert found["seconds"] >= float(GO_S)
             virtual = kind == "tasks" and int(jvm.java_version().split(".")[0]) >= 21
             assert found["callers"] == ("virtual threads" if virtual else "threads")
-            assert program.end() == 0
+            program.end()
 
     def test_two_processes_hand_over(self, server: RedisServer) -> None:
         with (
-            Program("redisson", "handover", server.url, hold_s=0.001, warm_s=0.02) as one,
-            Program("redisson", "handover", server.url, hold_s=0.001) as other,
+            started("redisson", "handover", server.url, hold_s=0.001, warm_s=0.02) as one,
+            started("redisson", "handover", server.url, hold_s=0.001) as other,
         ):
-            assert (one.read(), other.read()) == ("up", "up")
-            one.tell("3")
-            other.tell("3")
-            moments = sorted(one.result()["moments"] + other.result()["moments"])
+            assert one.answer() == other.answer() == {}
+            one.tell("go 3")
+            other.tell("go 3")
+            moments = sorted(one.answer()["moments"] + other.answer()["moments"])
             assert len(moments) == 6
             assert all(before[1] <= after[0] for before, after in itertools.pairwise(moments))
-            assert (one.end(), other.end()) == (0, 0)
+            one.end()
+            other.end()
 
     def test_a_crowd(self, server: RedisServer) -> None:
-        with Program("redisson", "crowd", server.url, waiters=5) as program:
-            assert program.read() == "up"
+        with started("redisson", "crowd", server.url, waiters=5) as program:
+            program.answer()
             assert len(program.go(GO_S)["grants"]) == 5
             eventually(lambda: sum(program.go(GO_S)["grants"]) >= 5)
-            assert program.end() == 0
+            program.end()
 
 
 @pytest.mark.slow
 class TestNettysWheel:
     def test_measures_its_timers(self, built: None) -> None:
-        with Program("netty-wheel", "wheel", "-", timers=50, spread_s=0.05, ahead_s=0.05, idle_s=0.05) as program:
-            assert program.read() == "up"
+        with started("netty-wheel", "wheel", "-", timers=50, spread_s=0.05, ahead_s=0.05, idle_s=0.05) as program:
+            program.answer()
             for order in ("schedule", "cancel"):
                 assert program.go(order).keys() == {"ns", "cpu_ns"}
             assert program.go("due").keys() == {"cpu_us", "p50_ms", "p99_ms", "max_ms"}
             idle = program.go("idle")
             assert idle.keys() == {"empty", "pending"}
             assert all(found.keys() == {"cpu", "wake_ups"} for found in idle.values())
-            assert program.end() == 0
+            program.end()
 
     def test_says_what_it_has_not(self, built: None) -> None:
-        with Program("netty-wheel", "hold", "-") as program:
-            assert program.read() == "failed no hold"
-            assert program.end() == 1
+        with started("netty-wheel", "hold", "-") as program:
+            with pytest.raises(Unable, match="no hold"):
+                program.answer()
+            program.end(1)
 
 
 # --- Building ---

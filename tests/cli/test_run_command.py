@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,7 +24,6 @@ from tests.cli.test_demo import TERMINAL, Terminal
 from tests.support.nursery import Child as Program
 from tests.support.nursery import Nursery
 from tests.support.redis_server import RedisServer
-from tests.support.standstill import Standstills
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LossReason
 from wheel_lock.cli import target
@@ -271,42 +269,6 @@ def test_a_command_that_goes_on_is_killed_with_all_that_it_has_started(run: Run,
     assert status == 76
     assert "the command has not ended within 0.1 s: sent SIGKILL" in said
     eventually(lambda: not Path(f"/proc/{inner}").exists() or state_of(inner) == "Z", LONG_S)
-
-
-# Prints when the signal has come, on the clock that all processes of a machine share.
-REPORTER = """
-import signal, sys, time
-def note(number, frame):
-    print(time.monotonic(), flush=True)
-    sys.exit(0)
-signal.signal(signal.SIGTERM, note)
-print("ready", flush=True)
-while True:
-    signal.pause()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("timeout_s", "margin_s"), [(2.0, 0.0), (3.0, 1.0)])
-def test_the_command_is_told_before_the_lease_ends_at_a_server_that_was_killed(
-    run: Run, fresh_redis: RedisServer, timeout_s: float, margin_s: float
-) -> None:
-    terms = "--timeout", f"{timeout_s}", "--margin", f"{margin_s}"
-    started = run(*terms, "--", sys.executable, "-I", "-S", "-c", REPORTER, server=fresh_redis.url)
-    assert started.line() == "ready"
-    with fresh_redis.client() as client, Standstills() as standstills:
-        eventually(lambda: client.pttl(NAME) > timeout_s * 900, LONG_S)  # the next renewal is not near
-        before = time.monotonic()
-        lease_end = before + client.pttl(NAME) / 1000
-        fresh_redis.kill()
-        # Nothing has been renewed meanwhile, unless this process stood still.
-        lease_end += standstills.stood_s(before)
-    told = float(started.line())
-    status, said = started.end()
-    assert status == 76
-    assert "are left: sent SIGTERM" in said or "(not confirmed in time): sent SIGTERM" in said
-    # The machine may keep any process from running for so long; see the test of the order below.
-    assert told < lease_end + max(1.0 - margin_s, 0.0)
 
 
 @pytest.mark.parametrize("closed", ["2", "012"])

@@ -142,6 +142,39 @@ def test_a_suspected_connection_that_nobody_waits_for_is_dropped_with_one_clean_
     assert sorted(rig.server.one("release_many").names) == sorted(names(FEW))
 
 
+def test_a_suspected_connection_has_less_room(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "MOST_SUSPECTED", FEW)
+    rig.hold("warm-up", 3.0)
+    rig.be_silent(1.6)
+    assert not rig.ready
+    ask(rig, 3 * FEW)
+    assert 0 < len(asked(rig)) <= FEW
+
+
+def test_one_that_is_needed_is_dropped_when_it_has_very_much_to_answer(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "MOST_SUSPECTED", FEW)
+    rig.hold("warm-up", 300.0)
+    ask(rig, 3 * FEW)
+    silent = rig.server
+    rig.be_silent(5.1)
+    rig.connector.refusal = TimeoutError("nobody answers there")
+    rig.connect()
+    silent.take()
+    assert silent.hung_up
+
+
+def test_one_on_which_a_release_of_many_is_under_way_is_kept(rig: Rig) -> None:
+    rig.release_many(rig.hold_many(names(3), 30.0))
+    silent = rig.server
+    rig.be_silent(5.1)
+    rig.connector.refusal = TimeoutError("nobody answers there")
+    rig.connect()
+    silent.take()
+    assert not silent.hung_up
+
+
 def test_what_a_queue_has_never_heard_of_is_not_taken_back(few: None) -> None:
     with WaitingRig() as rig:
         rig.hold("warm-up", 30.0)

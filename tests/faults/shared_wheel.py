@@ -13,7 +13,8 @@ from typing import Any, Self
 
 import redis
 
-from tests.faults.support import LATE_S, Losses, Pulse, now
+from tests.faults.support import LATE_S, Pulse, now
+from tests.support.backend import Losses
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually

@@ -55,9 +55,6 @@ def test_renewal_goes_on_while_the_event_loop_is_blocked(
     runner.run(main())
 
 
-# The end of the thread (7)
-
-
 # The end of the program
 
 ASYNC_BEGINNING = """

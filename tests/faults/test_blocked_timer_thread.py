@@ -5,38 +5,18 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 from tests.support.backend import Backend, none_left
 from tests.support.background import PATIENCE_S, Background
-from tests.support.timers import NewTimer, ask, messages
+from tests.support.timers import Gate, NewTimer, ask, messages
 from tests.support.waiting import eventually
-from wheel_lock import HashedWheelTimer, LockContext, LockUnavailable
+from wheel_lock import LockContext, LockUnavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.servers("real")]
-
-
-@contextmanager
-def blocked(timer: HashedWheelTimer) -> Iterator[None]:
-    """Have the timer's thread stand still, as in a finaliser that waits for something."""
-    reached, over = threading.Event(), threading.Event()
-
-    def block() -> None:
-        reached.set()
-        over.wait(4 * PATIENCE_S)
-
-    timer.post(block)
-    assert reached.wait(PATIENCE_S)
-    try:
-        yield
-    finally:
-        over.set()
-        ask(timer)
 
 
 LIMITED: list[Callable[[LockContext], object]] = [
@@ -54,11 +34,12 @@ def test_callers_with_a_limit_are_let_go_when_it_has_passed(
     context = backend.context(timer=new_timer(), response_timeout=10 * PATIENCE_S)
     closing = backend.context(timer=context.timer)
     with context.lock("a"):
-        with blocked(context.timer):
+        with Gate(context.timer.post):
             calls: list[Background[object]] = [Background(partial(call, context)) for call in LIMITED]
             for each in [*calls, Background[object](lambda: closing.close(0.3))]:
                 with pytest.raises(LockUnavailable, match="stands still"):
                     each.result()
+        ask(context.timer)
         assert len([text for text in messages(caplog) if "has not turned" in text]) == 1
     eventually(lambda: none_left(backend, context))
     with context.lock("b", blocking_timeout=PATIENCE_S):
@@ -76,10 +57,11 @@ def test_callers_without_a_limit_are_let_go_within_the_response_timeout(
         "thread": [lock.release, lambda: context.lock("b").acquire()],
         "task": [lambda: asyncio.run(context.asyncio.lock("b").acquire())],
     }
-    with blocked(context.timer):
+    with Gate(context.timer.post):
         for each in [Background(call) for call in work[api]]:
             with pytest.raises(LockUnavailable, match="stands still"):
                 each.result()
+    ask(context.timer)
     if lock.is_held:
         lock.release()
     eventually(lambda: none_left(backend, context))

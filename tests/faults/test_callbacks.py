@@ -8,10 +8,9 @@ import threading
 import pytest
 
 from tests.faults.support import (
-    Losses,
     own_context,
-    wait_for_end,
 )
+from tests.support.backend import Losses
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LostEvent
@@ -43,14 +42,14 @@ def test_a_callback_that_sleeps_delays_no_other_context_and_no_task(redis_server
                 lock.acquire()
             for lock in locks[:-1]:
                 redis_server.client().delete(lock.name)
-                wait_for_end(lock)
+                eventually(lambda: not lock.is_held, message=f"{lock} ends")  # noqa: B023
             assert asleep.wait(5.0)
             with pytest.raises(LockLost):
                 asyncio.run(hold(context))
             redis_server.client().delete("beside")
-            eventually(lambda: beside)
-            assert not behind
+            eventually(lambda: beside.events)
+            assert not behind.events
         finally:
             wake.set()
-        eventually(lambda: len(behind) == 3)
+        eventually(lambda: len(behind.events) == 3)
         assert behind.names == names[1:]

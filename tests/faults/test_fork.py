@@ -2,111 +2,131 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable
 
 import pytest
 
-from tests.faults.holder import CLIENT, Holder
 from tests.faults.sent_commands import commands
-from tests.faults.support import wait_s
+from tests.faults.support import own_context
+from tests.redis.test_exit import BEGINNING, run
+from tests.support.backend import of
+from tests.support.background import PATIENCE_S, in_a_fork, in_thread
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
+from wheel_lock import Lock, LockLost, LockNotHeld, LossReason, LostEvent
 
 pytestmark = pytest.mark.slow
 
 NAME = "order:42"
-# Where it is known how many connections there are, leases last 10 s: a silence of less than a sixth of that, while the
-# network stands still, is no reason to make another.
-WAYS = ["fork", "thread", "multiprocessing"]
-
-
-@pytest.fixture
-def network(fresh_redis: RedisServer) -> Iterator[TcpProxy]:
-    """In front of a server whose only clients with a name are those of the test."""
-    with TcpProxy(fresh_redis.port) as proxy:
-        yield proxy
+CLIENT = "holder"
 
 
 def connections(server: RedisServer) -> set[str]:
     return {other["id"] for other in server.client().client_list() if other["name"] == CLIENT}
 
 
+def goes_on(lock: Lock) -> None:
+    """Wait until it has been renewed thrice more."""
+    renewals = lock.renewals
+    eventually(lambda: lock.renewals >= renewals + 3)
+    assert lock.is_held
+
+
+def by_multiprocessing(check: Callable[[], object]) -> None:
+    process = multiprocessing.get_context("fork").Process(target=check)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads
+        process.start()
+    process.join(PATIENCE_S)
+    assert process.exitcode == 0
+
+
+WAYS: dict[str, Callable[[Callable[[], object]], object]] = {
+    "fork": in_a_fork,
+    "thread": lambda check: in_thread(lambda: in_a_fork(check)),
+    "multiprocessing": by_multiprocessing,
+}
+
+
 @pytest.mark.parametrize("how", WAYS)
-def test_a_forked_child_holds_nothing_and_its_parent_is_unaffected(
-    fresh_redis: RedisServer, network: TcpProxy, how: str
-) -> None:
-    """The child uses no socket and no token of the parent's, and does not deadlock."""
-    client = fresh_redis.client()
-    with Holder(network.url, forks=1) as parent:
-        token = parent.acquire(NAME, timeout=10.0, renew_every=0.1, fencing=True)["token"]
-        assert parent.ask("acquire_many", prefix="many:", count=20, timeout=10.0, renew_every=0.1).result == 20
-        before = connections(fresh_redis)
-        forked_at = time.monotonic()
-        child = parent.fork(how)
-        look = child.look(NAME)
-        assert (look["held"], look["lost"]) == (False, "FORKED")
-        assert child.ask("held").result == []
-        assert child.ask("stats").result == {"held": 0, "listed": 0, "connects": 0, "thread": False}
-        for verb in ("release", "extend"):
-            # A thread of the child that stands for another than the owner is told that the lock is not its own.
-            assert child.ask(verb, name=NAME).error == ("LockNotHeld" if how == "thread" else "LockLost")
-        assert connections(fresh_redis) == before  # none of that was worth a connection
+def test_a_forked_child_holds_nothing_and_its_parent_is_unaffected(fresh_redis: RedisServer, how: str) -> None:
+    """The child uses no socket and no token of the parent's, and does not deadlock.
 
-        # The context is as good as new: a connection and a thread of the child's own.
-        own = child.acquire("child", timeout=10.0, renew_every=0.1)["token"]
-        assert len(connections(fresh_redis)) == 2
-        assert before < connections(fresh_redis)
-        child.goes_on("child")
-        assert client.get("child") == own.encode()
-        theirs = {command.connection for command in commands(network, mentioning=own)}
-        about_parent = commands(network, since=forked_at, mentioning=token)
+    Leases last 10 s: a silence of less than a sixth of that, while the machine is busy, is no reason for a connection.
+    """
+    view, told = fresh_redis.client(), list[LostEvent]()
+    with (
+        TcpProxy(fresh_redis.port) as network,
+        own_context(network.url, client_options={"client_name": CLIENT}) as context,
+    ):
+        lock = context.lock(NAME, timeout=10.0, renew_every=0.1, fencing=True, on_lost=told.append)
+        assert lock.acquire()
+        many = of(context.acquire_many([f"many:{n}" for n in range(20)], 10.0, renew_every=0.1, on_lost=told.append))
+        before, forked_at = connections(fresh_redis), time.monotonic()
+
+        def check() -> None:
+            assert (lock.is_held, lock.lost) == (False, LossReason.FORKED)
+            assert not any(each.is_held for each in many)
+            assert (context.stats().held, context.held(), context.stats().connects) == (0, [], 0)
+            assert not context.timer.running
+            for call in (lock.release, lambda: lock.extend(1.0)):
+                with pytest.raises((LockLost, LockNotHeld)) as caught:
+                    call()
+                # A thread of the child that stands for another than the owner is told that the lock is not its own.
+                assert caught.type is (LockNotHeld if how == "thread" else LockLost)
+            assert connections(fresh_redis) == before  # none of that was worth a connection
+
+            # The context is as good as new: a connection and a thread of the child's own.
+            own = context.lock("child", timeout=10.0, renew_every=0.1, on_lost=told.append)
+            assert own.acquire()
+            assert own.token is not None
+            assert len(connections(fresh_redis)) == 2
+            assert before < connections(fresh_redis)
+            goes_on(own)
+            assert fresh_redis.client().get("child") == own.token
+            fresh_redis.client().set("token", own.token)
+            assert not context.lock(NAME).acquire(blocking=False)
+            own.release()
+            assert told == []
+
+        WAYS[how](check)
+        theirs = {command.connection for command in commands(network, mentioning=view.get("token"))}
+        assert theirs
+        about_parent = commands(network, since=forked_at, mentioning=lock.token)
         assert theirs.isdisjoint({command.connection for command in about_parent})
-        assert not child.ask("acquire", name=NAME, blocking=False).result["granted"]
-
-        assert child.ask("release", name="child").error == ""
-        assert parent.reap(child) == 0
-        parent.goes_on(NAME)
-        assert len(parent.ask("held").result) == 21
-        assert parent.ask("stats").result["connects"] == 1
-        assert client.get(NAME) == token.encode()
-        assert parent.told == child.told == []
+        goes_on(lock)
+        assert context.stats().held == 21
+        assert context.stats().connects == 1
+        assert view.get(NAME) == lock.token
+        assert told == []
 
 
-@pytest.mark.parametrize("tidy", [True, False], ids=["interpreter ends", "os._exit"])
-def test_a_child_that_holds_locks_takes_only_its_own_with_it(redis_server: RedisServer, tidy: bool) -> None:
-    client = redis_server.client()
-    with Holder(redis_server.url, forks=1) as parent:
-        parent.acquire(NAME, timeout=10.0, renew_every=0.1)
-        child = parent.fork(tidy=tidy)
-        child.acquire("child", timeout=0.5)
-        assert parent.reap(child) == 0
-        if tidy:
-            assert client.get("child") is None  # released at exit
-        else:
-            eventually(lambda: client.get("child") is None)
-        parent.goes_on(NAME)
-        assert parent.ask("stats").result["connects"] == 1
-        assert parent.told == []
-
-
-def test_a_context_made_before_the_fork_serves_every_worker(fresh_redis: RedisServer) -> None:
-    """As under gunicorn's preload, and Celery's prefork."""
-    client = fresh_redis.client()
-    terms = {"timeout": 2.0, "renew_every": 0.2}
-    with Holder(fresh_redis.url, forks=3) as master:
-        master.ask("prepare", name="prepared", **terms)
-        workers = [master.fork(how) for how in WAYS]
-        assert connections(fresh_redis) == set()
-        peers = {"prepared": workers[0], "master": master, **{f"worker:{n}": each for n, each in enumerate(workers)}}
-        tokens = {name: peer.acquire(name, **terms)["token"] for name, peer in peers.items()}
-        assert len(connections(fresh_redis)) == 4
-        wait_s(2.2)
-        for name, peer in peers.items():
-            peer.goes_on(name)
-            assert peer.ask("stats").result["connects"] == 1
-        assert {name: client.get(name) for name in tokens} == {name: tok.encode() for name, tok in tokens.items()}
-        for name, peer in peers.items():
-            assert peer.ask("release", name=name).error == ""
-        assert [master.reap(worker) for worker in workers] == [0, 0, 0]
+@pytest.mark.parametrize("end", ["sys.exit()", "os._exit(0)"])
+def test_a_child_that_holds_locks_takes_only_its_own_with_it(redis_server: RedisServer, end: str) -> None:
+    program = f"""
+import os, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads
+lock = context.lock("{NAME}", timeout=10.0, renew_every=0.1, on_lost=print)
+lock.acquire()
+child = os.fork()
+if child == 0:
+    own = context.lock("child", timeout=0.5)
+    own.acquire()
+    {end}
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+client = redis.Redis(port=port)
+while "{end}" == "os._exit(0)" and client.exists("child"):
+    time.sleep(0.01)
+assert not client.exists("child")  # released at exit, or expired
+renewals = lock.renewals
+while lock.renewals < renewals + 3:
+    time.sleep(0.01)
+assert lock.is_held
+assert context.stats().connects == 1
+lock.release()
+"""
+    assert run(BEGINNING + program, redis_server.port).stdout == ""

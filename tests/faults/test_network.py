@@ -11,12 +11,10 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from tests.faults.sent_commands import commands, of_kind
 from tests.faults.shared_wheel import (
     LONG_S,
     SharedWheel,
 )
-from tests.faults.support import LATE_S, now
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -70,25 +68,6 @@ def test_resets_at_random_bytes_of_a_large_pipeline_lose_nothing(
     held.assert_all_held()
     assert context.stats().unknown > 0
     assert view.mget(names) == list(held.tokens.values())
-
-
-def test_a_half_open_connection_is_noticed_by_a_renewal_within_a_sixth_of_the_timeout(
-    wheel: SharedWheel, network: TcpProxy, view: redis.Redis
-) -> None:
-    """Half-open idle connection: noticed within L/6."""
-    L = 3.0
-    context = wheel.context(network)
-    held = wheel.hold(context, ["a", "b"], timeout=L, renew_every=0.3)
-    held.await_renewal()
-    connects, last = context.stats().connects, network.accepted
-    network.strand()
-    stranded_at, since = time.monotonic(), now()
-    await_reconnected(context, connects)
-    held.await_renewal()
-    held.assert_all_held()
-    renewal = of_kind("renew", commands(network, since=stranded_at))[0]
-    noticed_at = next(entry.time for entry in network.log if entry.connection > last)
-    assert noticed_at - renewal.time - wheel.pulse.stood_s(since) <= L / 6 + LATE_S
 
 
 def test_a_connection_lost_while_the_server_is_full_is_replaced_when_it_is_not(

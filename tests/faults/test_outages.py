@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
 import pytest
 import redis
 
-from tests.faults.support import Pulse
 from tests.support.logged import Log
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
@@ -19,31 +15,6 @@ pytestmark = pytest.mark.slow
 
 PATIENCE_S = 20.0
 NAMES = ["order:42", "order:43"]
-
-
-@pytest.fixture
-def context(fresh_redis: RedisServer) -> Iterator[LockContext]:
-    with LockContext(redis.Redis(port=fresh_redis.port), close_timeout=0.2) as context:
-        yield context
-
-
-def test_a_server_that_is_killed_and_back(
-    context: LockContext, fresh_redis: RedisServer, log: Log, pulse: Pulse
-) -> None:
-    locks = context.acquire_many(NAMES, timeout=60.0, renew_every=0.2)
-    fresh_redis.kill()
-    eventually(lambda: log.said("unreachable"), PATIENCE_S)
-    (warning,) = log.said("unreachable")
-    said = re.search(rf":{fresh_redis.port} has been unreachable for (\d+\.\d) s", warning)
-    assert said
-    assert 1.0 <= float(said[1]) < 2.0 + pulse.stood_s()
-    assert "2 locks are held there" in warning
-    assert "refused" in warning
-    fresh_redis.start()
-    eventually(lambda: log.said("well again"), PATIENCE_S)
-    eventually(lambda: all(lock is not None and lock.lost for lock in locks.values()), PATIENCE_S)
-    assert len(log.said("unreachable")) == len(log.said("well again")) == 1
-    assert all(name.startswith("wheel-lock-notifier") for name in log.threads)
 
 
 def test_a_server_that_speaks_no_tls_any_more(tls_redis: RedisServer, log: Log) -> None:

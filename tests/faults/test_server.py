@@ -15,12 +15,11 @@ from tests.faults.shared_wheel import (
     LONG_S,
     SharedWheel,
 )
-from tests.faults.support import FencedRegister
 from tests.support.background import Background
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer, redis_server_version, require_redis_7
 from tests.support.waiting import eventually
-from wheel_lock import LockLost, LockServerError, LossReason
+from wheel_lock import LockServerError, LossReason
 from wheel_lock.protocol import scripts
 
 pytestmark = pytest.mark.slow
@@ -45,43 +44,10 @@ def view(server: RedisServer) -> redis.Redis:
     return server.client()
 
 
-def calls_of(view: redis.Redis, *commands: str) -> int:
-    """How often the server was asked to do these, whether it did or refused."""
-    stats = view.info("commandstats")
-    return sum(
-        stats[f"cmdstat_{command}"]["calls"] + stats[f"cmdstat_{command}"]["rejected_calls"]
-        for command in commands
-        if f"cmdstat_{command}" in stats
-    )
-
-
 def form_of_last_renewal(network: TcpProxy) -> scripts.ScriptForm:
     words = of_kind("renew", commands(network))[-1].words
     forms = (scripts.RENEW.plain, scripts.RENEW.flagged)
     return next(form for form in forms if words[1] in (form.sha1.encode(), form.source))
-
-
-def test_a_server_that_stands_still_for_longer_than_a_timeout_ends_every_lease_by_its_deadline(
-    wheel: SharedWheel, server: RedisServer, view: redis.Redis
-) -> None:
-    """SIGSTOP for 1.5 L: as the server says."""
-    context = wheel.context(server)
-    held = wheel.hold(context, ["job"], timeout=1.0, fencing=True)
-    register = FencedRegister()
-    assert register.write(held.lock.fence)
-    server.pause()
-    time.sleep(1.75)
-    server.resume()
-    held.await_loss()
-    assert eventually(lambda: view.set("job", "somebody else", nx=True), LONG_S)
-    with pytest.raises(LockLost):
-        held.lock.release()
-    wheel.assert_alive(context)
-    held.assert_lost(LossReason.NOT_CONFIRMED)
-    assert (view.get("job"), view.pttl("job")) == (b"somebody else", -1)
-    view.delete("job")
-    assert register.write(wheel.hold(context, ["job"], timeout=1.0, fencing=True).lock.fence)
-    assert not register.write(held.lock.fence)
 
 
 def test_a_restart_without_persistence_is_noticed_at_the_next_renewal(
@@ -93,8 +59,6 @@ def test_a_restart_without_persistence_is_noticed_at_the_next_renewal(
         wheel.hold(context, [f"job {number}" for number in range(50)], timeout=5.0),
         wheel.hold(context, ["fenced"], timeout=5.0, fencing=True),
     ]
-    register = FencedRegister()
-    assert register.write(helds[1].lock.fence)
     server.kill()
     server.start()
     for held in helds:
@@ -102,8 +66,10 @@ def test_a_restart_without_persistence_is_noticed_at_the_next_renewal(
         held.assert_lost(LossReason.KEY_GONE)
         assert all(event.at < event.deadline for event in held.told())
     wheel.assert_alive(context)
-    assert register.write(wheel.hold(context, ["fenced"], timeout=5.0, fencing=True).lock.fence)
-    assert not register.write(helds[1].lock.fence)
+    before, after = (each.lock.fence for each in (helds[1], wheel.hold(context, ["fenced"], timeout=5.0, fencing=True)))
+    assert before is not None
+    assert after is not None
+    assert after > before
 
 
 @contextmanager
@@ -233,40 +199,3 @@ def test_a_server_out_of_memory_keeps_what_is_held_and_refuses_what_is_new(
     held.assert_all_held()
     view.config_set("maxmemory", 0)
     wheel.assert_alive(context)
-
-
-USER = "app on >secret ~* &* +@all"
-
-
-@pytest.fixture
-def guarded() -> Iterator[RedisServer]:
-    """A server with a user whose rights can be taken away."""
-    with RedisServer(users=[USER]) as server:
-        yield server
-
-
-def as_user(server: RedisServer) -> redis.Redis:
-    return redis.Redis(host="127.0.0.1", port=server.port, username="app", password="secret")
-
-
-@pytest.mark.parametrize("rules", [["-pexpire"]], ids=["of each entry"])
-def test_revoked_rights_make_leases_suspect_at_once_and_lost_by_their_deadline(
-    wheel: SharedWheel, guarded: RedisServer, rules: list[str]
-) -> None:
-    """ACL rights revoked: suspect at once, lost by V, no hot retry loop."""
-    view = guarded.client()
-    context = wheel.context(as_user(guarded))
-    held = wheel.hold(context, [f"job {number}" for number in range(1000)], timeout=2.0, renew_every=0.35)
-    held.await_renewal()
-    view.execute_command("ACL", "SETUSER", "app", *rules)
-    before = calls_of(view, "eval", "evalsha")
-    eventually(lambda: context.stats().overdue == 1000 or held.losses.events, LONG_S, "all are suspect")
-    held.assert_all_held()
-    held.await_loss()
-    held.assert_lost(LossReason.NOT_CONFIRMED)
-    # A call for each of some 35 ticks until all are suspect, then a probe of three calls after 20, 40, 80 ... 500 ms.
-    assert calls_of(view, "eval", "evalsha") - before < 100
-
-    view.execute_command("ACL", "SETUSER", "app", "+@all", "~*")
-    wheel.assert_alive(context)
-    held.assert_lost(LossReason.NOT_CONFIRMED)

@@ -138,28 +138,7 @@ def test_only_four_states_are_believed_in_and_can_lapse() -> None:
         assert (lease.loss is not None) == (state in BELIEVED)
 
 
-def test_a_lapse_that_was_seen_is_never_believed_again() -> None:
-    lease = renewing()
-    assert not lease.is_valid(110.0)
-    lease.record_lapse()
-    assert lease.loss is LossReason.NOT_CONFIRMED
-    assert not lease.is_valid(101.0)  # not even by somebody who read the clock earlier
-    result = confirm_all([lease], 100.0, 101.0, 10.0)
-    assert result.other == [lease]
-    assert not lease.is_valid(101.0)
-
-
 # Confirmation
-
-
-def test_a_renewal_that_is_confirmed_in_time_moves_the_deadline_forward() -> None:
-    lease = renewing()
-    result = confirm_all([lease], 103.0, 104.0, 10.0)
-    assert (result.kept, result.limited, result.other) == ([lease], [], [])
-    assert lease.state is State.HELD
-    assert lease.renewals == 1
-    assert lease.deadline == local_deadline(103.0, 10.0)
-    assert result.slack_s == pytest.approx(local_deadline(100.0, 10.0) - 104.0)
 
 
 def test_a_renewal_that_is_confirmed_at_the_deadline_is_too_late() -> None:
@@ -178,16 +157,6 @@ def test_a_renewal_that_is_confirmed_at_the_last_moment_is_in_time() -> None:
     now = math.nextafter(lease.deadline, 0)
     assert confirm_all([lease], 103.0, now, 10.0).kept == [lease]
     assert lease.is_valid(now)
-
-
-def test_a_confirmation_of_what_is_not_being_renewed_changes_nothing() -> None:
-    for state in set(State) - {State.RENEWING}:
-        lease = granted(100.0)
-        lease.state = state
-        before = lease.deadline
-        result = confirm_all([lease], 103.0, 104.0, 10.0)
-        assert (result.kept, result.limited, result.other) == ([], [], [lease])
-        assert (lease.state, lease.deadline, lease.renewals) == (state, before, 0)
 
 
 def test_a_batch_is_sorted_into_those_that_go_on_and_those_that_do_not() -> None:
@@ -235,24 +204,6 @@ def test_the_last_renewal_allowed_is_the_last() -> None:
     assert lease.at_limit
     assert lease.lapse_reason() is LossReason.RENEWAL_LIMIT
     assert lease.is_valid(now)  # until its deadline all the same
-
-
-def test_a_renewal_ends_at_the_hold_limit() -> None:
-    lease = granted(100.0, limits=Limits(None, 111.0))
-    assert not lease.at_limit
-    assert lease.lapse_reason() is LossReason.NOT_CONFIRMED  # were it to lapse now, it would be for want of a renewal
-    mark_sent([lease])
-    assert confirm_all([lease], 105.0, 106.0, 10.0).limited == [lease]
-    assert lease.deadline == 111.0
-    assert lease.at_limit
-    assert lease.lapse_reason() is LossReason.HOLD_LIMIT
-
-
-def test_a_hold_limit_that_is_reached_outranks_the_renewal_limit() -> None:
-    lease = granted(100.0, limits=Limits(0, 104.0))
-    assert lease.at_limit
-    assert lease.deadline == 104.0
-    assert lease.lapse_reason() is LossReason.HOLD_LIMIT
 
 
 def test_limits_may_be_shared_by_the_leases_of_one_call() -> None:

@@ -121,6 +121,7 @@ class LeaseMachine(RuleBasedStateMachine):
         assert lease.deadline == self.deadline
         assert lease.renewals == self.renewals
         assert lease.deadline <= self.hold_until
+        assert not (self.over and lease.is_valid(100.0)), "not even by somebody who has read the clock earlier"
 
     @invariant()
     def a_reason_is_given_once(self) -> None:

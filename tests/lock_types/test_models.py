@@ -290,7 +290,7 @@ class SemaphoreMachine(PlainMachine):
 
 
 class ReentrantMachine(Machine):
-    """Two objects to a party, which are one lock. (Where there are readers, it is what is said of writers.)"""
+    """Two objects to a party are one lock, by a name as text and as bytes. (With readers: what is said of writers.)"""
 
     def begin(self) -> None:
         self.members: dict[int, str] = {}  # on the server: r or w of each party
@@ -299,10 +299,11 @@ class ReentrantMachine(Machine):
         self.states = [FREE] * PARTIES
         self.tokens: list[bytes | None] = [None] * PARTIES
         self.fences = [0] * PARTIES
-        self.writers = [[self.writer(context) for _ in range(2)] for context in self.parties.makes]
+        names = (self.name, self.name.encode())
+        self.writers = [[self.writer(context, name) for name in names] for context in self.parties.makes]
 
-    def writer(self, context: Any) -> Any:
-        return context.reentrant_lock(self.name, TIMEOUT_S, fencing=True)
+    def writer(self, context: Any, name: str | bytes) -> Any:
+        return context.reentrant_lock(name, TIMEOUT_S, fencing=True)
 
     def noticed(self, party: int) -> None:
         if self.states[party] is GONE:
@@ -426,8 +427,8 @@ class ReadWriteMachine(ReentrantMachine):
     def reader(self, context: Any) -> Any:
         return context.rw_lock(self.name, TIMEOUT_S).read()
 
-    def writer(self, context: Any) -> Any:
-        return context.rw_lock(self.name, TIMEOUT_S, fencing=True).write()
+    def writer(self, context: Any, name: str | bytes) -> Any:
+        return context.rw_lock(name, TIMEOUT_S, fencing=True).write()
 
     def remove_from_server(self, party: int) -> None:
         token = self.tokens[party]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import inspect
 import math
 import threading
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
+import redis
 
 from tests.support.backend import Backend
 from tests.support.callers import Caller
 from tests.support.event_loops import Run, at_once
 from tests.support.lock_types import KINDS, NAME, make
-from tests.support.ports import candidate_port
-from wheel_lock import LockAlreadyHeld, LockContext, LockNotHeld, WheelLockError
+from wheel_lock import HashedWheelTimer, LockAlreadyHeld, LockContext, LockNotHeld, WheelLockError
 
 pytestmark = pytest.mark.servers("real")
 
@@ -34,15 +35,19 @@ def noting(method: str) -> Any:
 
 METHODS = ["__hash__", "__eq__", "encode", "__repr__", "__str__", "__format__", "__len__", "isprintable", "startswith"]
 Loud: type[str] = type("Loud", (str,), {method: noting(method) for method in METHODS})
-MAKERS = ["reentrant_lock", "rw_lock", "fair_lock", "semaphore", "multi_lock"]
+MAKERS = ["lock", "reentrant_lock", "rw_lock", "fair_lock", "semaphore", "multi_lock"]
 makers = pytest.mark.parametrize("maker", MAKERS)
 faces = pytest.mark.parametrize("face", ["threads", "tasks"])
 
 
 @pytest.fixture
-def nowhere() -> LockContext:
-    """A context of a server that is not there: whoever asks it anything is told so."""
-    return LockContext.from_url(f"redis://127.0.0.1:{candidate_port()}/0", response_timeout=0.2)
+def nowhere() -> Iterator[LockContext]:
+    """A context whose every attempt at I/O would be noticed: its timer does not even start its thread."""
+    timer = HashedWheelTimer()
+    context = LockContext(redis.Redis(port=1), timer=timer, response_timeout=0.2)
+    yield context
+    assert not timer.running
+    assert context.stats().connects == 0
 
 
 def called(context: LockContext, face: str, maker: str, name: Any, **terms: Any) -> Any:
@@ -65,6 +70,11 @@ def test_bad_names_and_terms_are_refused(nowhere: LockContext, face: str, maker:
     for term, value in bad.items():
         with pytest.raises(ValueError, match=term):
             refuse(NAME, **{term: value})
+    with pytest.raises(ValueError, match="renew_every"):
+        refuse(NAME, renew=False, renew_every=1.0)
+    if maker == "lock" and face == "threads":  # of tasks: see tests/aio/test_refusals.py
+        with pytest.raises(ValueError, match="token"):
+            refuse(NAME).acquire(token="")
     odd: dict[str, Any] = {"colour": "red", "fallback": 1.0}
     if maker in ("semaphore", "multi_lock"):
         odd["fencing"] = True
@@ -123,12 +133,14 @@ def test_a_wait_of_no_length_is_refused_or_none(context: LockContext, other: Loc
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multi"])
-def test_a_bad_extension_is_refused(context: LockContext, kind: str) -> None:
-    with make(context, kind) as lock:
-        for bad in (0.0, -1.0, math.inf, True):
-            with pytest.raises(ValueError, match="additional_time"):
-                lock.extend(bad)
+def test_a_bad_extension_is_refused_and_changes_nothing(backend: Backend, context: LockContext, kind: str) -> None:
+    with make(context, kind, timeout=30.0) as lock:
+        for bad in (0.0, -1.0, math.nan, math.inf, 1e10, True):  # a negative one would have PEXPIRE delete the key
+            for replace in (False, True):
+                with pytest.raises(ValueError, match="additional_time"):
+                    lock.extend(bad, replace_ttl=replace)
         assert lock.is_held
+        assert 20_000 < backend.view.pttl(NAME) <= 30_000
 
 
 @pytest.mark.parametrize("kind", ["reentrant", "read", "write", "semaphore"])
@@ -147,16 +159,6 @@ def test_a_lock_shows_what_it_is(context: LockContext, kind: str) -> None:
         tokens = [one.token for one in lock.locks.values()] if kind == "multi" else [lock.token]
         assert not any(token.decode() in repr(lock) for token in tokens)
     assert f"{NAME}'" in repr(context.rw_lock(NAME))
-
-
-def test_the_decorator_still_runs_under_a_plain_lock(context: LockContext) -> None:
-    @context.locked("report:{user_id}")
-    def write_report(user_id: int) -> list[str | bytes]:
-        return [held.name for held in context.held()]
-
-    assert write_report(7) == ["report:7"]
-    with context.reentrant_lock("report:7"), pytest.raises(TypeError):
-        write_report()  # type: ignore[call-arg]
 
 
 def test_both_faces_have_the_same_kinds_with_the_same_parameters(context: LockContext) -> None:

@@ -153,8 +153,8 @@ def test_a_refusal_says_when_what_is_in_the_way_will_have_expired(server: Server
 
 def test_who_is_not_told_when_has_to_listen(server: Server) -> None:
     turn_of_the_first(server)
-    [retry_ms] = server.fair(SECOND, patience=5_000)
-    assert 4_000 < retry_ms <= 5_000, "until the first will have been forgotten"
+    for [retry_ms] in (server.fair(SECOND, patience=5_000), server.fair(b"N" * 44)):  # nor does the latter wait
+        assert 4_000 < retry_ms <= 5_000, "until the first will have been forgotten"
     server.view.flushall()
     queue_of_two(server)
     assert server.fair(SECOND, patience=5_000) == server.fair(b"N" * 44) == [-1]
@@ -265,16 +265,6 @@ def test_a_wrong_type_under_the_name_is_a_refusal(server: Server) -> None:
     assert server.view.get(NAME) == b"something else"
     assert server.swap(WRITE_1, READ_1) == -1
     assert server.extend(READ_1, 1_000) == -1
-
-
-@pytest.mark.parametrize("value", ["plenty", "nan"])
-def test_a_permits_key_without_a_number_is_an_error(server: Server, value: str) -> None:
-    server.view.set(PERMITS, value)
-    with pytest.raises(redis.ResponseError, match="holds no number"):
-        server.permit()
-    with pytest.raises(redis.ResponseError, match="holds no number"):
-        server.call(scripts.LOOK_HOLDERS, [NAME, PERMITS], b"")
-    assert server.members() == set()
 
 
 def test_a_writers_word_goes_with_its_grant(server: Server) -> None:
@@ -458,20 +448,6 @@ def test_fences_grow_and_outlive_their_key(server: Server, kind: str) -> None:
     fences.append(grant(4))
     assert fences[-1] == far + 1
     assert fences == sorted(set(fences))
-
-
-@pytest.mark.parametrize("value", ["something else", "nan"])
-@pytest.mark.parametrize("kind", ["write", "fair", "reentrant"])
-def test_a_fence_key_of_no_use_means_no_grant(server: Server, kind: str, value: str) -> None:
-    server.view.set(FENCE, value)
-    acquire: dict[str, Callable[[], object]] = {
-        "write": lambda: server.write(fenced=True),
-        "fair": lambda: server.fair(b"1" * 44, fenced=True),
-        "reentrant": lambda: reentrant(server, b"1" * 22, DAY, keys=(NAME, FENCE)),
-    }
-    with pytest.raises(redis.ResponseError, match="fence key"):
-        acquire[kind]()
-    assert not server.view.exists(NAME)
 
 
 def test_who_was_not_heard_of_is_skipped_and_comes_back_at_the_end(server: Server) -> None:

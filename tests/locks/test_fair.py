@@ -8,17 +8,15 @@ import pytest
 
 from tests.support.backend import LONG_S, Backend
 from tests.support.callers import Caller, NewCaller
-from tests.support.lock_types import NAME, deaf, traces
+from tests.support.lock_types import NAME, traces
 from tests.support.waiting import eventually
 from wheel_lock import (
     LockContext,
-    LockLost,
 )
 
 pytestmark = pytest.mark.servers("real")
 
 QUEUE = f"wheel_lock:queue:{{{NAME}}}"
-ALIVE = f"wheel_lock:alive:{{{NAME}}}"
 
 
 def queued(backend: Backend, places: int) -> None:
@@ -51,20 +49,3 @@ def test_it_is_granted_in_the_order_of_arrival_across_contexts(backend: Backend,
         assert not any(later.done() for later in waits[number + 1 :])
         lock.release()
     assert traces(backend) == []
-
-
-def test_who_does_not_want_to_wait_does_not_jump_the_queue(
-    backend: Backend, context: LockContext, new_caller: NewCaller
-) -> None:
-    waiter, _ = deaf(backend)
-    lock, holder = new(new_caller(waiter)), context.fair_lock(NAME)
-    holder.acquire()
-    waiting = lock.acquire.begin()
-    queued(backend, 1)
-    backend.view.delete(NAME)  # free, and nobody has said so
-    assert not context.fair_lock(NAME).acquire(blocking=False)
-    assert waiting.result(LONG_S), "and has been told by that try"
-    assert lock.release()
-    assert traces(backend) == []
-    with pytest.raises(LockLost):
-        holder.release()

@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.backend import LONG_S, Backend, Losses
+from tests.support.backend import LONG_S, Backend
 from tests.support.callers import Caller
 from tests.support.event_loops import Run, at_once
 from tests.support.lock_types import NAME
-from tests.support.waiting import eventually
 from wheel_lock import (
     LockAlreadyHeld,
     LockContext,
     LockLost,
-    LockNotHeld,
     LossReason,
     UpgradeRefused,
 )
@@ -31,24 +29,6 @@ def new(caller: Caller, name: str | bytes = NAME, **terms: Any) -> Any:
 # Once more
 
 
-def test_it_is_held_until_it_was_released_as_often_as_it_was_acquired(backend: Backend, me: Caller) -> None:
-    first, second = new(me), new(me, NAME.encode())  # two objects of one name are one lock of their owner
-    assert first.count == 0
-    for times, lock in enumerate((first, first, second), 1):
-        assert lock.acquire() is True
-        assert (first.count, second.count) == (times, times)
-    assert first.token == second.token
-    assert [first.release(), first.release()] == [False, False]
-    assert first.is_held
-    assert backend.view.exists(NAME)
-    assert second.release() is True
-    assert (first.count, first.is_held, second.is_held) == (0, False, False)
-    assert not backend.view.exists(NAME)
-    with pytest.raises(LockNotHeld, match=NAME):
-        first.release()
-    assert first.count == 0
-
-
 def test_one_without_a_fence_is_not_acquired_again_with_one(me: Caller) -> None:
     with new(me) as lock:
         assert lock.fence is None
@@ -58,35 +38,6 @@ def test_one_without_a_fence_is_not_acquired_again_with_one(me: Caller) -> None:
 
 
 # A loss
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_after_a_loss_every_release_says_so_and_then_it_can_be_had_again(
-    backend: Backend, me: Caller, times: int
-) -> None:
-    losses = Losses()
-    lock = new(me, timeout=30.0, renew_every=0.02, on_lost=losses)
-    for _ in range(times):
-        assert lock.acquire()
-    backend.view.delete(NAME)
-    eventually(lambda: lock.lost is LossReason.KEY_GONE, LONG_S)
-    assert not lock.is_held
-    for left in range(times, 0, -1):
-        assert lock.count == left
-        for once_more in (lock, new(me)):
-            with pytest.raises(LockLost) as caught:
-                once_more.acquire(blocking=False)
-            assert caught.value.reason is LossReason.KEY_GONE
-        with pytest.raises(LockLost):
-            lock.release()
-    assert lock.count == 0
-    with pytest.raises((LockNotHeld, LockLost)):
-        lock.release()
-    assert lock.acquire(blocking=False)
-    assert (lock.count, lock.is_held, lock.lost) == (1, True, None)
-    assert lock.release() is True
-    eventually(losses.all_told, LONG_S)
-    assert [event.reason for event in losses.events] == [LossReason.KEY_GONE]
 
 
 def test_a_lock_whose_key_becomes_something_else_is_not_owned(backend: Backend, context: LockContext) -> None:

@@ -1,6 +1,8 @@
-"""Who may release what another thread, or another task, has acquired: as the table in docs/guide/which-lock.md says."""
+"""Who may release or change what another thread, or task, has acquired: as the table in docs/guide/which-lock.md says."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 
@@ -24,9 +26,14 @@ def test_only_the_thread_that_acquired_it_and_of_some_kinds_only_the_task(
     theirs = another.sees(lock)
     assert lock.acquire()
     if api == "threads" or kind in OF_A_TASK:
-        with pytest.raises(WrongThread):
-            theirs.release()
+        changes = [theirs.release]
+        if kind != "multi":
+            changes += [theirs.reacquire, partial(theirs.extend, 1.0)]
+        for change in changes:
+            with pytest.raises(WrongThread):
+                change()
         assert lock.is_held
+        assert kind == "multi" or lock.owned()
         lock.release()
     else:
         theirs.release()

@@ -118,21 +118,6 @@ def test_names_are_labels_only_if_asked_for_and_as_many_as_allowed(
     labelled.release_many(locks.values())
 
 
-def test_contexts_with_one_label_are_added_up(
-    labelled: LockContext, scraper: Scraper, label: str, real: Backend
-) -> None:
-    other = real.context(label=label)
-    locks = [labelled.lock("one"), other.lock("two")]
-    for lock in locks:
-        lock.acquire()
-    assert scraper.value("wheel_lock_contexts") == 2
-    assert scraper.value("wheel_lock_locks_held") == 2
-    other.close()
-    assert scraper.value("wheel_lock_contexts") == 1
-    assert scraper.value("wheel_lock_locks_acquired_total") == 2
-    locks[0].release()
-
-
 def test_the_label_is_the_owner_s_or_the_server_s_by_default(real: Backend) -> None:
     assert real.context(owner="billing@host")._engine.label == "billing@host"
     assert real.context(owner="billing@host", label="billing")._engine.label == "billing"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from tests.support.backend import LONG_S, interrupted
 from tests.support.background import Background
+from tests.support.timers import Gate
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 
@@ -28,33 +28,16 @@ MAKE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class HeldUp:
-    """The thread that keeps the locks, busy with something else until ``go_on`` is set, or to the end of the block."""
-
-    def __init__(self, context: LockContext) -> None:
-        self._context = context
-        self._reached = threading.Event()
-        self.go_on = threading.Event()
-
-    def __enter__(self) -> Self:
-        self._context.timer.post(lambda: (self._reached.set(), self.go_on.wait(2 * LONG_S)))
-        assert self._reached.wait(LONG_S)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.go_on.set()
-
-    @property
-    def asked(self) -> int:
-        """How much it has been asked for meanwhile."""
-        return len(self._context.timer._inbox)
+def asked(context: LockContext) -> int:
+    """How much the thread that keeps the locks has been asked for since it was held up."""
+    return len(context.timer._inbox)
 
 
 @contextmanager
-def letting_go_on(thread: HeldUp) -> Iterator[None]:
+def letting_go_on(context: LockContext, thread: Gate) -> Iterator[None]:
     """While the block lasts the thread goes on as soon as it is asked for more."""
-    asked = thread.asked
-    opener = Background(lambda: (eventually(lambda: thread.asked > asked, LONG_S), thread.go_on.set()))
+    before = asked(context)
+    opener = Background(lambda: (eventually(lambda: asked(context) > before, LONG_S), thread.open()))
     yield
     opener.result()
 
@@ -64,10 +47,10 @@ def letting_go_on(thread: HeldUp) -> Iterator[None]:
 def test_a_thread_that_was_interrupted_may_acquire_it_again(context: LockContext, kind: str, blocking: bool) -> None:
     lock = MAKE[kind](context)
     assert lock.acquire()
-    with HeldUp(context) as thread:
-        with interrupted(lambda: thread.asked):
+    with Gate(context.timer.post) as thread:
+        with interrupted(lambda: asked(context)):
             lock.release()
-        with letting_go_on(thread):
+        with letting_go_on(context, thread):
             assert lock.acquire(blocking=blocking)
     assert lock.is_held
     assert context.stats().held == (2 if kind == "multi" else 1)
@@ -79,12 +62,12 @@ def test_a_thread_that_was_interrupted_may_acquire_it_again(context: LockContext
 async def test_a_task_that_was_cancelled_may_acquire_it_again(context: LockContext, kind: str, blocking: bool) -> None:
     lock = MAKE[kind](context.asyncio)
     assert await lock.acquire()
-    with HeldUp(context) as thread:
+    with Gate(context.timer.post) as thread:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
                 await lock.release()
-        assert thread.asked
-        asyncio.get_running_loop().call_soon(thread.go_on.set)  # when this task waits
+        assert asked(context)
+        asyncio.get_running_loop().call_soon(thread.open)  # when this task waits
         assert await lock.acquire(blocking=blocking)
     assert lock.is_held
     await lock.release()
@@ -93,10 +76,10 @@ async def test_a_task_that_was_cancelled_may_acquire_it_again(context: LockConte
 def test_what_was_interrupted_in_bulk_may_be_acquired_again(context: LockContext) -> None:
     locks = [context.lock(name, timeout=60.0, thread_local=False) for name in "abc"]
     assert all(lock.acquire() for lock in locks)
-    with HeldUp(context) as thread:
-        with interrupted(lambda: thread.asked):
+    with Gate(context.timer.post) as thread:
+        with interrupted(lambda: asked(context)):
             context.release_many(locks)
-        with letting_go_on(thread):
+        with letting_go_on(context, thread):
             assert locks[0].acquire(blocking=False)
     assert locks[1].acquire(blocking=False)
     context.release_many(locks[:2])

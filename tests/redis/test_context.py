@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import gc
 import pickle
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -155,16 +153,6 @@ def test_a_client_has_one_shared_context(backend: Backend) -> None:
         pass
     for context in (anew, LockContext.shared(other)):
         context.close()
-
-
-def test_a_shared_context_goes_with_its_client(backend: Backend) -> None:
-    client = backend.client()
-    context = weakref.ref(LockContext.shared(client))
-    gc.collect()
-    assert context() is not None
-    del client
-    gc.collect()
-    assert context() is None
 
 
 # A connection of its own

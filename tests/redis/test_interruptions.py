@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import random
-import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -406,45 +404,3 @@ def test_nor_does_one_that_looks_like_a_misuse(context: LockContext, real: Backe
     play = as_thread(SCENES[scene])
     for where in at_every_place(lambda interruption: play(context, interruption), error=StruckTypeError):
         nothing_is_left(context, real.view, where)
-
-
-def in_a_plain_block(context: LockContext, interruption: Interruption) -> None:
-    """No code of the test's own is between the block and the lock, where a signal would leave it held."""
-    with context.rw_lock(NAME, TIMEOUT_S).write() as writer:
-        interruption.begin()
-        reader = writer.downgrade()
-        try:
-            pass
-        finally:
-            reader.release()
-
-
-def test_nor_do_the_signals_of_a_timer(context: LockContext, real: Backend) -> None:
-    rng, struck = random.Random(5), 0
-
-    def strike(number: int, frame: object) -> None:
-        raise Struck
-
-    class AfterAWhile(Interruption):
-        def begin(self) -> None:
-            signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 4e-4))
-
-        def end(self) -> None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-    in_a_plain_block(context, Interruption(-1))
-    before = signal.signal(signal.SIGALRM, strike)
-    try:
-        for _ in range(300):
-            interruption = AfterAWhile(-1)
-            try:
-                in_a_plain_block(context, interruption)
-                interruption.end()
-            except Struck:
-                struck += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    nothing_is_left(context, real.view, "many moments")
-    assert struck > 0
-    assert context.stats().connects == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,17 +13,12 @@ import redis
 from redis.exceptions import LockError
 
 from tests.support.backend import BOTH, Backend, believes_no_longer_than_the_server, token_of
-from tests.support.callers import APIS, Caller
-from tests.support.redis_server import RedisServer
+from tests.support.callers import Caller
 from wheel_lock import (
-    HashedWheelTimer,
     LockContext,
     LockLost,
-    LockNotAcquired,
     LockNotHeld,
-    LockServerError,
     LossReason,
-    WheelLockError,
 )
 
 pytestmark = pytest.mark.servers("real")
@@ -49,14 +44,6 @@ def test_a_lock_that_is_renamed_is_the_lock_of_its_new_name(backend: Backend) ->
     with lock:
         assert backend.view.get("order:43") == token_of(lock)
         assert not backend.view.exists("order:42")
-
-
-def test_a_with_statement_that_gets_no_lock_raises_and_leaves_the_key_alone(backend: Backend, me: Caller) -> None:
-    backend.view.set("order:42", "somebody")
-    with pytest.raises(LockNotAcquired) as caught, me.locks.lock("order:42", blocking=False):
-        pytest.fail("the block must not run")
-    assert caught.value.lock_name == "order:42"
-    assert backend.view.get("order:42") == b"somebody"
 
 
 def test_an_error_in_the_block_releases_and_is_not_hidden_by_a_failing_release(backend: Backend, me: Caller) -> None:
@@ -128,19 +115,6 @@ def test_a_lock_that_was_never_acquired_knows_it(me: Caller) -> None:
         assert isinstance(caught.value, LockError)
 
 
-@BOTH
-def test_locked_and_owned_ask_the_server(backend: Backend, me: Caller) -> None:
-    mine, other = me.locks.lock("order:42"), me.locks.lock("order:42")
-    with mine:
-        assert (mine.locked(), mine.owned()) == (True, True)
-        assert (other.locked(), other.owned()) == (True, False)
-        backend.view.set("order:42", "theirs", px=30_000)
-        assert (mine.locked(), mine.owned()) == (True, False)
-        backend.view.delete("order:42")
-        assert (mine.locked(), mine.owned()) == (False, False)
-        backend.view.set("order:42", token_of(mine), px=30_000)
-
-
 def test_a_lock_shows_what_state_it_is_in_and_never_its_token(backend: Backend, me: Caller) -> None:
     lock = me.locks.lock("order:42")
     assert repr(lock) == "<Lock 'order:42' not acquired>"
@@ -169,16 +143,6 @@ def test_every_grant_draws_a_larger_fence_where_one_is_asked_for(backend: Backen
     with me.locks.lock("report") as lock:
         assert lock.fence is None
         assert backend.view.keys() == [b"report"]
-
-
-def test_fences_grow_over_a_restart_with_nothing_saved(fresh_redis: RedisServer, fresh: Backend) -> None:
-    lock, fences = fresh.context().lock("report", fencing=True), []
-    for _ in range(2):
-        with lock:
-            fences.append(lock.fence or 0)
-        fresh_redis.kill()
-        fresh_redis.start()
-    assert 0 < fences[0] < fences[1]
 
 
 # More time
@@ -245,49 +209,6 @@ def test_a_name_of_any_bytes_arrives_as_it_is(backend: Backend, context: LockCon
 # Misuse
 
 
-@pytest.fixture
-def nowhere() -> Iterator[LockContext]:
-    """A context whose every attempt at I/O would be noticed: its timer does not even start its thread."""
-    timer = HashedWheelTimer()
-    context = LockContext(redis.Redis(host="127.0.0.1", port=1), timer=timer, response_timeout=0.2)
-    yield context
-    assert not timer.running
-    assert context.stats().connects == 0
-
-
-WRONG_TERMS: list[dict[str, Any]] = [
-    *({"timeout": 0}, {"renew_every": 0}, {"max_hold": 0}, {"retry_every": 0}, {"blocking_timeout": -1}),
-    *({"max_renewals": -1}, {"max_attempts": 0}, {"on_lost": "not callable"}),
-    *({"timeout": 3.0, "renew_every": 2.99}, {"renew": False, "renew_every": 1.0}),
-]
-
-
-@pytest.mark.parametrize("api", APIS)
-def test_what_cannot_work_is_refused_before_any_io(nowhere: LockContext, api: str) -> None:
-    """What values these are is tested in tests/test_options.py; here that each is looked at, and where."""
-    locks: Any = nowhere if api == "threads" else nowhere.asyncio
-    for terms in WRONG_TERMS:
-        with pytest.raises(ValueError, match=list(terms)[-1]):
-            locks.lock("order:42", **terms)
-    with pytest.raises(ValueError, match="name"):
-        locks.lock("")
-    wrong: dict[str, Any]
-    for wrong in ({"blocking_timeout": -1.0}, {"token": ""}):  # of tasks: see tests/aio/test_refusals.py
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            nowhere.lock("order:42").acquire(**wrong)
-
-
-def test_an_extension_that_cannot_work_is_refused_and_changes_nothing(backend: Backend, me: Caller) -> None:
-    # A negative time-to-live would make PEXPIRE delete the key.
-    with me.locks.lock("order:42", timeout=30.0) as lock:
-        for value in (0, -1, math.nan, 1e10, True):
-            for replace in (False, True):
-                with pytest.raises(ValueError, match="additional_time"):
-                    lock.extend(value, replace_ttl=replace)
-        assert lock.is_held
-        assert 20_000 < backend.view.pttl("order:42") <= 30_000
-
-
 def test_a_context_refuses_settings_that_cannot_work() -> None:
     settings: dict[str, Any] = {
         "batch_size": 0,
@@ -303,17 +224,6 @@ def test_a_context_refuses_settings_that_cannot_work() -> None:
         LockContext.quorum([redis.Redis(port=port) for port in (1, 2, 3)], renewal_slack=-1)
     with pytest.raises(ValueError, match=r"renewal_slack must be a number from 0 to 0\.5, not None"):
         LockContext.from_url("redis://localhost", renewal_slack=None)  # type: ignore[arg-type]
-
-
-def test_the_servers_error_is_passed_on(fresh: Backend) -> None:
-    fresh.view.config_set("maxmemory", "1")  # noeviction is the default
-    lock = fresh.context().lock("order:42")
-    with pytest.raises(LockServerError, match="OOM") as caught:
-        lock.acquire()
-    assert caught.value.lock_name == "order:42"
-    assert isinstance(caught.value, redis.ResponseError)
-    assert isinstance(caught.value, WheelLockError)
-    assert not lock.is_held
 
 
 # Copies

@@ -15,7 +15,7 @@ import redis
 
 from tests.support.backend import Backend, none_left, without_collection
 from tests.support.background import PATIENCE_S, Background
-from tests.support.timers import NewTimer, ask, drain
+from tests.support.timers import Gate, NewTimer, ask, drain
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 from wheel_lock.engine.direct.path import DirectPath
@@ -163,13 +163,10 @@ def test_what_needs_an_answer_raises_at_once_and_leaves_nothing(
 def test_a_timer_is_stopped_on_the_thread_of_another_without_waiting(
     new_timer: NewTimer, elsewhere: HashedWheelTimer
 ) -> None:
-    timer, gate = new_timer(), threading.Event()
-    timer.post(lambda: gate.wait(PATIENCE_S) and None)
-    stopping = Background(lambda: on(elsewhere, timer.stop))
-    try:
+    timer = new_timer()
+    with Gate(timer.post):
+        stopping = Background(lambda: on(elsewhere, timer.stop))
         assert stopping.result(4.0) == [set()]  # less than stop() waits
-    finally:
-        gate.set()
 
 
 def test_counters_are_read_without_waiting(own: LockContext) -> None:

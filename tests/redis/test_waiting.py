@@ -6,15 +6,12 @@ import time
 from typing import Any
 
 import pytest
-import redis
 
-from tests.support.backend import LONG_S, REFUSED_S, Backend, connected, interrupted
+from tests.support.backend import Backend, interrupted
 from tests.support.background import Background
 from tests.support.callers import Caller, NewCaller
 from tests.support.proxy import TcpProxy
-from tests.support.redis_server import RedisServer
-from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockNotAcquired, LockTimeout
+from wheel_lock import LockContext, LockNotAcquired
 from wheel_lock.protocol.scripts import ACQUIRE
 
 pytestmark = pytest.mark.servers("real")
@@ -65,17 +62,6 @@ def test_a_limit_in_the_wrong_place_is_refused(me: Caller, arguments: tuple[Any,
         me.locks.lock("order:42", blocking=5)
 
 
-def test_waiting_ends_when_its_time_is_up_and_not_before(backend: Backend, me: Caller, taken: str) -> None:
-    for lock, how in [
-        (me.locks.lock(taken, blocking_timeout=REFUSED_S), {}),
-        (me.locks.lock(taken, blocking_timeout=600.0), {"blocking_timeout": REFUSED_S}),
-    ]:
-        began = time.monotonic()
-        assert not lock.acquire(**how)
-        assert REFUSED_S <= time.monotonic() - began < LONG_S
-    assert backend.view.get(taken) == b"somebody"
-
-
 def test_max_attempts(proxy: TcpProxy, through_proxy: LockContext, new_caller: NewCaller, taken: str) -> None:
     lock = new_caller(through_proxy).locks.lock(taken, max_attempts=3, retry_every=0.01)
     assert not lock.acquire()
@@ -112,20 +98,3 @@ def test_ctrl_c_ends_the_waiting_and_no_more(backend: Backend, context: LockCont
     assert not backend.view.exists(taken)
     with lock:
         assert lock.is_held
-
-
-# Servers that do not answer
-
-
-def test_a_silent_server_is_reported_in_bounded_time_and_releases(fresh_redis: RedisServer, fresh: Backend) -> None:
-    context = connected(fresh.context(response_timeout=REFUSED_S))
-    fresh_redis.pause()
-    lock = context.lock("order:42", timeout=30.0)
-    with pytest.raises(LockTimeout) as caught:
-        lock.acquire()
-    assert caught.value.lock_name == "order:42"
-    assert isinstance(caught.value, redis.TimeoutError)
-    assert not lock.is_held
-    fresh_redis.resume()
-    with context.lock("order:43"):  # the same road: the acquire has arrived before this
-        eventually(lambda: not fresh.view.exists("order:42"), LONG_S, "the grant is taken back")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import weakref
 from typing import Any
 
 import pytest
@@ -90,15 +89,6 @@ def test_passwords_and_providers_of_them() -> None:
         works(redis.asyncio.Redis(**where, credential_provider=only_awaited), server.client())
         assert "b" in both.asked
         assert any(name.startswith("wheel-lock") for name in only_awaited.threads)
-
-
-def test_the_shared_context_goes_with_its_asyncio_client(real: Backend) -> None:
-    client = redis.asyncio.Redis(host="127.0.0.1", port=real.port)
-    context = weakref.ref(LockContext.shared(client))
-    assert context() is LockContext.shared(client)
-    del client
-    gc.collect()
-    eventually(lambda: context() is None, LONG_S)
 
 
 def test_scripts_that_are_called_without_a_client_get_one_that_is_there(real: Backend) -> None:

@@ -59,7 +59,9 @@ def test_those_of_messages_are_told_when_all_is_written(by_hand: HashedWheelTime
     assert seen == ["message"] * 2 + ["writing"] * 2 + ["told"] * 2
 
 
-def test_those_of_replies_are_told_before_all_else(by_hand: HashedWheelTimer, clock: ManualClock) -> None:
+def test_a_turn_is_replies_and_those_who_wait_for_them_then_ticks_messages_and_writing(
+    by_hand: HashedWheelTimer, clock: ManualClock
+) -> None:
     seen: list[str] = []
     pairs = [socket.socketpair() for _ in range(2)]
 
@@ -67,14 +69,22 @@ def test_those_of_replies_are_told_before_all_else(by_hand: HashedWheelTimer, cl
         seen.append("reply")
         by_hand.complete(noting(seen, "told"))
 
+    def tick(now: float) -> None:
+        seen.append("tick")
+        by_hand.complete(noting(seen, "timeout told"))
+
+    def message() -> None:
+        seen.append("message")
+        by_hand.flush_later(Writer(seen))
+
     for here, there in pairs:
         by_hand.watch(here, READ, reply)
         there.send(b"x")
-    by_hand.call_at(clock.now() + 0.01, lambda now: by_hand.complete(noting(seen, "timeout told")))
-    by_hand.post(noting(seen, "message"))
+    by_hand.call_at(clock.now() + 0.01, tick)
+    by_hand.post(message)
     clock.jump(0.01)
     by_hand.turn()
-    assert seen == ["reply", "reply", "told", "told", "message", "timeout told"]
+    assert seen == ["reply", "reply", "told", "told", "tick", "message", "writing", "timeout told"]
     for here, there in pairs:
         by_hand.unwatch(here)
         here.close()

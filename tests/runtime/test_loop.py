@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import selectors
 import socket
@@ -10,12 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from tests.support.background import PATIENCE_S, Background
-from tests.support.timers import Member, NewTimer, ask, fall_asleep, messages, timer_thread
+from tests.support.timers import Gate, Member, NewTimer, ask, fall_asleep, messages, timer_thread
 from tests.support.waiting import eventually
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock, settle
@@ -86,19 +84,11 @@ def test_a_message_goes_on_in_later_turns_before_all_messages_behind_it(by_hand:
 
 def test_what_is_behind_a_message_that_goes_on_is_read_although_the_timer_is_stopped(timer: HashedWheelTimer) -> None:
     seen: list[str] = []
-    reached, gate = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        reached.set()
-        gate.wait(PATIENCE_S)
-
-    timer.post(wait)
-    assert reached.wait(PATIENCE_S)
-    timer.post(lambda: timer.go_on_with(partial(seen.append, "rest")))
-    timer.post(partial(seen.append, "behind"))
-    stopping = Background(timer.stop)
-    eventually(lambda: timer.stopped)
-    gate.set()
+    with Gate(timer.post):
+        timer.post(lambda: timer.go_on_with(partial(seen.append, "rest")))
+        timer.post(partial(seen.append, "behind"))
+        stopping = Background(timer.stop)
+        eventually(lambda: timer.stopped)
     stopping.result()
     assert seen == ["rest", "behind"]
 
@@ -283,33 +273,6 @@ def test_a_socket_with_the_number_of_another_does_not_get_its_events(
     assert len(told) == 1
 
 
-def test_a_turn_is_io_then_ticks_then_messages_then_writing(
-    by_hand: HashedWheelTimer, clock: ManualClock, new_pair: NewPair
-) -> None:
-    happened: list[str] = []
-
-    class Writer:
-        def flush(self) -> None:
-            happened.append("writing")
-
-        above = None
-
-        def crashed(self, error: Exception) -> None: ...
-
-    def message() -> None:
-        happened.append("message")
-        by_hand.flush_later(Writer())
-
-    pair = new_pair()
-    by_hand.watch(pair.here, selectors.EVENT_READ, lambda events: happened.append("io"))
-    pair.there.send(b"x")
-    by_hand.call_at(clock.now() + 0.01, lambda now: happened.append("tick"))
-    by_hand.post(message)
-    clock.jump(0.01)
-    by_hand.turn()
-    assert happened == ["io", "tick", "message", "writing"]
-
-
 # Failures
 
 
@@ -380,28 +343,3 @@ def test_members_are_told_of_the_stop_before_it(timer: HashedWheelTimer, before:
         timer.post(lambda: time.sleep(0.001))  # together far more than one turn gives to its messages
     timer.stop()
     assert stopped == [True]  # what a member still had to do has been done
-
-
-# Descriptors
-
-
-def open_descriptors() -> int:
-    gc.collect()  # what other tests have left behind
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not show open descriptors")
-def test_a_timer_that_is_stopped_and_gone_leaves_no_descriptor_open() -> None:
-    before = open_descriptors()
-    for started in (True, False):
-        for _ in range(10):
-            timer = HashedWheelTimer()
-            if started:
-                ask(timer)
-            timer.stop()
-            timer.post(fail)  # which does no harm
-            timer.wake()
-            assert timer.name not in [thread.name for thread in threading.enumerate()]
-            del timer
-    # The thread that has launched the last timer's thread may still be on its way out, and holds the timer until then.
-    eventually(lambda: open_descriptors() <= before, PATIENCE_S)

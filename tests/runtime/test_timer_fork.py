@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from tests.support.background import PATIENCE_S, Background, in_a_fork
-from tests.support.timers import Member, NewTimer, ask, drain, fall_asleep, nothing
+from tests.support.timers import Gate, Member, NewTimer, ask, drain, fall_asleep, nothing
 from tests.support.waiting import eventually
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.loop import LOOPS
@@ -27,15 +27,6 @@ def test_the_child_has_an_empty_timer_and_the_parents_goes_on(timer: HashedWheel
     timer.attach(member)
     settle(timer)
     ask(timer)
-    held, hold = threading.Event(), threading.Event()
-
-    def be_held_up() -> None:
-        held.set()
-        hold.wait(PATIENCE_S)
-
-    timer.post(be_held_up)
-    assert held.wait(PATIENCE_S)
-    timer.post(lambda: ran.append("unread message"))
 
     def check() -> None:
         assert not timer.running
@@ -53,8 +44,9 @@ def test_the_child_has_an_empty_timer_and_the_parents_goes_on(timer: HashedWheel
         in_a_fork(lambda: ask(timer))
         assert timer.stop() == set()
 
-    in_a_fork(check)
-    hold.set()
+    with Gate(timer.post):
+        timer.post(lambda: ran.append("unread message"))
+        in_a_fork(check)
     ask(timer)
     assert ran == ["unread message"]
     assert timer.running

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.background import PATIENCE_S
-from tests.support.timers import NewTimer, ask, messages
+from tests.support.timers import Gate, NewTimer, ask, messages
 from tests.support.waiting import eventually
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.runtime.watchdog import LOOK_S, STILL_S, Watchdog
 
 
-class Held:
-    """A timer whose thread stands still in a call."""
-
-    def __init__(self, timer: HashedWheelTimer) -> None:
-        self.timer = timer
-        self._reached, self._open = threading.Event(), threading.Event()
-        timer.post(self._wait_for_the_end)
-        assert self._reached.wait(PATIENCE_S)
-
-    def _wait_for_the_end(self) -> None:
-        self._reached.set()
-        self._open.wait(PATIENCE_S)
-
-    def go_on(self) -> None:
-        self._open.set()
-        ask(self.timer)
-
-
 @pytest.fixture
-def held(new_timer: NewTimer) -> Iterator[Held]:
-    held = Held(new_timer())
-    yield held
-    held.go_on()
+def held(new_timer: NewTimer) -> Iterator[HashedWheelTimer]:
+    """A timer whose thread stands still in a call."""
+    timer = new_timer()
+    with Gate(timer.post):
+        yield timer
 
 
 def looks(watchdog: Watchdog, count: int, *, since: float = 0.0, every_s: float = LOOK_S) -> list[bool]:
@@ -51,22 +32,24 @@ def looks(watchdog: Watchdog, count: int, *, since: float = 0.0, every_s: float 
 ENOUGH = round(STILL_S / LOOK_S) + 2
 
 
-def test_a_thread_that_does_not_turn_for_a_second_stands_still(held: Held, caplog: pytest.LogCaptureFixture) -> None:
-    watchdog = Watchdog(held.timer)
+def test_a_thread_that_does_not_turn_for_a_second_stands_still(
+    held: HashedWheelTimer, caplog: pytest.LogCaptureFixture
+) -> None:
+    watchdog = Watchdog(held)
     seen = looks(watchdog, ENOUGH)
     assert not any(seen[: ENOUGH - 3])
     assert seen[-1]
     (text,) = [message for message in messages(caplog) if "has not turned" in message]
-    assert held.timer.name in text
-    assert "_wait_for_the_end" in text  # the stack
+    assert held.name in text
+    assert f"{Gate.wait.__code__.co_filename}" in text  # the stack
     (record,) = [record for record in caplog.records if "has not turned" in record.getMessage()]
     assert record.levelname == "CRITICAL"
     assert record.__dict__["event"] == "standstill"
 
 
-def test_it_is_said_once_whoever_sees_it(held: Held, caplog: pytest.LogCaptureFixture) -> None:
-    assert looks(Watchdog(held.timer), ENOUGH + 20)[-1]
-    assert looks(Watchdog(held.timer), 2) == [False, True]  # who comes later need not wait for a second again
+def test_it_is_said_once_whoever_sees_it(held: HashedWheelTimer, caplog: pytest.LogCaptureFixture) -> None:
+    assert looks(Watchdog(held), ENOUGH + 20)[-1]
+    assert looks(Watchdog(held), 2) == [False, True]  # who comes later need not wait for a second again
     assert len([message for message in messages(caplog) if "has not turned" in message]) == 1
 
 
@@ -74,9 +57,9 @@ def test_the_next_standstill_is_said_again(new_timer: NewTimer, caplog: pytest.L
     timer = new_timer()
     watchdog = Watchdog(timer)
     for number in range(2):
-        held = Held(timer)
-        assert looks(watchdog, ENOUGH, since=100.0 * number)[-1]
-        held.go_on()
+        with Gate(timer.post):
+            assert looks(watchdog, ENOUGH, since=100.0 * number)[-1]
+        ask(timer)
         watchdog.look(100.0 * number + 50.0)
         assert not watchdog.standstill
     assert len([message for message in messages(caplog) if "has not turned" in message]) == 2
@@ -84,10 +67,10 @@ def test_the_next_standstill_is_said_again(new_timer: NewTimer, caplog: pytest.L
 
 @pytest.mark.parametrize("every_s", [3 * LOOK_S, 3.0, 3600.0])
 def test_time_in_which_the_process_did_not_run_does_not_count(
-    held: Held, caplog: pytest.LogCaptureFixture, every_s: float
+    held: HashedWheelTimer, caplog: pytest.LogCaptureFixture, every_s: float
 ) -> None:
     # Stopped, suspended, or kept by a call that keeps the interpreter: then the looks come late, too.
-    assert not any(looks(Watchdog(held.timer), 3 * ENOUGH, every_s=every_s))
+    assert not any(looks(Watchdog(held), 3 * ENOUGH, every_s=every_s))
     assert not messages(caplog)
 
 

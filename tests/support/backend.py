@@ -126,6 +126,10 @@ class Losses:
         self.threads.append(threading.current_thread().name)
         self.events.append(event)
 
+    @property
+    def names(self) -> list[str | bytes]:
+        return [event.name for event in self.events]
+
     def all_told(self) -> list[LostEvent]:
         """What it has been told once everything that was on its way has arrived."""
         assert NOTIFIER.drain(LONG_S)

@@ -84,11 +84,6 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it has waited")
 
 
-async def waiting(context: LockContext, callers: int) -> None:
-    """Return when so many callers wait for locks."""
-    await until(lambda: context.stats().waiting == callers, message=f"{callers} callers wait")
-
-
 async def ended(*tasks: asyncio.Task[Any]) -> None:
     """Return when these tasks have ended, however they have."""
     async with asyncio.timeout(LONG_S):

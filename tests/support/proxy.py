@@ -1,7 +1,6 @@
 """A TCP proxy on loopback whose network can be made to fail while a test runs. One thread serves it all.
 
-It models what TCP can do to two peers: bytes are late, bytes never come, the connection is reset. What TCP
-cannot do, lose bytes in the middle and go on, does not happen: heal() resets a connection that lost bytes.
+It models what TCP can do to two peers: bytes are late, or the connection is reset.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ class Faults:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._delay_s = 0.0
-        self._swallow = False
         self._cut_after: int | None = None
 
     @property
@@ -77,7 +75,6 @@ class _Stream:
         self.in_flight = 0
         self.reading = True
         self.blocked = False  # target takes no more for now
-        self.lost = False  # something was swallowed; what would come after it must not arrive
         self.deaf = False  # target has gone; its source may not know yet
 
     def put(self, what: bytes | _End) -> None:
@@ -130,7 +127,6 @@ class TcpProxy:
         self._listener: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="tcp-proxy", daemon=True)
         self._stopping = False
-        self._unbearable: bytes | None = None
         self.port = 0
         self.accepted = 0
         """How many connections there have been."""
@@ -174,10 +170,6 @@ class TcpProxy:
 
     # Faults
 
-    def blackhole(self) -> None:
-        """Keep connections open and swallow everything both ways, closing included. New ones hear nothing."""
-        self._call(self._swallow)
-
     def lead_to(self, upstream_port: int) -> None:
         """Connections that are made from now on lead to another server; cut() ends those that there are."""
         self._upstream = (self._upstream[0], upstream_port)
@@ -197,33 +189,12 @@ class TcpProxy:
 
         self._call(arm)
 
-    def hang_up_at(self, words: bytes) -> None:
-        """Reset each connection on which a piece of what clients send contains these words; the piece is dropped."""
-
-        def arm() -> None:
-            self._unbearable = words
-
-        self._call(arm)
-
-    def strand(self) -> None:
-        """Swallow everything on the connections that are open now, as a firewall does that has forgotten them.
-
-        To both ends they look idle for ever. New connections are served.
-        """
-
-        def lose() -> None:
-            for connection in self._open.values():
-                for stream in connection.streams:
-                    stream.lost = True
-
-        self._call(lose)
-
     def refuse(self) -> None:
         """Turn new connections away; the open ones go on."""
         self._call(self._stop_listening)
 
     def heal(self) -> None:
-        """End all faults. What was only late arrives now; a connection that lost bytes is reset."""
+        """End all faults. What was late arrives now."""
         self._call(self._heal)
 
     # Everything below runs in the proxy's own thread, but for _call, _wake and the first _listen.
@@ -330,8 +301,7 @@ class TcpProxy:
             stream.put(_End.CLOSED)
             return
         self.log.append(LogEntry(time.monotonic(), connection.number, stream.direction, data))
-        unbearable = stream is connection.requests and self._unbearable is not None and self._unbearable in data
-        stream.put(_End.RESET if unbearable else data)
+        stream.put(data)
 
     def _forward_all(self) -> None:
         for connection in list(self._open.values()):
@@ -346,9 +316,6 @@ class TcpProxy:
 
     def _forward(self, connection: _Connection, stream: _Stream) -> None:
         faults = stream.faults
-        if (faults._swallow or stream.lost) and stream.queue:
-            stream.lost = True
-            stream.drop()
         if stream.deaf:
             stream.drop()
         now = time.monotonic()
@@ -426,18 +393,10 @@ class TcpProxy:
         for connection in list(self._open.values()):
             self._close(connection, reset=True)
 
-    def _swallow(self) -> None:
-        self.to_server._swallow = self.to_client._swallow = True
-
     def _heal(self) -> None:
         for faults in (self.to_server, self.to_client):
             faults._delay_s = 0.0
-            faults._swallow = False
             faults._cut_after = None
-        self._unbearable = None
-        for connection in list(self._open.values()):
-            if any(stream.lost for stream in connection.streams):
-                self._close(connection, reset=True)
         if self._listener is None:
             self._listen()
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import subprocess
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +12,7 @@ import pytest
 import redis
 
 from bench.rivals.toolchain import NotFetched
+from bench.workers import Unable, Worker
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
@@ -29,56 +27,22 @@ def build_or_skip(language: ModuleType) -> None:
         pytest.skip(str(error))
 
 
-class RivalWorker:
-    """A program that speaks the lines of benchmark workers; ``lost`` has the words of its lost lines so far."""
+class RivalWorker(Worker):
+    """A worker that a test asks, and ends."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.lost: list[list[str]] = []
-
-    def line(self) -> str:
-        """Return the next line that does not tell of a loss."""
-        assert self.process.stdout is not None
-        while (line := self.process.stdout.readline().rstrip("\n")).startswith("lost "):
-            self.lost.append(line.split(" ", 3))
-        return line
-
-    def ask(self, argument: object) -> Any:
+    def go(self, argument: object) -> Any:
         """Return the result of ``go ARGUMENT``."""
-        assert self.process.stdin is not None
-        print(f"go {argument}", file=self.process.stdin, flush=True)
-        word, _, text = self.line().partition(" ")
-        assert word == "result", text
-        return json.loads(text)
+        return self.ask(f"go {argument}")
 
-    def end(self) -> None:
-        """Close its standard input, and wait until it has ended with status 0."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        assert self.process.wait() == 0
+    def end(self, status: int = 0) -> None:
+        """Close its standard input, and wait until it has ended with this status."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert self._process.wait() == status
 
 
-@contextlib.contextmanager
-def started(command: Sequence[str], mode: str, url: str, **options: object) -> Iterator[RivalWorker]:
-    """Start a worker, which is killed at the end of the block. If the block fails, its stderr is told."""
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(
-            [*command, mode, url, json.dumps(options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        ) as process,
-    ):
-        try:
-            yield RivalWorker(process)
-        except BaseException as error:
-            errors.seek(0)
-            error.add_note(errors.read()[-2000:])
-            raise
-        finally:
-            process.kill()
+def started(command: Sequence[str], mode: str, url: str, **options: object) -> RivalWorker:
+    return RivalWorker([*command, mode, url, json.dumps(options)])
 
 
 def check_hold(command: Sequence[str], server: RedisServer) -> None:
@@ -87,7 +51,7 @@ def check_hold(command: Sequence[str], server: RedisServer) -> None:
         server.client() as view,
         started(command, "hold", server.url, locks=20, timeout_s=4.5, prefix="b:", first=5) as worker,
     ):
-        assert worker.line() == "up"
+        worker.answer()
         names = {key.decode().rpartition("b:")[2]: key for key in view.keys("*")}
         assert set(names) == {str(number) for number in range(5, 25)}
 
@@ -98,19 +62,19 @@ def check_hold(command: Sequence[str], server: RedisServer) -> None:
         assert state["heap"] is None or state["heap"] > 10_000
 
         view.delete(names["7"])
-        eventually(lambda: worker.ask("read")["lost"], message="the loss is told")
-        [[_, index, moment, reason]] = worker.lost
-        assert index == "7"
-        assert float(moment) > 0
-        assert reason
-        assert worker.ask("release") == {}
+        eventually(lambda: worker.go("read")["lost"], message="the loss is told")
+        [loss] = worker.losses
+        assert loss.index == 7
+        assert loss.at > 0
+        assert loss.reason
+        assert worker.go("release") == {}
         assert view.dbsize() == 0
         worker.end()
 
 
 def _state_after(renewals: int, worker: RivalWorker) -> Any:
     """Return its state if it has counted so many renewals, or does not count them; else None."""
-    state = worker.ask("read")
+    state = worker.go("read")
     return state if state["renewed"] is None or state["renewed"] >= renewals else None
 
 
@@ -122,11 +86,11 @@ def check_pairs(command: Sequence[str], server: RedisServer, callers: int, kind:
     """It acquires and releases, and leaves nothing behind."""
     options = {"callers": callers, "kind": kind, "timeout_s": 30.0, "warm_s": 0.05, "spin": spin}
     with server.client() as view, started(command, "pairs", server.url, **options) as worker:
-        assert worker.line() == "up"
-        results = [worker.ask(0.2)]
+        worker.answer()
+        results = [worker.go(0.2)]
         assert results[0]["seconds"] >= 0.2
         while sum(result["pairs"] for result in results) < callers and len(results) < 100:
-            results.append(worker.ask(0.2))
+            results.append(worker.go(0.2))
         assert sum(result["pairs"] for result in results) >= callers
         assert view.dbsize() == 0
         worker.end()
@@ -139,11 +103,10 @@ def check_handover(command: Sequence[str], server: RedisServer) -> None:
         started(command, "handover", server.url, **options) as one,
         started(command, "handover", server.url, **options) as other,
     ):
-        assert one.line() == other.line() == "up"
+        assert one.answer() == other.answer() == {}
         for worker in (one, other):
-            assert worker.process.stdin is not None
-            print("go 3", file=worker.process.stdin, flush=True)
-        results = [json.loads(worker.line().removeprefix("result ")) for worker in (one, other)]
+            worker.tell("go 3")
+        results = [worker.answer() for worker in (one, other)]
         turns = sorted(
             (granted, released, player)
             for player, result in enumerate(results)
@@ -160,13 +123,13 @@ def check_crowd(command: Sequence[str], server: RedisServer) -> None:
     """All waiters want one lock; it is free at the end, and can be asked again."""
     options = {"name": "c", "waiters": 5, "hold_s": 0.001, "timeout_s": 30.0}
     with server.client() as view, started(command, "crowd", server.url, **options) as worker:
-        assert worker.line() == "up"
+        worker.answer()
         for _ in range(2):
-            result = worker.ask(0.3)
+            result = worker.go(0.3)
             assert len(result["grants"]) == 5
             assert result["seconds"] >= 0.3
             eventually(lambda: view.dbsize() == 0, message="the lock is free")
-        eventually(lambda: sum(worker.ask(0.3)["grants"]) > 0, message="somebody has got it")
+        eventually(lambda: sum(worker.go(0.3)["grants"]) > 0, message="somebody has got it")
         eventually(lambda: view.dbsize() == 0, message="the lock is free at the end")
         worker.end()
 
@@ -174,5 +137,6 @@ def check_crowd(command: Sequence[str], server: RedisServer) -> None:
 def check_refusal(command: Sequence[str], server: RedisServer, mode: str, said: str, **options: object) -> None:
     """What it cannot do it says in one line."""
     with started(command, mode, server.url, timeout_s=30.0, warm_s=0.05, **options) as worker:
-        assert worker.line() == said
+        with pytest.raises(Unable, match=said):
+            worker.answer()
         worker.end()

@@ -54,24 +54,28 @@ def messages(caplog: pytest.LogCaptureFixture, level: int = logging.DEBUG) -> li
 
 
 class Gate:
-    """Holds the notifier thread up, in a `with`, so that what is told meanwhile is queued."""
+    """Holds a thread up, in a `with`: the one to which calls are posted so, by default that of the notifier."""
 
-    def __init__(self) -> None:
+    def __init__(self, post: Callable[[Callable[[], None]], object] = NOTIFIER.post) -> None:
+        self._post = post
         self._reached, self._open = threading.Event(), threading.Event()
 
     def wait(self) -> None:
         self._reached.set()
         self._open.wait(PATIENCE_S)
 
+    def open(self) -> None:
+        self._open.set()
+
     def __enter__(self) -> Gate:
-        NOTIFIER.post(self.wait)
+        self._post(self.wait)
         assert self._reached.wait(PATIENCE_S)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.set()
+        self.open()
 
 
 def nothing(timeout: Timeout) -> None:

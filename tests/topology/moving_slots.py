@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.support.redis_server import RedisServer
@@ -119,12 +119,6 @@ def hung(*servers: RedisServer) -> Iterator[None]:
 def keys_in(slot: int, server: RedisServer) -> int:
     """How many keys of a slot a node has."""
     return int(server.admin.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot))
-
-
-def granted(locks: Mapping[str, Lock | None]) -> list[Lock]:
-    """What a bulk acquire has returned that got all it asked for."""
-    assert all(locks.values())
-    return [lock for lock in locks.values() if lock is not None]
 
 
 def is_renewed(*locks: Lock) -> None:

@@ -8,11 +8,11 @@ import time
 import pytest
 from redis.credentials import CredentialProvider
 
-from tests.support.background import Background
+from tests.support.backend import of
 from tests.support.logged import Log
 from tests.support.waiting import eventually
-from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
-from tests.topology.moving_slots import granted, home, hung, is_renewed, names_at, names_in
+from tests.topology.cluster_nodes import MASTERS, Nodes
+from tests.topology.moving_slots import home, hung, is_renewed, names_at, names_in
 from tests.topology.watched_master import Watched
 from wheel_lock import LockContext, LossReason, LostEvent
 from wheel_lock.engine.topology.cluster import ClusterRouter
@@ -30,7 +30,7 @@ def test_a_master_that_says_readonly_proves_nothing_and_the_new_one_is_found() -
     told: list[LostEvent] = []
     with Watched() as watched, LockContext(watched.client()) as context:
         names = [f"n:{n}" for n in range(50)]
-        locks = granted(context.acquire_many(names, timeout=10.0, renew_every=0.2, on_lost=told.append))
+        locks = of(context.acquire_many(names, timeout=10.0, renew_every=0.2, on_lost=told.append))
         master = watched.master
         eventually(lambda: watched.replica.admin.dbsize() == 50)
         master.client().execute_command("REPLICAOF", "127.0.0.1", 1)  # of nobody, behind the Sentinels' backs
@@ -46,35 +46,25 @@ def test_a_master_that_says_readonly_proves_nothing_and_the_new_one_is_found() -
 # -- a shard dies or hangs ---------------------------------------------------------------------------------------
 
 
-def test_a_shard_that_dies_takes_its_own_locks_only(nodes: Nodes, context: LockContext) -> None:
+def test_a_shard_that_dies_takes_its_own_locks_only_and_the_log_says_which(
+    nodes: Nodes, context: LockContext, log: Log
+) -> None:
     told: list[LostEvent] = []
     names = [f"order:{n}" for n in range(300)]
     locks = context.acquire_many(names, timeout=2.5, renew_every=0.4, on_lost=told.append)
     theirs = {name for name in locks if home(str(name)) == 2}
-    nodes.masters[2].kill()
+    away = nodes.masters[2]
+    away.kill()
     eventually(lambda: len(told) == len(theirs))
+    (warning,) = log.said("unreachable")
+    assert f":{away.port} has been unreachable" in warning
+    assert f"{len(theirs)} locks are held there" in warning
     is_renewed(*[lock for name, lock in locks.items() if lock is not None and name not in theirs])
     assert {event.name for event in told} == theirs
     assert {event.reason for event in told} == {LossReason.NOT_CONFIRMED}
     assert all(lock is not None and lock.is_held == (name not in theirs) for name, lock in locks.items())
     with context.lock(names_at(0, 1, "new")[0]) as lock:
         assert lock.is_held
-
-
-def test_the_log_says_which_master_is_away_and_how_many_locks_are_held_there(
-    nodes: Nodes, context: LockContext, log: Log
-) -> None:
-    names = [f"order:{number}" for number in range(30)]
-    locks = context.acquire_many(names, timeout=60.0, renew_every=0.5)
-    away = nodes.masters[1]
-    there = away.client().dbsize()
-    assert 1 < there < 30
-    away.kill()
-    eventually(lambda: log.said("unreachable"), LONG_S)
-    (warning,) = log.said("unreachable")
-    assert f":{away.port} has been unreachable" in warning
-    assert f"{there} locks are held there" in warning
-    assert len(locks) == 30
 
 
 # -- who is asked first ----------------------------------------------------------------------------------------------
@@ -131,30 +121,3 @@ def test_credentials_that_cannot_be_had_for_a_moment_are_asked_for_again(nodes: 
     finally:
         for server in nodes.masters:
             server.client().acl_deluser("app")
-
-
-# -- what else a process and a server do -----------------------------------------------------------------------------
-
-
-def test_names_with_braces_have_their_companions_beside_them_on_every_node(nodes: Nodes, context: LockContext) -> None:
-    shapes = ("{%d}", "a}%d{", "}%d", "{}%d", "{%d", "x{%d}y{z}", "{}{%d}", "%d}", "{{%d}}", "%d{}{a}", "%d")
-    names = [shape % n for shape in shapes for n in range(4)]
-    assert {home(name) for name in names} == set(range(MASTERS))
-    for name in names:
-        with context.lock(name, fencing=True) as lock:
-            assert lock.fence
-        with context.fair_lock(name, fencing=True) as lock:
-            waiting = Background(lambda: context.fair_lock(name, thread_local=False).acquire(blocking_timeout=5.0))  # noqa: B023
-            eventually(lambda: context.stats().waiting == 1)
-        assert waiting.result()
-        nodes.client().delete(name)
-        with context.semaphore(name, 2) as permit:
-            permit.set_permits(1)
-            permit.set_permits(None)
-        with context.reentrant_lock(name, fencing=True) as lock, context.reentrant_lock(name):
-            assert lock.fence
-            assert lock.count == 2
-        table = context.rw_lock(name)
-        with table.write() as writer:
-            assert writer.downgrade().is_held
-        table.read().release()

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import redis
 
+from tests.support.backend import of
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.declared_keys_proxy import KeyedProxy
-from tests.topology.moving_slots import granted
 from wheel_lock import HashedWheelTimer, LockContext, LostEvent
 from wheel_lock.testing import ManualClock
 
@@ -76,7 +76,7 @@ def test_a_connection_finds_out_by_itself_so_that_no_call_is_refused(proxy: Keye
         with context.lock("first"):
             pass  # what is asked for before anything is known of the service is asked in bulk
         for connects in range(1, 4):
-            locks = granted(context.acquire_many([f"order:{n}" for n in range(50)], timeout=10.0))
+            locks = of(context.acquire_many([f"order:{n}" for n in range(50)], timeout=10.0))
             context.release_many(locks)
             assert context.stats().connects >= connects
             assert proxy.refused == proxy.refused_trials
@@ -86,7 +86,7 @@ def test_a_connection_finds_out_by_itself_so_that_no_call_is_refused(proxy: Keye
 
 def test_a_service_that_has_learnt_to_do_without_is_asked_in_bulk_again(proxy: KeyedProxy) -> None:
     with LockContext(client_of(proxy)) as context:
-        locks = granted(context.acquire_many([f"order:{n}" for n in range(50)], timeout=60.0))
+        locks = of(context.acquire_many([f"order:{n}" for n in range(50)], timeout=60.0))
         node, passed = context._engine.router.renewer.node, proxy.passed
         assert passed > 50
         proxy.needs_keys = False

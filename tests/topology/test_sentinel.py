@@ -26,11 +26,6 @@ def watched() -> Iterator[Watched]:
         yield watched
 
 
-def replicated(watched: Watched) -> bool:
-    """Whether the replica knows what the master knows."""
-    return watched.replica.client().dbsize() == watched.master.client().dbsize()
-
-
 def test_locks_live_at_the_master_that_the_sentinels_name(watched: Watched) -> None:
     with LockContext(watched.client()) as context, context.lock("order:42") as lock:
         assert watched.master.client().get("order:42") == lock.token
@@ -60,7 +55,7 @@ def test_clients_of_valkey_py_will_do(watched: Watched) -> None:
         with pytest.raises(TypeError, match="master_for"):
             LockContext(refused)
     with LockContext(one.master_for(SERVICE)) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
-        eventually(lambda: replicated(watched))
+        eventually(watched.replicated)
         watched.fail_over()
         eventually(lambda: lock.renewals >= 1, FAILOVER_S)
         assert lock.is_held
@@ -88,7 +83,7 @@ def test_what_the_new_master_has_stays_held_and_what_it_has_not_is_told_lost(wat
         # Those that are not to be renewed are verified all the same.
         kept |= context.acquire_many(["limited:kept"], timeout=60.0, renew=False, on_lost=told.append)
         missing |= context.acquire_many(["limited:missing"], timeout=60.0, renew=False, on_lost=told.append)
-        eventually(lambda: replicated(watched))
+        eventually(watched.replicated)
         watched.replica.client().replicaof("NO", "ONE")  # it forgets what has not come to it
         watched.replica.client().delete(*missing)
         old = watched.master

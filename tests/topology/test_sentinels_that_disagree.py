@@ -46,10 +46,6 @@ def named_by(sentinel: RedisServer) -> int:
     return int(found[1])
 
 
-def replicated(watched: Watched) -> bool:
-    return watched.servers[1].client().dbsize() == watched.servers[0].client().dbsize()
-
-
 def fail_over(leader: RedisServer, new: RedisServer) -> None:
     """Have one Sentinel make another server the master; return when that one says so."""
 
@@ -85,7 +81,7 @@ def test_each_sentinel_is_listened_to(lasting: Watched, monkeypatch: pytest.Monk
     monkeypatch.setattr(failover, "_LOOK_EVERY_S", NEVER_S)
     monkeypatch.setattr(pubsub, "_PING_EVERY_S", NEVER_S)
     with LockContext(lasting.client()) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
-        eventually(lambda: replicated(lasting))
+        eventually(lasting.replicated)
         failovers = context._engine.router
         assert isinstance(failovers, SentinelRouter)
         eventually(lambda: all(not listening.busy for listening in failovers.listeners))
@@ -139,7 +135,7 @@ def test_a_sentinel_that_hangs_delays_nothing_for_long(watched: Watched) -> None
 
 def test_sentinels_that_are_set_up_anew_are_followed(watched: Watched) -> None:
     with LockContext(client_of(watched)) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
-        eventually(lambda: replicated(watched))
+        eventually(watched.replicated)
         fail_over(watched.sentinels[0], watched.servers[1])
         eventually(lambda: lock.renewals, LONG_S)
         for sentinel in watched.sentinels:
@@ -187,6 +183,6 @@ def test_a_user_of_the_sentinels_needs_no_more_rights_than_redis_py_wants(watche
     asking = {"username": "app", "password": "secret"}
     client = client_of(watched, sentinel_kwargs=asking)
     with LockContext(client) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
-        eventually(lambda: replicated(watched))
+        eventually(watched.replicated)
         fail_over(watched.sentinels[0], watched.servers[1])
         eventually(lambda: lock.renewals, LONG_S)

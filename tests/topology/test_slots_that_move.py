@@ -88,9 +88,3 @@ def test_a_release_of_the_last_holder_at_a_node_that_its_slot_leaves(
 def published(server: RedisServer) -> int:
     stats = server.client().info("commandstats")
     return sum(stats.get(f"cmdstat_{command}", {}).get("calls", 0) for command in ("publish", "spublish"))
-
-
-# -- sent to and fro -------------------------------------------------------------------------------------------------
-
-
-# -- sent to where nobody answers ------------------------------------------------------------------------------------

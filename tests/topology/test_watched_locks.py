@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.backend import of
 from tests.support.redis_server import require_tracking
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, Nodes
-from tests.topology.moving_slots import granted, home
+from tests.topology.moving_slots import home
 from tests.topology.watched_master import FAILOVER_S, Watched
 from wheel_lock import LockContext, LossReason, LostEvent
 
@@ -27,7 +28,7 @@ def test_each_node_of_a_cluster_reports_its_own(nodes: Nodes) -> None:
     told: list[LostEvent] = []
     names = [f"order:{number}" for number in range(90)]
     with LockContext(nodes.client(), watch=True) as context:
-        locks = granted(context.acquire_many(names, timeout=UNHURRIED_S, on_lost=told.append))
+        locks = of(context.acquire_many(names, timeout=UNHURRIED_S, on_lost=told.append))
         eventually(lambda: all(lock.renewals for lock in locks), LONG_S)
         assert context.stats().watching
         client = nodes.client()

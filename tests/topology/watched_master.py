@@ -110,6 +110,11 @@ class Watched:
         master = self.master
         return next(server for server in self.servers if server is not master)
 
+    def replicated(self) -> bool:
+        """Whether the first replica knows what the first master knows."""
+        master, replica, *_ = self.servers
+        return bool(replica.client().dbsize() == master.client().dbsize())
+
     def fail_over(self) -> None:
         """Have another server made the master while the old one lives; return when the Sentinels name it."""
         old = self.master

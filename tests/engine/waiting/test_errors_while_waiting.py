@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import pytest
 
 from tests.engine.rig import OK, breaking
+from tests.engine.strike import Strike
 from tests.engine.waiting_rig import LINGER_S, Wait, WaitingRig, message
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.lease import EXTENDING
@@ -24,43 +21,6 @@ FILES = (
     "engine/requests/base.py",
     "engine/requests/release.py",
 )
-
-
-def _in_a_turn(frame: FrameType | None) -> bool:
-    """Whether it is the timer's thread that calls, and not the test."""
-    while frame is not None and frame.f_code.co_name != "guarded":
-        frame = frame.f_back
-    return frame is not None
-
-
-class Strike:
-    """Raises MemoryError in the nth call of a function of these files in a turn while it is installed.
-
-    Of calls of one function from one line three count: there are three waiters.
-    """
-
-    def __init__(self, nth: int) -> None:
-        self._left = nth
-        self._calls: Counter[tuple[object, ...]] = Counter()
-        self.where = ""
-
-    def __enter__(self) -> Strike:
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        sys.settrace(None)
-
-    def _trace(self, frame: FrameType, event: str, argument: Any) -> None:
-        if not self.where and event == "call" and frame.f_code.co_filename.endswith(FILES) and _in_a_turn(frame):
-            caller = frame.f_back
-            place = (frame.f_code, caller and (caller.f_code, caller.f_lineno))
-            self._calls[place] += 1
-            self._left -= self._calls[place] <= 3
-            if self._left < 0:
-                self.where = frame.f_code.co_qualname
-                sys.settrace(None)
-                raise MemoryError(f"struck in {self.where}")
 
 
 def wake(rig: WaitingRig) -> None:
@@ -128,7 +88,7 @@ def test_waiters_are_told_of_an_error_wherever_it_is_raised_and_the_next_can_wai
 ) -> None:
     for nth in range(1000):
         with WaitingRig() as rig:
-            with Strike(nth) as strike:
+            with Strike(nth, FILES) as strike:
                 waits = scene(rig)
             rig.go_on(0.2, rig.be_taken())
             if strike.where:
