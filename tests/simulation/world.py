@@ -147,6 +147,8 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         settings.actions = (dice.pick(ACTIONS), dice.pick(ACTIONS))
         if dice.one_in(3):
             settings.actions, settings.duration_s = OF_A_CROWD, 4.0
+            if dice.one_in(2):
+                settings.faults = tuple(HARMLESS)
     if settings.masters > 1:  # which is more work for the simulation
         settings.actions = OF_A_MAJORITY
         settings.processes, settings.users = min(settings.processes, 2), min(settings.users, 2)
@@ -182,7 +184,7 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         settings.faults += (WALL_CLOCK,)
     dice = draw()
     if dice.one_in(3):
-        settings.theme = dice.pick(tuple(THEMES))
+        settings.theme = dice.pick((*THEMES, "meetings"))  # which find the least in their time
         THEMES[settings.theme](settings, dice)
     return settings
 
