@@ -187,7 +187,7 @@ def interrupt(world: World, dice: Dice) -> None:
     process = _process(world, dice)
     if process is None:
         return
-    number, everybody, behind = dice.below(64), dice.one_in(3), dice.one_in(2)
+    number, everybody, behind = dice.below(64), dice.one_in(2), dice.one_in(2)
     delay_s = dice.pick([0.0, 0.0002, 0.005])
 
     def strike() -> None:

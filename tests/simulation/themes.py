@@ -68,7 +68,7 @@ async def _meet(kind: str, user: User, dice: Dice) -> None:
     now = user.world.scheduler.now
     begin = now - now % _EVERY_S + _EVERY_S
     await user.sleep(begin - now + dice.pick([0.0, 0.001, 0.003, 0.007]))
-    if not dice.one_in(4):
+    if not dice.one_in(3):
         moment, long = dice.pick([0.001, 0.004, 0.012]), dice.one_in(2)
         await _take(
             *(kind, user, dice, None, lambda: 0.4 if long and user.world.scheduler.now < begin + 0.1 else moment),
@@ -168,7 +168,7 @@ def forced(settings: Settings, dice: Dice) -> None:
 def meetings(settings: Settings, dice: Dice) -> None:
     """Callers meet, and what one of them misses nobody else makes up for. Messages overtake replies."""
     _only(settings, partial(_meet, dice.pick(("read-write", "exclusive"))), processes=3, users=1)
-    settings.slow_network, settings.straggler, settings.duration_s = True, "p0", 9.0
+    settings.slow_network, settings.straggler, settings.duration_s = True, "p0", 15.0
 
 
 def readers(settings: Settings, dice: Dice) -> None:
