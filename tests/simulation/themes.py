@@ -39,7 +39,8 @@ async def _hold(user: User, lock: Any, holding: Any, terms: dict[str, Any], seco
     try:
         await user.sleep(seconds)
     finally:
-        await user.release(lock)
+        if not user.world.over:
+            await user.release(lock)
 
 
 async def _take(
