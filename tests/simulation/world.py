@@ -180,7 +180,7 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         settings.faults += (WALL_CLOCK,)
     dice = draw()
     if dice.one_in(3):
-        settings.theme = dice.pick((*THEMES, "meetings"))  # which find the least in their time
+        settings.theme = dice.pick((*THEMES, "meetings", "interruptions"))  # these find the least in their time
         THEMES[settings.theme](settings, dice)
     return settings
 

@@ -215,6 +215,22 @@ def test_several_locks_together_that_are_given_up_are_not_asked_for_one_by_one(r
     assert rig.held == {}
 
 
+@pytest.mark.rig(response_timeout_s=1.0)
+def test_several_locks_that_are_asked_for_one_by_one_have_the_time_limit_of_a_request_each(rig: Rig) -> None:
+    leases = [rig.lease(name, renew=False) for name in "abcdefgh"]
+    future: Future[Any] = Future(lambda: None)
+    options = lock_options(3.0, renew=False)
+    rig.post(MultiLockWaiter(rig.engine.wait_queues, options, leases, False, False, None, future).begin)
+    assert rig.whats() == ["acquire_all"]
+    rig.say(WANTS_KEYS)
+    for lease in leases:
+        rig.go_on(0.15)
+        assert rig.whats() == ["acquire_all"], f"what follows the grant before {lease.name!r}"
+        rig.say(integer(0))
+    assert future.result() == leases
+    assert rig.server.take() == []
+
+
 @pytest.mark.rig(declare_keys=True)
 def test_several_locks_in_parts_are_granted_only_while_all_of_them_are_valid(rig: Rig) -> None:
     leases = [rig.lease(name, renew=False) for name in "ab"]

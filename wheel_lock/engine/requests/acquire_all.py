@@ -57,6 +57,11 @@ class AcquireAll(Acquire):
         self._sequential.caller_until = self.caller_until
         self._sequential.begin()
 
+    def look_later(self) -> None:
+        """Go onto the wheel, unless the sequential acquire has taken over: its parts have time limits of their own."""
+        if self._sequential is None:
+            super().look_later()
+
     def _sequential_done(self) -> None:
         sequential = self._sequential
         assert sequential is not None
