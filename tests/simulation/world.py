@@ -39,6 +39,7 @@ _package = wheel_lock
 _LONGEST_S = 6.0  # for which a lock may last at a server, extensions included
 _COLLECTIONS_S = 2.0, 4.0  # after the last fault, and between two others as long as callers wait
 _PATIENCE_S = 25.0  # until every caller has its answer, once nothing goes wrong any more
+_TICK_S = 0.01
 _REST_S = 8.5  # until every key has expired: two timeouts, and for how long subscriptions outlive their last waiter
 
 # Rare paths taken often: small values of constants, of which each seed takes some.
@@ -334,7 +335,9 @@ class World:
             waiting += [name for process in self.processes for name, task in process.tasks.items() if not task.done()]
             self.rules.broken("L1", f"of {waiting} some still wait {_PATIENCE_S} s after the last fault")
         self._drop()
-        scheduler.run(scheduler.now + _REST_S, broken)
+        scheduler.run(
+            max(scheduler.now + _REST_S, min(self._last_expiry() + _TICK_S, scheduler.now + _PATIENCE_S)), broken
+        )
         if not broken():
             self._check_what_is_left()
             self.rules.check()
@@ -370,6 +373,11 @@ class World:
         gc.collect()
         for process in self.processes:
             process.run(lambda: None)
+
+    def _last_expiry(self) -> float:
+        """Return when the last lock expires, which may have been extended several times."""
+        keys = [(host, key) for host in self.hosts for key in host.server.expires if not key.startswith(b"wheel_lock:")]
+        return max((host.moment_of(host.server.expires[key]) for host, key in keys), default=0.0)
 
     def _check_what_is_left(self) -> None:
         rules = self.rules
