@@ -39,7 +39,7 @@ _package = wheel_lock
 _LONGEST_S = 6.0  # for which a lock may last at a server, extensions included
 _COLLECTIONS_S = 2.0, 4.0  # after the last fault, and between two others as long as callers wait
 _PATIENCE_S = 25.0  # until every caller has its answer, once nothing goes wrong any more
-_TICK_S = 0.01
+_HEARD_S = 0.5  # in which replicas hear of an expiry
 _REST_S = 8.5  # until every key has expired: two timeouts, and for how long subscriptions outlive their last waiter
 
 # Rare paths taken often: small values of constants, of which each seed takes some.
@@ -336,7 +336,7 @@ class World:
             self.rules.broken("L1", f"of {waiting} some still wait {_PATIENCE_S} s after the last fault")
         self._drop()
         scheduler.run(
-            max(scheduler.now + _REST_S, min(self._last_expiry() + _TICK_S, scheduler.now + _PATIENCE_S)), broken
+            max(scheduler.now + _REST_S, min(self._last_expiry() + _HEARD_S, scheduler.now + _PATIENCE_S)), broken
         )
         if not broken():
             self._check_what_is_left()
