@@ -547,6 +547,7 @@ class Process:
         if self._pause_in_turn_s and self.world.caller is None:
             seconds, self._pause_in_turn_s = self._pause_in_turn_s, 0.0
             self.world.scheduler.note("%s is stopped for %s s in the middle of a turn", self.name, seconds)
+            self.world.rules.look(self)  # at what the turn has done so far
             self.pause(seconds)
             self._halted.append(getcurrent())
             self.world.scheduler.wait()
