@@ -217,7 +217,15 @@ class HolderRules(ServerRules):
     def _check_cause(self, process: Process, event: LostEvent) -> None:
         """A lease was lost: for a reason that is true."""
         name = lock_name(event.name, b"")
-        if not self._is_well or process.world.settings.slow_processes or name in self.tampered:
+        world = process.world
+        if event.reason in (LossReason.KEY_GONE, LossReason.TAKEN) and len(world.hosts) == 1:
+            leases = [
+                lease for lease, _, _ in self._holdings if lease.loss is event.reason and lease.name == event.name
+            ]
+            spans = [self._spans[world.hosts[0].store, name, lease.token] for lease in leases[-1:]]
+            if any(len(some) == 1 and some[0].end > self.now and not some[0].tampered for some in spans):
+                self.broken("kept", f"{event.name!r} was lost ({event.reason}), and its key is there")
+        if not self._is_well or world.settings.slow_processes or name in self.tampered:
             return
         self.exercised["kept"] += 1
         if event.reason in (LossReason.NOT_CONFIRMED, LossReason.KEY_GONE, LossReason.TAKEN):
@@ -289,6 +297,13 @@ class HolderRules(ServerRules):
         for (_, key, token), spans in self._spans.items():
             if token == lease.token and spans[-1].released and not spans[-1].tampered:
                 self.broken("released", f"{key!r} was released, and its holder was told that it was lost")
+
+    def downgraded(self, process: Process, writer: Lease, reader: Lease | None) -> None:
+        """A writer goes on as a reader, without a gap: so its lease had not ended by then."""
+        ended = process.clock.moment_of(writer.deadline)
+        for belief in self._beliefs:
+            if belief.lease is reader and belief.start > ended + SAME_S:
+                self.broken("S5", f"{writer.name!r} was downgraded {belief.start - ended:.3f} s after its deadline")
 
     def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
         """A caller has got a lock, on these terms."""

@@ -204,7 +204,7 @@ class User:
 
     async def _read_on(self, lock: Any, writer: Any, dice: Dice) -> None:
         if dice.one_in(2):
-            reader = await self.end_lease(writer, writer.downgrade)
+            reader = await self.downgrade(writer)
             await self.sleep(dice.up_to(0.5))
             await self.release(reader)
             return
@@ -212,6 +212,15 @@ class User:
         await self.do(reader.acquire())
         await self.sleep(dice.up_to(0.3))
         await self.do(reader.release())
+
+    async def downgrade(self, writer: Any) -> Any:
+        """Downgrade a lock; return the reader."""
+        self.note("downgrades %s", writer.name)
+        lease = writer._own_or_latest()
+        reader = await self.end_lease(writer, writer.downgrade)
+        if lease is not None:
+            self.world.rules.downgraded(self.process, lease, reader._own_or_latest())
+        return reader
 
     @contextmanager
     def limited(self, what: str, limit: float | None) -> Iterator[None]:

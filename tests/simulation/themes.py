@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _EVERY_S = 0.75
 _CROWDED = ("exclusive", "fair", "semaphore", "read-write", "reentrant")
 _KINDS = ("exclusive", "reentrant", "exclusive", "fair")
+_OF_MASTERS = (("pause",), ("restart", "silence"), ("pause", "restart", "refuse connections"), ("silence", "stick"))
 # Nothing but a wake-up brings a waiter of a theme to the server in time.
 _PATIENT: dict[str, Any] = {
     "response_timeout_s": 5.0,
@@ -80,7 +81,7 @@ async def _meet(kind: str, user: User, dice: Dice) -> None:
 async def _read_and_write(user: User, dice: Dice) -> None:
     """Read for a while, or want to write for a shorter one: readers that come meanwhile wait for that writer."""
     writes = dice.one_in(3)
-    limit = dice.pick([0.01, 0.1, 0.3]) if writes else None
+    limit = dice.pick([0.01, 0.1, 0.3, 2.0]) if writes else None
     await _take("read-write", user, dice, limit, lambda: dice.pick([0.2, 0.4, 0.05]), writes=writes)
     await user.sleep(dice.pick([0.0, 0.1, 0.4]))
 
@@ -126,6 +127,47 @@ async def _keep(user: User, dice: Dice) -> None:
         await _hold(user, lock, holding, terms, dice.pick([3.0, 1.5]))
 
 
+async def _elect(user: User, dice: Dice) -> None:
+    """Hold a lock of a majority for a moment, or for longer than a timeout."""
+    holding, terms = user.new_holding(), {"timeout": dice.pick([1.0, 0.5, 3.0])}
+    lock = user.context.lock("x", on_lost=holding.on_lost, **terms)
+    if await user.acquire(lock, dice, waiting=(True, dice.pick([None, 2.0]))):
+        await _hold(user, lock, holding, terms, dice.pick([0.05, 0.5, 1.5]))
+
+
+async def _several(user: User, dice: Dice) -> None:
+    """Take several locks together."""
+    await user.multi(dice)
+
+
+async def _hold_many(user: User, dice: Dice) -> None:
+    """Hold several locks, which are renewed together."""
+    from tests.simulation.programs import NAMES
+
+    holding, context = user.new_holding(), user.context
+    found = await user.do(context.acquire_many(NAMES["exclusive"], 1.0, on_lost=holding.on_lost))
+    locks = [lock for lock in found.values() if lock is not None]
+    for lock in locks:
+        user.world.rules.holds(lock, holding, {})
+    await user.sleep(dice.pick([1.5, 3.0]))
+    await user.do(context.release_many(locks))
+
+
+async def _downgrade(user: User, dice: Dice) -> None:
+    """Write, and then read."""
+    from tests.simulation.programs import NAMES
+
+    holding, terms = user.new_holding(), {"timeout": dice.pick([0.5, 1.0])}
+    both = user.context.rw_lock(NAMES["read-write"][0], on_lost=holding.on_lost, **terms)
+    writer = both.write()
+    if await user.acquire(writer, dice):
+        user.world.rules.holds(writer, holding, terms)
+        await user.sleep(dice.pick([0.0, 0.3]))
+        reader = await user.downgrade(writer)
+        await user.sleep(dice.pick([0.0, 0.3]))
+        await user.release(reader)
+
+
 async def _extend(user: User, dice: Dice) -> None:
     """Have a lock renewed for a while, and extend it by far more; nobody else wants it."""
     holding = user.new_holding()
@@ -154,8 +196,8 @@ def _only(settings: Settings, action: Callable[..., Any], *faults: str, processe
 
 def crowds(settings: Settings, dice: Dice) -> None:
     """Many want the same lock for moments, and nothing goes wrong: each late wake-up shows."""
-    _only(settings, partial(_crowd, dice.pick(_CROWDED)), processes=1 + dice.below(3), users=2 + dice.below(3))
-    settings.slow_network = False
+    _only(settings, partial(_crowd, dice.pick(_CROWDED)), processes=2 + dice.below(2), users=3 + dice.below(2))
+    settings.slow_network, settings.duration_s = False, 2.0
 
 
 def forced(settings: Settings, dice: Dice) -> None:
@@ -190,6 +232,31 @@ def stops(settings: Settings, dice: Dice) -> None:
     settings.calm_s, settings.duration_s = 1.5, 8.0
 
 
+def majorities(settings: Settings, dice: Dice) -> None:
+    """Two processes want a lock of three masters, of which some are away, or come back empty; or one of the two stops."""
+    _only(settings, _elect, *dice.pick(_OF_MASTERS), processes=2, users=1)
+    settings.masters, settings.server_rates = 3, (1.0, 1.0, 1.0)
+    settings.duration_s, settings.calm_s = 8.0, dice.pick([0.7, 1.5])
+
+
+def robberies(settings: Settings, dice: Dice) -> None:
+    """Several locks are granted together, nobody hears of it, and one of them is taken by a stranger."""
+    _only(settings, _several, "rob", processes=1, users=2)
+    settings.calm_s = 1.0
+
+
+def thefts(settings: Settings, dice: Dice) -> None:
+    """A stranger takes one of several locks that are renewed together: the others are held on."""
+    _only(settings, _hold_many, "tamper", processes=1, users=1)
+    settings.calm_s = 0.3
+
+
+def downgrades(settings: Settings, dice: Dice) -> None:
+    """Writers go on as readers, while they stop, or the network is silent, now and then."""
+    _only(settings, _downgrade, "silence", "pause", processes=2, users=1)
+    settings.calm_s = 1.5
+
+
 def extensions(settings: Settings, dice: Dice) -> None:
     """Extensions, which are overtaken by renewals of connections that have broken."""
     _only(settings, _extend, "swallow", processes=1, users=4)
@@ -203,5 +270,9 @@ THEMES: dict[str, Callable[[Settings, Dice], None]] = {
     "readers": readers,
     "interruptions": interruptions,
     "stops": stops,
+    "majorities": majorities,
+    "robberies": robberies,
+    "thefts": thefts,
+    "downgrades": downgrades,
     "extensions": extensions,
 }
