@@ -14,7 +14,7 @@ from wheel_lock.options import MAX_SECONDS, LockOptions, count, lock_name, lock_
 
 _PREFIX = "wheel_lock-handoff-1:"
 _SUM_CHARACTERS = 16
-_PLAIN_FIELDS = ("fence", "timeout", "renew_every", "max_renewals", "hold_until", "hold_left")  # in the text as here
+_PLAIN_FIELDS = ("fence", "timeout", "renew_every", "max_renewals", "hold_until")  # in the text as here
 _MAX_CHARACTERS = 4096  # a name and a token of 512 bytes each, encoded twice, make 1,900 of them
 
 
@@ -54,6 +54,7 @@ class Handoff:
             "token": _encode(self.token),
             "kind": self.lock_type,
             **{field: getattr(self, field) for field in _PLAIN_FIELDS},
+            "hold_left": self.hold_left,
         }
         body = _encode(json.dumps(values, separators=(",", ":")).encode())
         return f"{_PREFIX}{body}.{_sum(body)}"
@@ -85,13 +86,17 @@ class Handoff:
                 token=lock_token(_decode(values["token"])),
                 lock_type=values["kind"],
                 **{field: values[field] for field in _PLAIN_FIELDS},
+                hold_left=values.get("hold_left"),  # which earlier versions do not write
             )
             handoff.options()
             if handoff.fence is not None:
                 count("the fence", handoff.fence, least=1)
             hold = handoff.hold_until, handoff.hold_left
-            if hold != (None, None) and not all(type(each) is float and math.isfinite(each) for each in hold):
-                raise ValueError("the hold limit is not a number")
+            if hold[0] is None and hold[1] is not None:
+                raise ValueError("the hold limit has no end")
+            for each in hold:
+                if each is not None and not (type(each) is float and math.isfinite(each)):
+                    raise ValueError("the hold limit is not a number")
             if type(handoff.lock_type) is not str:
                 raise ValueError("the lock type is no text")
         except (ValueError, TypeError, LookupError, RecursionError) as error:
@@ -106,9 +111,10 @@ class Handoff:
 
     def hold_left_s(self, wall_s: float) -> float | None:
         """Return the seconds that are left of its hold limit at this time of the wall clock; None without a limit."""
-        if self.hold_until is None or self.hold_left is None:
+        if self.hold_until is None:
             return None
-        return min(self.hold_until - wall_s, self.hold_left)
+        left_s = self.hold_until - wall_s
+        return left_s if self.hold_left is None else min(left_s, self.hold_left)
 
     def options(self, *, max_hold: float | None = None, thread_local: bool = True) -> LockOptions:
         """Return the options of the lease that takes its place."""
