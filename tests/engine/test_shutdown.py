@@ -58,6 +58,28 @@ def test_a_grant_that_is_read_during_a_close_is_cleaned_up_behind_the_answer_of_
         assert closed.done
 
 
+def test_a_close_waits_for_the_first_connection_of_a_clean_up() -> None:
+    with Rig(min_replicas=1) as rig:
+        rig.launch.slow = True
+        rig.acquire_many(["a"])
+        rig.launch.held.pop(0)()  # the connection for acquires
+        rig.turn()
+        [granting] = rig.connector.servers
+        assert [command.what for command in granting.take()] == ["acquire_many"]
+        granting.say(FINE)
+        rig.turn()
+        assert [command.what for command in granting.take()] == ["WAIT"]
+        closed = rig.close_engine()
+        granting.say(integer(1))
+        rig.go_on(0.1)
+        assert not closed.done
+        rig.launch.go_on()
+        rig.go_on(0.05)
+        assert [command.names for command in rig.connector.servers[-1].agree()] == [["a"]]
+        rig.turn()
+        assert closed.done
+
+
 def test_closing_twice_is_harmless(rig: Rig) -> None:
     rig.hold("a")
     first = rig.close_engine()

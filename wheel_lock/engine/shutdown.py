@@ -82,6 +82,9 @@ class Shutdown:
             waited_for.when_replied = lambda: timer.post(lambda: self._hang_up(until, future), self._state)
             timer.call_at(until + timer.scale.tick_s, lambda now: self._hang_up(until, future), self._state)
             return
+        if any(node.begins for node in nodes) and timer.now < until:
+            timer.call_at(timer.now + _LOOK_AGAIN_S, lambda now: self._hang_up(until, future), self._state)
+            return
         self._close_nodes(ContextClosed("The context has been closed"))
 
     def _close_nodes(self, error: Exception) -> None:

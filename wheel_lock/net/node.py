@@ -223,6 +223,11 @@ class Node:
         return self._connecting or self._has_queued or self.awaits_replies
 
     @property
+    def begins(self) -> bool:
+        """True if the first attempt to connect is under way, and something waits for it that is about held leases."""
+        return self._connecting and bool(self._own) and self.last_error is None
+
+    @property
     def _has_queued(self) -> bool:
         return bool(self._own or self._waiting)
 
