@@ -104,7 +104,8 @@ async def _crowd(kind: str, user: User, dice: Dice) -> None:
         lock = new_lock(user, kind, name, holding, terms, writes=kind == "read-write" and not dice.one_in(2))
         if await user.acquire(lock, dice):
             user.world.rules.holds(lock, holding, terms)
-            await user.sleep(dice.pick([0.05, 0.0, 0.005]))
+            # Permits are for several, so that somebody waits only if they are held for longer.
+            await user.sleep(dice.pick([0.3, 0.1, 0.05] if kind == "semaphore" else [0.05, 0.0, 0.005]))
             await user.release(lock)
         await user.sleep(dice.pick([0.2, 0.03, 0.0]))
         user.world.steps += 1
