@@ -41,7 +41,9 @@ def test_pairs(fresh_redis: RedisServer, caller: str) -> None:
             break
     for costs, most in zip((pairs.acquires, pairs.releases), limits.PAIRS[caller], strict=True):
         check(costs.each(), most, costs.count, caller=costs.caller, engine=costs.engine)
-    assert pairs.in_cycles == {}, "objects that only the collector finds: each is looked at several times until then"
+    # What an earlier test has left may end meanwhile, once; what a pair leaves is there as often as there are pairs.
+    left = {kind: number for kind, number in pairs.in_cycles.items() if number >= pairs.acquires.count}
+    assert left == {}, "objects that only the collector finds: each is looked at several times until then"
     assert pairs.left < pairs.acquires.count, "something of each pair stays"
 
 
