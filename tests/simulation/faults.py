@@ -108,9 +108,9 @@ def pause(world: World, dice: Dice) -> None:
             process.pause(seconds)
 
         when = dice.below(4)
-        if when == 3:
+        if when == 3 and world.settings.theme == "stops":
             process.pause_in_turn(seconds)
-        elif when == 2:
+        elif when > 1:
             process.when_sent(stop)
         else:
             stop()

@@ -514,6 +514,7 @@ class Process:
             self._halted.append(getcurrent())
             self.world.scheduler.wait()
             self.world.enter(self)
+            self.turned_at[-1] = self.clock.now()  # what is left of the turn is done now
 
     def _go_on(self) -> None:
         self.paused = False
