@@ -27,9 +27,7 @@ def test_one_that_polls_asks_by_itself(rig: WaitingRig) -> None:
 
 
 def test_a_thousand_waiters_cost_two_commands_per_grant(rig: WaitingRig) -> None:
-    waits = [rig.waiter("a") for _ in range(1000)]
-    for wait in waits:
-        rig.timer.post(wait.acquisition.begin, rig.engine)
+    waits = [rig.wait("a") for _ in range(1000)]
     rig.go_on(1.0, rig.be_taken())
     rig.wake("a")
     rig.commands.clear()
@@ -40,7 +38,7 @@ def test_a_thousand_waiters_cost_two_commands_per_grant(rig: WaitingRig) -> None
         rig.release(wait.lease)
     assert len(rig.commands) <= 2 * 200
     for wait in waits[200:]:
-        rig.timer.post(wait.acquisition.give_up, rig.engine)
+        rig.give_up(wait)
     rig.go_on(0.0, rig.agree)
     rig.assert_clean()
 
