@@ -139,19 +139,30 @@ async def _elect(user: User, dice: Dice) -> None:
 
 
 async def _elect_in_parts(user: User, dice: Dice) -> None:
-    """Hold a lock of a majority. One master comes late, and another one falls silent.
+    """Hold a lock of a majority. One master comes late, and another one falls silent, or is silent from the beginning.
 
-    As the former grants its vote, unread, the process stops: the vote of the silent one ends meanwhile.
+    As the former grants its vote, unread, the process stops: the vote of the silent one ends meanwhile. Where there was
+    none, that of the third one does.
     """
     world, process, timeout = user.world, user.process, dice.pick([1.0, 0.7])
     links = [process.link(host) for host in world.hosts]
     late, silent = links.pop(dice.below(len(links))), links.pop(dice.below(len(links)))
-    late.refuses = True
     late.reset()
     holding, terms = user.new_holding(), {"timeout": timeout}
     lock = user.context.lock(f"of {user.name}", on_lost=holding.on_lost, **terms)
-    world.heal_later(timeout / 4, partial(setattr, late, "refuses", False))
-    if await user.acquire(lock, dice, waiting=(True, 2.0)):
+    limit: float | None = 2.0
+    if dice.one_in(2):
+        late.refuses = True
+        world.heal_later(timeout / 4, partial(setattr, late, "refuses", False))
+    else:
+        limit, late_s = None, 0.06 * timeout
+        for link in (late, silent):
+            link.hold(False, True)
+        world.heal_later(late_s, partial(late.hold, False, False))
+        world.heal_later(2 * timeout, partial(silent.hold, False, False))
+        until_read_s = late_s + dice.pick([0.001, 0.003, 0.005])
+        world.scheduler.after(until_read_s, partial(process.pause_in_turn, 0.96 * timeout, late))
+    if await user.acquire(lock, dice, waiting=(True, limit)):
         silent.hold(False, True)
         world.heal_later(2 * timeout, partial(silent.hold, False, False))
         process.pause_in_turn(timeout * dice.pick([0.5, 0.4, 0.6]), late)
@@ -242,7 +253,7 @@ def forced(settings: Settings, dice: Dice) -> None:
 
 def meetings(settings: Settings, dice: Dice) -> None:
     """Callers meet, and what one of them misses nobody else makes up for. Messages overtake replies."""
-    _only(settings, partial(_meet, dice.pick(("read-write", "exclusive"))), processes=3, users=1)
+    _only(settings, partial(_meet, dice.pick(("read-write", "exclusive", "semaphore"))), processes=3, users=1)
     settings.slow_network, settings.straggler, settings.duration_s = True, "p0", 15.0
 
 
