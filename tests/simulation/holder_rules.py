@@ -5,15 +5,18 @@ from __future__ import annotations
 import bisect
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.network import SimulatedConnector
 from tests.simulation.record import MAJORITY, SAME_S, Belief, Holding
 from tests.simulation.server_rules import ServerRules
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.loss_events import HeldBack, LoopCallback
-from wheel_lock.errors import LockLost, LossReason
+from wheel_lock.errors import LockLost, LockUnavailable, LossReason
 from wheel_lock.lease import EXTENDING, Lease, State
+from wheel_lock.net.connector import is_refused
 from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.observe import LostEvent
 from wheel_lock.options import lock_name
+from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.lease import QuorumLease
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 _TICK_S = 0.01
 _GRACE_S = 2 * _TICK_S  # in which a thread that could not run handles what it has missed
+_LONGEST_PAUSE = 1.5  # between two rounds, in fallback intervals
+_LONGEST_LIMIT_S = 3.0  # of a caller
 _LATE_S = 0.6  # by which a caller's limit may be passed
 _LEFT_S = 0.2  # until a replaced master is left
 _RECENT = 8  # leases that have ended, of which each look sees whether one has come back
@@ -181,6 +186,8 @@ class HolderRules(ServerRules):
 
     def _check_context(self, context: Any) -> None:
         """A context keeps its limits."""
+        if context.votes is not None:
+            self._check_rounds(context.votes)
         for engine in (*context.engines.values(), *([context.votes] if context.votes is not None else [])):
             options = engine.options  # most contexts have no limits, and this runs after each event
             if options.max_held is not None and len(engine.held) > options.max_held:
@@ -189,6 +196,19 @@ class HolderRules(ServerRules):
                 waiting = engine.wait_queues.count
                 if waiting > options.max_waiting:
                     self.broken("limits", f"{waiting} callers wait, and not {options.max_waiting}")
+
+    def _check_rounds(self, votes: QuorumEngine) -> None:
+        """Those who wait for a majority have another round soon, however long the last one took."""
+        now = votes.timer.clock.now()
+        for waiter in votes.waiters:
+            if waiter.tick >= 0:
+                self.exercised["rounds"] += 1
+                most_s = _LONGEST_PAUSE * max(votes.options.fallback_s, waiter._lease.options.retry_every_s or 0.0)
+                pause_s = votes.timer.scale.seconds(waiter.tick) - now
+                if pause_s > most_s + _GRACE_S:
+                    self.broken(
+                        "rounds", f"{waiter.name!r} is wanted again in {pause_s:.3f} s, and not in {most_s:.3f} s"
+                    )
 
     def forked(self, process: Process) -> list[Belief]:
         """A process has forked: what follows is the child, which believes in nothing. Return what the parent believes."""
@@ -321,6 +341,23 @@ class HolderRules(ServerRules):
         self.exercised["limits"] += 1
         if took > limit + _LATE_S:
             self.broken("limits", f"{what} took {took:.3f} s, its limit was {limit:.3f} s")
+
+    def refused(self, lock: Any, limit: float | None, took: float, error: LockUnavailable) -> None:
+        """A caller that waits hears that there is no server. Where it never was, that takes as long as its own limit.
+
+        Its try may be shared, and end with another one's limit for an answer: not so where that is longer than all others.
+        """
+        engine = lock._engine
+        if (
+            limit is not None
+            and isinstance(engine, Engine)
+            and engine.options.response_timeout_s > _LONGEST_LIMIT_S
+            and isinstance(engine.connector, SimulatedConnector)
+            and engine.router.renewer.acquiring_node.server is None
+        ):
+            self.exercised["patience"] += 1
+            if is_refused(error) and took < limit - _GRACE_S:
+                self.broken("patience", f"{lock.name!r} was given up after {took:.3f} s of {limit:.3f} s: {error}")
 
 
 def _callback(lease: Lease) -> Any:

@@ -328,7 +328,7 @@ class Sock:
             if self._error is not None:
                 raise self._error
             raise BlockingIOError
-        self.wire.link.process.receives()
+        self.wire.link.process.receives(self.wire.link)
         if self._piece:
             most = min(most, self._piece)
         data = bytes(self._inbox[:most])

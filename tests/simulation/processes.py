@@ -324,6 +324,7 @@ class Process:
         self._postponed: deque[Callable[[], object]] = deque()
         self._when_sent: Callable[[], object] | None = None
         self._pause_in_turn_s = 0.0
+        self._pause_at: Link | None = None
         self._halted: list[greenlet] = []  # turns in the middle of which it is stopped, or was killed
         self._turn_event: Event | None = None
         self._turn_at = float("inf")
@@ -500,13 +501,16 @@ class Process:
             self.world.scheduler.after(0.0, self._when_sent)
             self._when_sent = None
 
-    def pause_in_turn(self, seconds: float) -> None:
-        """Stop the process for a while in the middle of a turn: when it has read the clock, and not yet a reply."""
-        self._pause_in_turn_s = seconds
+    def pause_in_turn(self, seconds: float, link: Link | None = None) -> None:
+        """Stop the process for a while in the middle of a turn: when it has read the clock, and not yet a reply.
 
-    def receives(self) -> None:
-        """Something is about to be received."""
-        if self._pause_in_turn_s and self.world.caller is None:
+        If a ``link`` is named, only a reply that comes by that one counts.
+        """
+        self._pause_in_turn_s, self._pause_at = seconds, link
+
+    def receives(self, link: Link) -> None:
+        """Something is about to be received by a link."""
+        if self._pause_in_turn_s and self.world.caller is None and self._pause_at in (None, link):
             seconds, self._pause_in_turn_s = self._pause_in_turn_s, 0.0
             self.world.scheduler.note("%s is stopped for %s s in the middle of a turn", self.name, seconds)
             self.world.rules.look(self)  # at what the turn has done so far

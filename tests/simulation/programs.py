@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.operations import EVERYDAY, OF_BOTH, UNUSUAL
 from tests.simulation.record import Holding
 from tests.simulation.scheduler import Dice, Stopped
-from wheel_lock.errors import InvalidHandoff, LockLost, LockServerError, WheelLockError
+from wheel_lock.errors import InvalidHandoff, LockLost, LockServerError, LockUnavailable, WheelLockError
 from wheel_lock.lease import Lease
 
 if TYPE_CHECKING:
@@ -244,7 +244,12 @@ class User:
             self.limited(f"acquire of {lock.name!r}", limit),
             self.world.rules.waiting(self.process, lock) if blocking else nullcontext() as wait,
         ):
-            granted: bool = await self.do(lock.acquire(blocking=blocking, blocking_timeout=limit, **more))
+            began = self.process.clock.now()
+            try:
+                granted: bool = await self.do(lock.acquire(blocking=blocking, blocking_timeout=limit, **more))
+            except LockUnavailable as error:
+                self.world.rules.refused(lock, limit, self.process.clock.now() - began, error)
+                raise
             if granted and wait is not None:
                 self.world.rules.granted(wait)
         self.note("%s %s", "got" if granted else "did not get", lock.name)

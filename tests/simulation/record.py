@@ -40,6 +40,8 @@ RULES = {
     "expiry": "no key is without an expiry",
     "replaced": "nothing is believed of a master that Sentinels have told the holder to be replaced",
     "copies": "a grant that waits for replicas is at so many of them",
+    "rounds": "who waits for a majority tries again within the fallback interval, and half of that more",
+    "patience": "a caller with a limit waits for a server that was never there",
     "limits": "an acquire ends by its caller's limit, and a lease by its own",
     "orphan": "a grant that nobody waits for is released at once, when nothing is wrong",
     "hand-over": "an adopted lease has the hold limit of the exported one, whatever wall clocks show",

@@ -132,8 +132,42 @@ async def _elect(user: User, dice: Dice) -> None:
     """Hold a lock of a majority for a moment, or for longer than a timeout."""
     holding, terms = user.new_holding(), {"timeout": dice.pick([1.0, 0.5, 3.0])}
     lock = user.context.lock("x", on_lost=holding.on_lost, **terms)
+    if dice.one_in(4):  # a round with a standstill
+        user.process.pause_in_turn(dice.pick([1.5, 2.5]))
     if await user.acquire(lock, dice, waiting=(True, dice.pick([None, 2.0]))):
         await _hold(user, lock, holding, terms, dice.pick([0.05, 0.5, 1.5]))
+
+
+async def _elect_in_parts(user: User, dice: Dice) -> None:
+    """Hold a lock of a majority. One master comes late, and another one falls silent, or is silent from the beginning.
+
+    As the former grants its vote, unread, the process stops: the vote of the silent one ends meanwhile. Where there was
+    none, that of the third one does.
+    """
+    world, process, timeout = user.world, user.process, dice.pick([1.0, 0.7])
+    links = [process.link(host) for host in world.hosts]
+    late, silent = links.pop(dice.below(len(links))), links.pop(dice.below(len(links)))
+    late.reset()
+    holding, terms = user.new_holding(), {"timeout": timeout}
+    lock = user.context.lock(f"of {user.name}", on_lost=holding.on_lost, **terms)
+    limit: float | None = 2.0
+    if dice.one_in(2):
+        late.refuses = True
+        world.heal_later(timeout / 4, partial(setattr, late, "refuses", False))
+    else:
+        limit, late_s = None, 0.06 * timeout
+        for link in (late, silent):
+            link.hold(False, True)
+        world.heal_later(late_s, partial(late.hold, False, False))
+        world.heal_later(2 * timeout, partial(silent.hold, False, False))
+        until_read_s = late_s + dice.pick([0.001, 0.003, 0.005])
+        world.scheduler.after(until_read_s, partial(process.pause_in_turn, 0.96 * timeout, late))
+    if await user.acquire(lock, dice, waiting=(True, limit)):
+        silent.hold(False, True)
+        world.heal_later(2 * timeout, partial(silent.hold, False, False))
+        process.pause_in_turn(timeout * dice.pick([0.5, 0.4, 0.6]), late)
+        await _hold(user, lock, holding, terms, 1.5 * timeout)
+        silent.hold(False, False)
 
 
 async def _several(user: User, dice: Dice) -> None:
@@ -161,12 +195,20 @@ async def _downgrade(user: User, dice: Dice) -> None:
     holding, terms = user.new_holding(), {"timeout": dice.pick([0.5, 1.0])}
     both = user.context.rw_lock(NAMES["read-write"][0], on_lost=holding.on_lost, **terms)
     writer = both.write()
-    if await user.acquire(writer, dice):
+    if await user.acquire(writer, dice, waiting=(True, dice.pick([None, 2.0]))):
         user.world.rules.holds(writer, holding, terms)
-        await user.sleep(dice.pick([0.0, 0.3]))
+        await user.sleep(dice.pick([0.0, 0.3, 0.3]))
+        if not dice.one_in(3):  # with the reply unread, until behind the deadline of the writer
+            user.process.pause_in_turn(terms["timeout"] * dice.pick([0.8, 0.95]))
         reader = await user.downgrade(writer)
         await user.sleep(dice.pick([0.0, 0.3]))
         await user.release(reader)
+
+
+async def _come_early(user: User, dice: Dice) -> None:
+    """Want a lock whose server is not there yet."""
+    limit = dice.pick([None, 2.0, 0.3, None, 1.0])
+    await _take("exclusive", user, dice, limit, lambda: dice.pick([0.01, 0.1]))
 
 
 async def _extend(user: User, dice: Dice) -> None:
@@ -211,7 +253,7 @@ def forced(settings: Settings, dice: Dice) -> None:
 
 def meetings(settings: Settings, dice: Dice) -> None:
     """Callers meet, and what one of them misses nobody else makes up for. Messages overtake replies."""
-    _only(settings, partial(_meet, dice.pick(("read-write", "exclusive"))), processes=3, users=1)
+    _only(settings, partial(_meet, dice.pick(("read-write", "exclusive", "semaphore"))), processes=3, users=1)
     settings.slow_network, settings.straggler, settings.duration_s = True, "p0", 15.0
 
 
@@ -238,6 +280,19 @@ def majorities(settings: Settings, dice: Dice) -> None:
     _only(settings, _elect, *dice.pick(_OF_MASTERS), processes=2, users=1)
     settings.masters, settings.server_rates = 3, (1.0, 1.0, 1.0)
     settings.duration_s, settings.calm_s = 8.0, dice.pick([0.7, 1.5])
+    settings.context["fallback_s"] = dice.pick([5.0, 0.5, 1.0])
+
+
+def standstills(settings: Settings, dice: Dice) -> None:
+    """Processes hold locks of three masters, and stop while these come, and fall silent."""
+    _only(settings, _elect_in_parts, processes=2, users=1)
+    settings.masters, settings.server_rates = 3, (1.0, 1.0, 1.0)
+
+
+def absences(settings: Settings, dice: Dice) -> None:
+    """The server is not there yet when some who have a limit, and some who have none, want the same lock."""
+    _only(settings, _come_early, processes=2, users=3)
+    settings.absent_s, settings.duration_s = dice.pick([0.7, 0.3, 1.5]), 2.0
 
 
 def robberies(settings: Settings, dice: Dice) -> None:
@@ -249,12 +304,12 @@ def robberies(settings: Settings, dice: Dice) -> None:
 def thefts(settings: Settings, dice: Dice) -> None:
     """A stranger takes one of several locks that are renewed together: the others are held on."""
     _only(settings, _hold_many, "tamper", processes=1, users=1)
-    settings.calm_s = 0.3
+    settings.calm_s, settings.context["batch_size"] = 0.3, 500
 
 
 def downgrades(settings: Settings, dice: Dice) -> None:
     """Writers go on as readers, while they stop, or the network is silent, now and then."""
-    _only(settings, _downgrade, "silence", "pause", processes=2, users=1)
+    _only(settings, _downgrade, *dice.pick(((), ("silence", "pause"), ("pause",))), processes=2, users=1)
     settings.calm_s = 1.5
 
 
@@ -272,6 +327,8 @@ THEMES: dict[str, Callable[[Settings, Dice], None]] = {
     "interruptions": interruptions,
     "stops": stops,
     "majorities": majorities,
+    "standstills": standstills,
+    "absences": absences,
     "robberies": robberies,
     "thefts": thefts,
     "downgrades": downgrades,

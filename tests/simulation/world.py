@@ -7,6 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import wheel_lock.aio.call
@@ -101,6 +102,7 @@ class Settings:
     room: int = 0
     faults: tuple[str, ...] = ()
     calm_s: float = 2.0
+    absent_s: float = 0.0  # until servers can be connected to
     actions: tuple[Any, ...] = ACTIONS
     theme: str = ""  # a name of THEMES, if the history is about one mechanism only
     context: dict[str, Any] = field(default_factory=dict)
@@ -289,6 +291,13 @@ class World:
         self.rules.trouble(delay_s)
         self.scheduler.after(delay_s, heal)
 
+    def _come_later(self) -> None:
+        """Have all servers refuse connections at first."""
+        for process in self.processes:
+            for link in process.links.values():
+                link.refuses = True
+                self.heal_later(self.settings.absent_s, partial(setattr, link, "refuses", False))
+
     def _strike(self) -> None:
         dice = self.tape.stream("faults").draw()
         if self.calm or dice.nothing:
@@ -326,6 +335,8 @@ class World:
             self.rules.trouble(float("inf"))  # nobody is woken: each waiter polls
         for _ in range(settings.processes):
             self.new_process()
+        if settings.absent_s:
+            self._come_later()
         if settings.faults:
             scheduler.after(0.1, self._strike)
         broken = self.rules.violations.__len__
