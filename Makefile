@@ -48,7 +48,7 @@ threads: setup-dev ## RUNS (2000) schedules of each kind for threads that meet, 
 	THREADS_RUNS=$(or $(RUNS),2000) THREADS_SEED=$(or $(SEED),1) $(PYTEST) -n $(WORKERS) -o faulthandler_timeout=0 tests/threads_ $(ARGS)
 
 simulate: setup-dev ## new histories in a simulated world for SECONDS (60) in JOBS (2) processes; SEED=n tells one of them
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seconds $(or $(SECONDS),60) --jobs $(or $(JOBS),2)) $(ARGS)
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seconds $(or $(SECONDS),60) --jobs $(or $(JOBS),2) --report build/simulation.json) $(ARGS)
 
 simulate-contract: setup-dev setup-redis ## SEQUENCES (10000) of random commands to the simulated server and to a real one: same replies
 	$(BIN)/python -m tests.simulation.contract $(or $(SEQUENCES),10000) $(SEED)

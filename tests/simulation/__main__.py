@@ -192,6 +192,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--cpu", action="store_true", help="count seconds of the processor: on a busy machine")
     parser.add_argument("--tape", type=Path)
+    parser.add_argument("--report", type=Path, help="where the figures are kept")
     parser.add_argument("--shrink", type=float, default=_SHRINK_S, help="seconds for making a failure small")
     arguments = parser.parse_args()
     if arguments.tape is not None:
@@ -208,8 +209,9 @@ def main() -> int:
     report = simulate_in_processes(arguments.jobs, first, arguments.seconds, clock)
     print(f"seeds from {first} to {first + report.histories - 1}")
     print("\n".join(report.lines(time.monotonic() - began)), flush=True)
-    _BUILD.mkdir(exist_ok=True)
-    (_BUILD / "simulation.json").write_text(json.dumps({"first": first, **vars(report)}))
+    if arguments.report is not None:
+        arguments.report.parent.mkdir(exist_ok=True)
+        arguments.report.write_text(json.dumps({"first": first, **vars(report)}))
     if report.failed is not None:
         tell_failure(report.failed, None, arguments.shrink)
         return 1
