@@ -11,6 +11,7 @@ from tests.engine.rig import OK, START, Attempt, Rig, names, runs
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire import Acquire
+from wheel_lock.engine.requests.execution import LATEST
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
 from wheel_lock.lock_types import EXCLUSIVE, FAIR
@@ -47,7 +48,7 @@ def asked(rig: Rig) -> list[str]:
 def test_past_the_bound_callers_wait_in_the_order_of_their_calls(crowded: Rig) -> None:
     attempts = ask(crowded, 3 * FEW)
     assert asked(crowded) == names(FEW)
-    assert all(attempt.request.attempts == 0 for attempt in attempts[FEW:])
+    assert all(not attempt.request.maybe_executed for attempt in attempts[FEW:])
     call, read = EXCLUSIVE.locked(b"another"), EXCLUSIVE.parse_locked
     question: Future[Any] = crowded.ask(lambda future: crowded.engine.query("another", call, read, future))
     crowded.say(*[OK] * 5)
@@ -103,7 +104,7 @@ def test_a_socket_that_takes_no_more_has_callers_wait_and_unsent_ones_taken_back
     attempts = [rig.acquire(f"{long}:{number}", 300.0) for number in range(5000)]
     assert rig.channel._writing
     assert rig.channel._out_bytes < connection.MOST_QUEUED_BYTES
-    sent = sum(attempt.request.attempts for attempt in attempts)
+    sent = sum(attempt.request.maybe_executed for attempt in attempts)
     assert sent < len(attempts)
     rig.be_silent(5.1)
     assert all(isinstance(attempt.future.error, LockTimeout) for attempt in attempts)
@@ -196,7 +197,7 @@ def test_where_a_write_has_failed_anything_may_have_been_sent(rig: Rig, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(connection.PipelinedConnection, "_write", fails)
         attempt = rig.acquire("a", 30.0)
-    assert attempt.request.executions == 1
+    assert attempt.request.execution is LATEST
     rig.post(attempt.request.give_up)
     rig.go_on(1.0)
     arrived = [command for command in rig.server.take() if "a" in command.names]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import WheelLockError
@@ -89,23 +89,33 @@ def group_of(lease: Lease) -> LeaseGroup:
 
 
 class RoutedRequest(Protocol):
-    """A request as a router sees it; implemented by ``Request``."""
+    """A request as a router sees it, which changes nothing of it; implemented by ``Request``."""
 
-    sent_asking: bool
-    declared: bool
-    finished: bool
-    use_eval: bool
-    node: Node
-    attempts: int
-
+    @property
+    def sent_asking(self) -> bool: ...
+    @property
+    def declared(self) -> bool: ...
+    @property
+    def node(self) -> Node: ...
     @property
     def key(self) -> bytes | None: ...
     @property
     def wanted(self) -> bool: ...
     def node_on(self, shard: Shard) -> Node: ...
-    def redirect_to(self, shard: Shard) -> None: ...
-    def resend(self) -> None: ...
-    def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool: ...
+
+
+class Elsewhere(NamedTuple):
+    """What a router says of an error: send the request to ``shard``, the owner of its key, or ``asking`` for once."""
+
+    shard: Shard
+    asking: bool = False
+
+
+class Later(NamedTuple):
+    """What a router says of an error: send the request again, after ``pause_s`` seconds."""
+
+    pause_s: float
+    maybe_executed: bool = False
 
 
 class Router(Protocol):
@@ -128,8 +138,8 @@ class Router(Protocol):
     def owns_names(self, shard: Shard) -> bool: ...  # True if a name may live there
     def shard_of(self, key: bytes) -> Shard: ...  # from any thread
     def group_of(self, group: LeaseGroup, key: bytes) -> LeaseGroup: ...  # from any thread; ``group`` on the key's node
-    def redirect(self, request: RoutedRequest, error: ServerError) -> bool: ...  # True if the request is sent again
-    def resend(self, request: RoutedRequest) -> None: ...  # to the node on which its key lives by now
+    def redirection(self, request: RoutedRequest, error: ServerError) -> Elsewhere | Later | None: ...
+    def home_of(self, request: RoutedRequest) -> Shard | None: ...  # where its key lives by now; None if it is there
     def refused(self, node: Node, errors: Iterable[ServerError]) -> None: ...  # called when renewals are refused
     def rehome(self, leases: Iterable[Lease]) -> list[Lease]: ...  # move those that live elsewhere, return the others
     def when_known(self, begin: Callable[[], object]) -> None: ...  # call ``begin()``, after a bounded wait for the map

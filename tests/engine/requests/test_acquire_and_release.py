@@ -231,6 +231,21 @@ def test_several_locks_that_are_asked_for_one_by_one_have_the_time_limit_of_a_re
     assert rig.server.take() == []
 
 
+def test_several_locks_that_a_lost_try_may_have_been_granted_are_released_when_one_is_refused(rig: Rig) -> None:
+    leases = [rig.lease(name, renew=False) for name in "ab"]
+    future: Future[Any] = Future(lambda: None)
+    options = lock_options(3.0, renew=False)
+    rig.post(MultiLockWaiter(rig.engine.wait_queues, options, leases, False, False, None, future).begin)
+    assert rig.whats() == ["acquire_all"]
+    rig.hang_up()
+    rig.go_on(0.1)
+    assert rig.whats() == ["acquire_all"]
+    rig.say(WANTS_KEYS)  # what answers now is another server, or its proxy
+    rig.reply("acquire_all", array(1, 1000))
+    assert future.result() is None
+    assert [name for command in rig.server.take() for name in command.names] == ["b"]
+
+
 @pytest.mark.rig(declare_keys=True)
 def test_several_locks_in_parts_are_granted_only_while_all_of_them_are_valid(rig: Rig) -> None:
     leases = [rig.lease(name, renew=False) for name in "ab"]

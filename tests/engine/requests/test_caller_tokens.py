@@ -6,6 +6,7 @@ import pytest
 
 from tests.engine.rig import NOSCRIPT, OK, Attempt, Rig, error, failure, names
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import Later
 from wheel_lock.errors import LockLost, LossReason
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types.base import LockType
@@ -44,7 +45,7 @@ def test_a_release_that_was_not_executed_is_not_repeated_behind_the_deadline(rig
 
 
 def test_nor_is_one_that_a_router_sends_again_after_a_pause(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rig.engine.router, "redirect", lambda request, _: request.retry_after(4.0))
+    monkeypatch.setattr(rig.engine.router, "redirection", lambda request, _: Later(4.0))
     lease = hold(rig, "a")
     future = rig.release(lease)
     rig.reply("release", error("TRYAGAIN the slot is being moved"))

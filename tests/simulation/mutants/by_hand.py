@@ -406,7 +406,7 @@ OLD_BUGS = tuple(
         (
             "a grant that meets a refused lease is forgotten",
             "engine/requests/acquire.py",
-            "self._reject(self.executions > 1 and len(self.leases) > 1)",
+            "self._reject(self.maybe_executed_before and len(self.leases) > 1)",
             "self._reject(False)",
         ),
         (
@@ -424,8 +424,8 @@ OLD_BUGS = tuple(
         (
             "a release of several that is sent twice says that its locks were lost",
             "engine/requests/release.py",
-            "elif self.executions <= 1:",
-            "elif self.executions <= 2:",
+            "elif not self.maybe_executed_before:",
+            "elif isinstance(outcome, LossReason):",
         ),
         (
             "replies that are read behind a stop are handled behind the alarms",

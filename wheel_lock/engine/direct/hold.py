@@ -136,7 +136,7 @@ class DirectHold:
         until = sent_at + min(wait.suspicion_s, _LONGEST_S)
         if wait.caller_until is not None and wait.caller_until < until:
             until = wait.caller_until
-        wait.attempts = 1
+        wait.sent()
         reply = self._ask(request, until)
         if isinstance(reply, int):
             reply = self._distrust("no reply to an acquire")
@@ -161,7 +161,7 @@ class DirectHold:
             self._send_release(clock())
         path.leave(self)
         if isinstance(reply, NotSent):
-            wait.attempts = 0
+            wait.not_executed()
             state.submit(wait.begin)
         else:
             state.submit(partial(wait.go_on, sent_at, reply, not isinstance(reply, NoReply)))

@@ -33,7 +33,7 @@ from wheel_lock.engine.interfaces import LeaseGroup, Wait
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.renewal.verification import check
-from wheel_lock.engine.requests.base import Query
+from wheel_lock.engine.requests.query import Query
 from wheel_lock.engine.requests.release import Release, release
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.first_try import FirstTry

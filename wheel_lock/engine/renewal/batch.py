@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from wheel_lock.engine.interfaces import LeaseGroup, Shard
+from wheel_lock.engine.interfaces import Later, LeaseGroup, Shard
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.requests.base import Request, batch_call
@@ -136,8 +136,6 @@ class Batch(Request):
 
     __slots__ = ("_renewer", "drained", "leases", "overdue", "params", "silent", "verified")
 
-    attempts: int
-
     leases: Sequence[Lease]
     may_wait = False
 
@@ -161,7 +159,7 @@ class Batch(Request):
     def redirect_to(self, shard: Shard) -> None:
         self._renewer.moved(self, shard)
 
-    def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
+    def retry(self, later: Later) -> bool:
         # The renewer decides when. A batch of several leases was refused for a reason that concerns the node.
         if len(self.leases) == 1:
             self._renewer.batch_deferred(self)
@@ -174,7 +172,7 @@ class Batch(Request):
         if self.node.declares:
             return super().encode(capability)
         self.sent_at: float = self.timer.now
-        self.attempts += 1
+        self.sent()
         leases, params = self.leases, self.params
         body = b"".join([params.ttl, *[lease.lease_args for lease in leases]])
         form = params.lock_type.renew.form(capability)

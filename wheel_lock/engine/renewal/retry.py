@@ -16,7 +16,7 @@ from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.overdue import Overdue
 from wheel_lock.engine.renewal.tracking import Tracking
 from wheel_lock.engine.renewal.verification import Verification
-from wheel_lock.engine.requests.base import Query
+from wheel_lock.engine.requests.query import Query
 from wheel_lock.engine.requests.replication import ReplicationBarrier
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason

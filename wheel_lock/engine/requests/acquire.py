@@ -105,7 +105,7 @@ class Acquire(CallerRequest):
         return self._waiter_ttl_ms > 0
 
     def call(self) -> Command:
-        return self._call(again=self.executions > 0)
+        return self._call(again=self.maybe_executed)
 
     def _call(self, *, again: bool) -> Command:
         ttl_ms = group_of(self.leases[0]).timeout_ms
@@ -113,7 +113,7 @@ class Acquire(CallerRequest):
 
     def read(self, reply: Reply) -> int | Refusal | ServerError:
         """Parse the reply: a fence, a refusal, or the server's error."""
-        return self._lock_type.parse_acquire(reply, again=self.executions > 1, waiting=self._waiter_ttl_ms > 0)
+        return self._lock_type.parse_acquire(reply, again=self.maybe_executed_before, waiting=self._waiter_ttl_ms > 0)
 
     def value_reply(self, reply: Reply) -> None:
         status = self.read(reply)
@@ -132,7 +132,7 @@ class Acquire(CallerRequest):
                 self.on_found(status.found)
             self.retry_ms = status.retry_ms
             # An earlier try for several leases, whose reply was lost, may have been granted those that are free.
-            self._reject(self.executions > 1 and len(self.leases) > 1)
+            self._reject(self.maybe_executed_before and len(self.leases) > 1)
         elif (replicas := shard_at(self.node).replication) is None:
             self.finish()
             self.take(status)
@@ -216,8 +216,9 @@ class Acquire(CallerRequest):
     def failed(self, error: WheelLockError) -> None:
         # A plain command with an error reply has done nothing. A script may have failed half-way, and a try without a
         # reply may have been granted.
-        nothing_done = isinstance(error, LockServerError) and self._call(again=False).script is None
-        self._undo(self.executions > nothing_done)
+        if isinstance(error, LockServerError) and self._call(again=False).script is None:
+            self.not_executed()
+        self._undo(self.maybe_executed)
         self.future.set_exception(error)
 
     def _hurry(self, caller_until: float) -> None:
@@ -271,7 +272,7 @@ class Acquire(CallerRequest):
         if not self.finished:
             self.withdraw()
             self.finish()
-            self._undo(bool(self.attempts))
+            self._undo(self.maybe_executed)
         else:
             release_unwanted(self.table, self.leases)
 

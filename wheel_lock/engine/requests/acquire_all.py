@@ -44,6 +44,7 @@ class AcquireAll(Acquire):
         if self.table.router.stable or error.code != NOT_LOCAL:
             super().error_reply(error)
         elif not self.finished:
+            self.not_executed()
             self.table.router.refresh()
             self.repeat_declared()  # so the node redirects each name that it does not own
 
@@ -53,7 +54,7 @@ class AcquireAll(Acquire):
         self.finished = False  # the sequential acquire will end it
         combined: Future[bool] = Future(partial(guarded, self, self._sequential_done))
         self._sequential = AcquireAllSequential(self.table, self.leases, self._options, combined, alone=True)
-        self._sequential.maybe_granted = self.executions > 1
+        self._sequential.maybe_granted = self.maybe_executed
         self._sequential.caller_until = self.caller_until
         self._sequential.begin()
 

@@ -10,20 +10,21 @@ check, because an administrator may have granted the right meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import Shard, group_of
+from wheel_lock.engine.interfaces import Later, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.execution import AFTER, EARLIER, NONE, NOT_EXECUTED, SENT, Execution
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.capabilities import read_missing
-from wheel_lock.net.connection import NodeRequest
+from wheel_lock.net.connection import BareCommand, NodeRequest
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
-from wheel_lock.protocol.resp import LONG_TEXT, MalformedReply, Reply, error_text
+from wheel_lock.protocol.resp import LONG_TEXT, Reply, error_text
 from wheel_lock.protocol.scripts import Command, rights_call
 from wheel_lock.protocol.server_errors import ServerError, remedy_for
 from wheel_lock.runtime.failures import FailureDomain, guarded
@@ -92,8 +93,8 @@ class Request(WheelEntry):
     """One command with one reply; on the wheel it waits for its time limit. See also ``NodeRequest``.
 
     Attributes:
-        attempts: The number of times it has been sent; tries that were certainly not executed are subtracted.
         declared: True if its last try declared its keys, or was not a script call.
+        execution: Which of its tries the server may have executed.
         finished: True if its reply does not matter any more.
         sent_asking: True if it went with ASKING to a node that does not own its slot yet.
         sent_at: When it was last about to be sent, in seconds of the timer's clock.
@@ -101,8 +102,8 @@ class Request(WheelEntry):
     """
 
     __slots__ = (
-        "attempts",
         "declared",
+        "execution",
         "finished",
         "group",
         "node",
@@ -125,7 +126,7 @@ class Request(WheelEntry):
         self.declared: bool = False
         self.finished: bool = False
         self.use_eval: bool = False
-        self.attempts: int = 0
+        self.execution: Execution = NONE
         self.sent_at: float = timer.now
 
     def call(self) -> Command:
@@ -135,16 +136,34 @@ class Request(WheelEntry):
     def encode(self, capability: int) -> bytes:
         """Return the bytes to send, and set ``sent_at`` before they exist."""
         self.sent_at = self.timer.now
-        if self.attempts == 0 and (data := self.encode_first(capability)) is not None:
+        if self.execution is NONE and not self.use_eval and (data := self.encode_first(capability)) is not None:
             self.declared = True
-            self.attempts = 1
+            self.sent()
             return data
         call = self.call()
         if self.node.declares:
             call = call.declared()  # so a cluster's node that does not own the key names the one that does
         self.declared = call.keys > 0 or call.script is None
-        self.attempts += 1
+        self.sent()
         return call.encode(capability, self.use_eval)
+
+    @property
+    def maybe_executed(self) -> bool:
+        """True if the server may have executed a try."""
+        return self.execution is not NONE
+
+    @property
+    def maybe_executed_before(self) -> bool:
+        """True if the server may have executed a try before the latest one."""
+        return self.execution >= EARLIER
+
+    def sent(self) -> None:
+        """Note that a try is put into a connection."""
+        self.execution = AFTER[SENT][self.execution]
+
+    def not_executed(self) -> None:
+        """Note that the server has certainly not executed the latest try."""
+        self.execution = AFTER[NOT_EXECUTED][self.execution]
 
     def encode_first(self, capability: int) -> bytes | None:
         """Return the first try, encoded, if it names its keys and can be made in one step; None to encode ``call()``."""
@@ -154,6 +173,7 @@ class Request(WheelEntry):
         """Handle the reply. Raises MalformedReply, with nothing changed, if it is malformed."""
         if isinstance(reply, ServerError):
             if not self.use_eval and reply.code == "NOSCRIPT":
+                self.not_executed()
                 self.use_eval = True
                 self.resend()
             else:
@@ -195,7 +215,7 @@ class Request(WheelEntry):
         return not self.finished
 
     def unsent(self) -> None:
-        self.attempts -= 1
+        self.not_executed()
 
     @property
     def leases(self) -> Sequence[Lease]:
@@ -222,13 +242,20 @@ class Request(WheelEntry):
         """Return the node for this request: the shard's connection for acquires, or the other one."""
         return shard.node
 
-    def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
-        """Schedule a retry after ``pause_s`` seconds. Returns False if this type of request is not retried.
+    def send_home(self) -> None:
+        """Send the request to the node on which its key lives by now, unless it is finished."""
+        home = None if self.finished else self.table.router.home_of(self)
+        if home is None:
+            self.resend()
+        else:
+            self.redirect_to(home)
 
-        The refused try counts as an execution only if ``maybe_executed``.
-        """
-        self.attempts -= not maybe_executed
-        self.timer.call_at(self.timer.now + pause_s, lambda now: self.table.router.resend(self), self)
+    def retry(self, later: Later) -> bool:
+        """Schedule a retry. Returns False if this type of request is not retried."""
+        if not later.maybe_executed:
+            self.not_executed()
+        self.sent_asking = False
+        self.timer.call_at(self.timer.now + later.pause_s, lambda now: self.send_home(), self)
         return True
 
     @property
@@ -256,7 +283,26 @@ class Request(WheelEntry):
 
     def redirect(self, error: ServerError) -> bool:
         """Send the request to another node, or again later, if ``error`` calls for that; return whether it does."""
-        return self.table.router.redirect(self, error)
+        answer = self.table.router.redirection(self, error)
+        if isinstance(answer, Later):
+            return self.retry(answer)
+        if answer is not None:
+            self.not_executed()
+            if not answer.asking:
+                self.redirect_to(answer.shard)
+            elif self.wanted:
+                self._ask_at(self.node_on(answer.shard))
+            else:
+                self.resend()
+        return answer is not None
+
+    def _ask_at(self, node: Node) -> None:
+        """Send the request once to a node that does not own its slot yet."""
+        # With the script's text, because a NOSCRIPT of that node would use up the ASKING.
+        self.use_eval = self.sent_asking = True
+        self.node = node
+        node.send(BareCommand(b"ASKING"))
+        self.resend()
 
     def on_keys_required(self) -> None:
         """Handle a refusal to execute the call because its keys must be declared: the node is in single-key mode now."""
@@ -282,7 +328,7 @@ class CallerRequest(Request):
 
     __slots__ = ("limit_s", "name", "suspicion_s", "until")
 
-    attempts: int
+    execution: Execution
     limit_s: float
     timer: HashedWheelTimer
 
@@ -297,7 +343,7 @@ class CallerRequest(Request):
         self.declared = False
         self.finished = False
         self.use_eval = False
-        self.attempts = 0
+        self.execution = NONE
         self.sent_at: float = timer.now
         self.name: str | bytes | None = name
         self.limit_s = limit_s = table.state.options.response_timeout_s
@@ -326,11 +372,6 @@ class CallerRequest(Request):
         timer = self.timer
         timer.wheel.schedule(self, timer.scale.floor(min(timer.now + self.suspicion_s, self.until)))
 
-    @property
-    def executions(self) -> int:
-        """The number of times that the server may have executed the request: not the one that NOSCRIPT answered."""
-        return self.attempts - self.use_eval
-
     def withdraw(self) -> None:
         """Remove the request from its connection if it may wait and none of its bytes has been sent."""
         if self.may_wait and self.node.withdraw(self):
@@ -349,12 +390,12 @@ class CallerRequest(Request):
             return True
         demoted = error.code == "READONLY" and self.node.connector.discovers
         if demoted:
-            self.attempts -= 1  # it was not executed
+            self.not_executed()
             self.node.demoted(error, self)
         return demoted
 
     def on_keys_required(self) -> None:
-        self.attempts -= 1  # it was not executed
+        self.not_executed()
         if not self.finished:
             self.repeat_declared()
 
@@ -381,7 +422,8 @@ class CallerRequest(Request):
         """Fail, without sending anything, because the user may not call ``commands``, which the request needs."""
         if not self.finished:
             self.finish()
-            self.attempts += bool(self.attempts)  # this one counts as refused, and earlier ones have no known outcome
+            self.sent()  # as if the server had refused this one: those before it have no known outcome
+            self.not_executed()
             error = ServerError("NOPERM a lock of this kind could not be renewed, or not be released")
             self.failed(refused_by_server(error, self.name, commands))
 
@@ -407,11 +449,11 @@ class CallerRequest(Request):
         if self.finished:
             return
         if self.timer.scale.floor(self.until) > self.timer.wheel.now:
-            if self.attempts or self.node.crowded:
+            if self.maybe_executed or self.node.crowded:
                 self.node.suspect()
             self.timer.wheel.schedule(self, self.timer.scale.floor(self.until))
             return
-        if not (self.node.connected and (self.attempts or self.node.crowded)):
+        if not (self.node.connected and (self.maybe_executed or self.node.crowded)):
             self.on_unavailable(why_unsent(self.node, self.limit_s))
             return
         self.withdraw()
@@ -480,55 +522,6 @@ class LeaseRequest(CallerRequest):
     @property
     def leases(self) -> Sequence[Lease]:
         return (self.lease,)
-
-    def failed(self, error: WheelLockError) -> None:
-        self._future.set_exception(error)
-
-
-class Query(CallerRequest):
-    """A plain read about a name and its key; ``future`` receives what ``read`` returns for the reply."""
-
-    __slots__ = ("_call", "_future", "_key", "_read")
-
-    def __init__(
-        self,
-        table: LeaseTable,
-        name: str | bytes,
-        key: bytes,
-        call: Command,
-        read: Callable[[Reply], Any],
-        future: Future[Any],
-    ) -> None:
-        super().__init__(table, table.router.shard_of(key).node, name)
-        self._key = key
-        self._call = call
-        self._read = read
-        self._future = future
-
-    @property
-    def may_wait(self) -> bool:
-        return not self.sent_asking
-
-    def call(self) -> Command:
-        return self._call
-
-    def value_reply(self, reply: Reply) -> None:
-        value = self._read(reply)
-        self.finish()
-        self._future.set_result(value)
-
-    def error_reply(self, error: ServerError) -> None:
-        if not self.finished and error.code == "WRONGTYPE":
-            try:
-                self.value_reply(None)  # the key has another type, so what was asked for does not exist
-                return
-            except MalformedReply:
-                pass  # the query cannot be answered without it
-        super().error_reply(error)
-
-    @property
-    def key(self) -> bytes | None:
-        return self._key
 
     def failed(self, error: WheelLockError) -> None:
         self._future.set_exception(error)

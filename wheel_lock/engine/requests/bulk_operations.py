@@ -97,7 +97,7 @@ class AcquireMany(BulkOperation):
         self._give_places_back(len(batch.leases))
         for index, status in failed.items():
             lease = batch.leases[index]
-            self.table.reject([lease], isinstance(status, ServerError) and batch.executions > 1)
+            self.table.reject([lease], isinstance(status, ServerError) and batch.maybe_executed_before)
             if isinstance(status, ServerError):
                 self._stop(refused_by_server(status, lease.name))
         granted = [lease for index, lease in enumerate(batch.leases) if index not in failed] if failed else batch.leases
@@ -118,7 +118,7 @@ class AcquireMany(BulkOperation):
     def miss(self, batch: BulkBatch, error: WheelLockError) -> None:
         batch.withdraw()
         self._give_places_back(len(batch.leases))
-        self.table.reject(batch.leases, batch.executions > 0, batch.node)
+        self.table.reject(batch.leases, batch.maybe_executed, batch.node)
         self._stop(error)
 
     def _stop(self, error: WheelLockError) -> None:
@@ -310,7 +310,7 @@ class ReleaseMany(BulkOperation):
 
     def _drop_unsent(self) -> list[Lease]:
         """End the batches that were not sent, of which the start of one may have failed; return their leases."""
-        unsent = [batch for batch in self._in_flight if not batch.attempts]
+        unsent = [batch for batch in self._in_flight if not batch.maybe_executed]
         for batch in unsent:
             batch.finish()
             self._ended(batch)
@@ -342,7 +342,7 @@ class ReleaseMany(BulkOperation):
         return group_of(leases[0]).lock_type.release_many(leases)
 
     def take(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
-        if batch.executions > 1:  # "gone" and "taken" are the success of an earlier try, whose reply was lost
+        if batch.maybe_executed_before:  # "gone" and "taken" are the success of an earlier try, whose reply was lost
             failed = {index: status for index, status in failed.items() if status not in (GONE, TAKEN)}
         if not failed:
             self._release_done(batch.leases)

@@ -56,7 +56,7 @@ class ForceRelease(CallerRequest):
 
     @property
     def repeatable(self) -> bool:
-        return self.executions <= 0
+        return not self.maybe_executed
 
     def value_reply(self, reply: Reply) -> None:
         removed = parse_force_release(reply)

@@ -7,7 +7,7 @@ from functools import partial
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import Query
+from wheel_lock.engine.requests.query import Query
 from wheel_lock.lock_types.holders import LockState, look, parse_look
 from wheel_lock.options import lock_name
 from wheel_lock.runtime.failures import guarded

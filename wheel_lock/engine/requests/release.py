@@ -5,7 +5,8 @@ from __future__ import annotations
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import CallerRequest, LeaseRequest, Query
+from wheel_lock.engine.requests.base import CallerRequest, LeaseRequest
+from wheel_lock.engine.requests.query import Query
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import replies
@@ -75,7 +76,8 @@ class Release(LeaseRequest):
             executed: True if the server may have executed it.
             reply: Its reply; None if it has none.
         """
-        self.attempts: int = int(executed)
+        if executed:
+            self.sent()
         self.declared: bool = True
         self.until: float = sent_at + self.limit_s
         self.look_from_now()
@@ -113,7 +115,7 @@ class Release(LeaseRequest):
         if not isinstance(outcome, LossReason):
             if self._counts and self.table.listener.queues:
                 self.table.listener.listened(self.lease, outcome)
-        elif self.executions <= 1:  # else "gone" and "taken" are the success of an earlier try, whose reply was lost
+        elif not self.maybe_executed_before:  # else "gone" and "taken" are the success of an earlier try
             self.table.mark_lost([self.lease], outcome)
             self._future.set_exception(LockLost(self.lease.name, outcome))
             return

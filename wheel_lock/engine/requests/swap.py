@@ -115,7 +115,7 @@ class Swap(LeaseRequest):
         return options
 
     def failed(self, error: WheelLockError) -> None:
-        self._end(self.executions > 0)
+        self._end(self.maybe_executed)
         self._fail(error)
 
     def _fail(self, error: WheelLockError) -> None:
@@ -155,7 +155,7 @@ class Swap(LeaseRequest):
         """End both leases: the caller has stopped waiting. Pending releases of the new one fail."""
         if not self.finished:
             self.finish()
-            self._end(self.attempts > 0)
+            self._end(self.maybe_executed)
             self._fail(self._lost())
         elif self.new.state <= EXTENDING:
             release_many(self.table, [self.new], Future(noop))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from math import inf
 from operator import attrgetter
 
-from wheel_lock.engine.interfaces import LeaseGroup, RoutedRequest, Shard, group_of
+from wheel_lock.engine.interfaces import Elsewhere, Later, LeaseGroup, RoutedRequest, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.requests.base import Request
@@ -20,7 +20,6 @@ from wheel_lock.engine.topology.sharded_pubsub import ClusterPubSub
 from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, State
 from wheel_lock.net.cluster import MOST_NODES, ClusterConnector, SlotRange
-from wheel_lock.net.connection import BareCommand
 from wheel_lock.net.connector import NothingListens, Server, as_server, sanitize
 from wheel_lock.net.node import Node
 from wheel_lock.net.pubsub import PubSub
@@ -114,29 +113,23 @@ class ClusterRouter(SingleRouter):
         if not self.known:
             self.refresh()
 
-    def redirect(self, request: RoutedRequest, error: ServerError) -> bool:
+    def redirection(self, request: RoutedRequest, error: ServerError) -> Elsewhere | Later | None:
         code = error.code
         if code in ("MOVED", "ASK"):
             slot, server = self._read_redirection(error, request)
             if server is None or (server not in self._by_server and len(self._by_server) >= 2 * MOST_NODES):
                 self.refresh()
-                return request.retry_after(_PAUSE_S)
-            if code == "MOVED":
-                self._moved(request, slot, self._at(server))
-            elif request.wanted:
-                self._ask_there(request, self._at(server))
-            else:
-                request.resend()
-            return True
+                return Later(_PAUSE_S)
+            return (self._moved if code == "MOVED" else self._asked)(request, slot, self._at(server))
         if code in _RETRIED:
             request.node.refusal = error
             self.refresh()
             # With slot migration in progress, a script may have deleted the key: its next command for it is refused.
-            return request.retry_after(_PAUSE_S, maybe_executed=error.in_script and code != "READONLY")
-        return False
+            return Later(_PAUSE_S, error.in_script and code != "READONLY")
+        return None
 
-    def _moved(self, request: RoutedRequest, slot: int, target: Renewer) -> None:
-        """Send a request to ``target``, the owner of its slot according to another node."""
+    def _moved(self, request: RoutedRequest, slot: int, target: Renewer) -> Elsewhere | Later:
+        """According to another node, ``target`` is the owner of the slot."""
         self.refresh()
         now = self.timer.now
         changes = self._owners[slot] is not target
@@ -145,31 +138,22 @@ class ClusterRouter(SingleRouter):
             to_and_fro = now - self._moved_at.get(slot, -inf) < _PAUSE_S
         else:
             to_and_fro = request.sent_asking or request.node in target.nodes
-        if to_and_fro and request.retry_after(_PAUSE_S):
-            return
+        if to_and_fro:
+            return Later(_PAUSE_S)
         if changes:
             self._corrected = True
             self._moved_at[slot] = now
             self._owners[slot] = target
             self._masters.add(target)
-        request.attempts -= 1  # it was not carried out
-        request.redirect_to(target)
+        return Elsewhere(target)
 
-    def _ask_there(self, request: RoutedRequest, target: Renewer) -> None:
-        """Send a request to ``target``, which serves its key while the migration of the slot is in progress."""
+    def _asked(self, request: RoutedRequest, slot: int, target: Renewer) -> Elsewhere | Later:
+        """While the slot migrates, ``target`` serves the key. If that redirects, too, the owner is asked after a pause."""
         node = request.node_on(target)
-        if request.sent_asking or not node.ready:
-            request.sent_asking = False  # if that node redirects, too, begin with the owner
+        if request.wanted and (request.sent_asking or not node.ready):
             node.connect()
-            if request.retry_after(_PAUSE_S):
-                return
-        # With the script's text, because a NOSCRIPT of that node would use up the ASKING.
-        request.attempts -= request.use_eval
-        request.use_eval = True
-        request.sent_asking = True
-        request.node = node
-        node.send(BareCommand(b"ASKING"))
-        request.resend()
+            return Later(_PAUSE_S)
+        return Elsewhere(target, asking=True)
 
     def _read_redirection(self, error: ServerError, request: RoutedRequest) -> tuple[int, Server | None]:
         slot, host, port = error.redirection or (SLOTS, "", "")
@@ -182,12 +166,9 @@ class ClusterRouter(SingleRouter):
             raise MalformedReply(f"{str(error)[:40]!r} is no redirection to where a node can be")
         return slot, self._connector.known_place(server[0] or "", server[1])
 
-    def resend(self, request: RoutedRequest) -> None:
+    def home_of(self, request: RoutedRequest) -> Shard | None:
         home = None if request.key is None else self.shard_of(request.key)
-        if request.finished or home is None or request.node in home.nodes:
-            request.resend()
-        else:
-            request.redirect_to(home)
+        return None if home is None or request.node in home.nodes else home
 
     def refused(self, node: Node, errors: Iterable[ServerError]) -> None:
         self.refresh()
@@ -354,7 +335,7 @@ class ClusterRouter(SingleRouter):
         for node in renewer.nodes:
             for request in node.take_waiting():
                 if isinstance(request, Request) and request.key is not None:
-                    self.resend(request)
+                    request.send_home()
                 else:
                     node.send(request)
 

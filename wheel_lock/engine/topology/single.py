@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from wheel_lock.engine.interfaces import LeaseGroup, RoutedRequest, Router, Shard
+from wheel_lock.engine.interfaces import Elsewhere, Later, LeaseGroup, RoutedRequest, Router, Shard
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.renewal.tracking import WatchedKeys
@@ -91,11 +91,11 @@ class SingleRouter(Router):
     def group_of(self, group: LeaseGroup, key: bytes) -> LeaseGroup:
         return group
 
-    def redirect(self, request: RoutedRequest, error: ServerError) -> bool:
-        return False
+    def redirection(self, request: RoutedRequest, error: ServerError) -> Elsewhere | Later | None:
+        return None
 
-    def resend(self, request: RoutedRequest) -> None:
-        request.resend()
+    def home_of(self, request: RoutedRequest) -> Shard | None:
+        return None
 
     def refused(self, node: Node, errors: Iterable[ServerError]) -> None:
         demoted = next((error for error in errors if error.code == "READONLY"), None)

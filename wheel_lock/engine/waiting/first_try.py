@@ -9,6 +9,7 @@ from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import PlainAcquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, end_of_try
+from wheel_lock.engine.requests.execution import LATEST, NONE, Execution
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease
@@ -35,7 +36,7 @@ class FirstTry(PlainAcquire):
 
     __slots__ = ("_blocking", "_caller", "_registry", "_token_given", "_waiter", "began_at", "queue_key")
 
-    attempts: int
+    execution: Execution
     finished: bool
     limit_s: float
     table: LeaseTable
@@ -61,7 +62,7 @@ class FirstTry(PlainAcquire):
         self.group = REQUEST_TIMEOUTS
         self.node: Node = group.renewer.acquiring_node
         self.sent_asking = self.declared = self.finished = self.use_eval = False
-        self.attempts = 0
+        self.execution = NONE
         self.sent_at: float = timer.now
         self.name: str | bytes = lease.name
         self.limit_s = limit_s = table.state.options.response_timeout_s
@@ -116,7 +117,6 @@ class FirstTry(PlainAcquire):
         if self.finished:
             return
         try:
-            self.attempts = 1
             self.sent_at = self.began_at = sent_at
             self._counted = True
             self.table.acquiring += 1
@@ -151,7 +151,12 @@ class FirstTry(PlainAcquire):
         return waiter
 
     def on_reply(self, reply: Reply) -> None:
-        if self._waiter is None and self.attempts == 1 and not self.finished and not isinstance(reply, ServerError):
+        if (
+            self._waiter is None
+            and self.execution is LATEST
+            and not self.finished
+            and not isinstance(reply, ServerError)
+        ):
             fence = self._lock_type.parse_acquire(reply, again=False, waiting=False)
             if isinstance(fence, int):
                 self.finish()

@@ -486,7 +486,7 @@ class Waiter(WheelEntry):
         request = self._request
         if request is None or not (request.finished and self._blocking and self.lock_type.registers_waiters):
             return
-        if request.attempts or self._attempts > 1:  # else nothing was sent
+        if request.maybe_executed or self._attempts > 1:  # else nothing was sent
             self.table.clean_up(request.leases)
 
     def give_up(self) -> None:
@@ -511,6 +511,6 @@ class Waiter(WheelEntry):
             request.future = Future(noop)
             in_flight = not request.finished
             request.abandon()
-            if in_flight and not request.attempts:
+            if in_flight and not request.maybe_executed:
                 self._clean_up_registration()  # of earlier tries: this one was never sent, and so undoes nothing
             self._request = None
