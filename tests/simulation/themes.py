@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _EVERY_S = 0.75
 _CROWDED = ("exclusive", "fair", "semaphore", "read-write", "reentrant")
 _KINDS = ("exclusive", "reentrant", "exclusive", "fair")
-_OF_MASTERS = (("pause",), ("restart", "silence"), ("pause", "restart", "refuse connections"), ("silence", "stick"))
+_LATE = ("silence", "stick")
+_OF_MASTERS = (("pause",), ("restart", "silence"), ("pause", "restart", "refuse connections"), _LATE, _LATE)
 # Nothing but a wake-up brings a waiter of a theme to the server in time.
 _PATIENT: dict[str, Any] = {
     "response_timeout_s": 5.0,

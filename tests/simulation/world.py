@@ -43,7 +43,8 @@ _PATIENCE_S = 25.0  # until every caller has its answer, once nothing goes wrong
 _HEARD_S = 0.5  # in which replicas hear of an expiry
 _REST_S = 8.5  # until every key has expired: two timeouts, and for how long subscriptions outlive their last waiter
 
-_OFTEN = ("meetings", "interruptions", "crowds", "crowds", "majorities")  # which find the least in their time
+# Which find the least in their time.
+_OFTEN = ("meetings", "interruptions", "crowds", "crowds", "majorities", "majorities", "forced", "forced")
 
 # Rare paths taken often: small values of constants, of which each seed takes some.
 _SMALL: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
