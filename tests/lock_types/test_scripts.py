@@ -12,18 +12,14 @@ import pytest
 import redis
 
 from tests.lock_types.script_calls import (
-    ALIVE,
     ALONE,
     CHANNEL,
-    DAY,
-    FENCE,
     INTENT_2,
     LATER_WRITE_1,
     PERMIT_1,
     PERMIT_2,
     PERMIT_3,
     PERMITS,
-    QUEUE,
     READ_1,
     READ_2,
     SHARED,
@@ -38,7 +34,6 @@ from tests.lock_types.script_calls import (
 )
 from tests.support.backend import LONG_S, Backend
 from tests.support.lock_types import NAME
-from wheel_lock.options import MAX_TTL_MS
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.scripts import Script
 
@@ -240,21 +235,6 @@ def test_what_has_expired_is_in_nobodys_way_and_is_thrown_out(server: Server) ->
     assert server.members() == {PERMIT_2, PERMIT_3}
 
 
-def test_a_retried_acquire_recognises_its_own_member(server: Server) -> None:
-    assert server.read(READ_1, 5_000) == 0
-    assert server.read(READ_1, 9_000) == 0
-    assert server.left_ms(READ_1) > 8_000
-    server.release(READ_1)
-    assert server.write(WRITE_1, 5_000) == 0
-    assert server.write(WRITE_1, 9_000) == 0
-    assert server.left_ms(WRITE_1) > 8_000
-    assert isinstance(server.write(LATER_WRITE_1), list), "another try's member is not its own"
-    server.release(WRITE_1)
-    assert server.permit(PERMIT_1, permits=1) == 0
-    assert server.permit(PERMIT_1, permits=1) == 0
-    assert server.members() == {PERMIT_1}
-
-
 def test_a_wrong_type_under_the_name_is_a_refusal(server: Server) -> None:
     server.view.set(NAME, "something else", px=5_000)
     for refusal in (server.read(patience=100), server.write(patience=100), server.write(fenced=True), server.permit()):
@@ -265,15 +245,6 @@ def test_a_wrong_type_under_the_name_is_a_refusal(server: Server) -> None:
     assert server.view.get(NAME) == b"something else"
     assert server.swap(WRITE_1, READ_1) == -1
     assert server.extend(READ_1, 1_000) == -1
-
-
-def test_a_writers_word_goes_with_its_grant(server: Server) -> None:
-    server.read(READ_1)
-    server.write(WRITE_1, patience=3_000)
-    server.write(WRITE_2, patience=3_000)
-    server.release(READ_1)
-    assert server.write(LATER_WRITE_1, patience=3_000) == 0
-    assert server.members() == {LATER_WRITE_1, INTENT_2}
 
 
 def test_a_writer_that_leaves_passes_the_turn_to_readers_that_wait(server: Server) -> None:
@@ -360,128 +331,6 @@ def test_a_batch_tells_of_its_exceptions_only(server: Server, script: Script) ->
     assert not server.view.exists("nothing")
     if renews:
         assert server.call(script, [], TTL, "well", mine) == []
-
-
-def test_what_has_expired_is_neither_renewed_nor_extended_nor_released(server: Server) -> None:
-    server.read(READ_1, 5_000)
-    server.read(READ_2, 9_000)
-    server.expire(READ_1)
-    assert server.renew((NAME, READ_1), (NAME, READ_2), ttl=30_000) == [1, 0]
-    assert server.extend(READ_1, 1_000) == server.extend(PERMIT_1, 1_000) == 0
-    assert server.left_ms(READ_1) < 0
-    assert server.left_ms(READ_2) > 29_000
-    assert server.release(b"r:nobody", READ_1, READ_2) == [1, 0, 2, 0]
-    assert not server.view.exists(NAME)
-
-
-def test_an_extension_adds_or_replaces_and_a_writer_stays_one(server: Server) -> None:
-    server.write(WRITE_1, 5_000)
-    assert 9_000 < server.extend(WRITE_1, 5_000) <= 10_000
-    assert 9_000 < server.left_ms(WRITE_1) <= 10_000
-    assert server.renew((NAME, WRITE_1), ttl=20_000) == []
-    assert server.extend(WRITE_1, 2_000, replace=True) == 2_000
-    assert server.left_ms(WRITE_1) <= 2_000
-    assert server.look(WRITE_1) == [0, 1, 1, -1]
-
-
-def test_the_key_lives_as_long_as_the_last_of_its_members(server: Server) -> None:
-    server.read(READ_1, 30_000)
-    server.read(READ_2, 1_000)
-    assert server.view.pttl(NAME) > 29_000
-    server.renew((NAME, READ_2), ttl=2_000)
-    assert server.view.pttl(NAME) > 29_000
-    assert server.extend(READ_2, 1_000) <= 3_000
-    assert server.view.pttl(NAME) > 29_000
-    assert server.extend(READ_2, 60_000, replace=True) == 60_000
-    assert 59_000 < server.view.pttl(NAME) <= 60_000
-    server.permit(PERMIT_1, 1_000, permits=9)
-    assert server.view.pttl(NAME) > 59_000
-
-
-def test_a_swap_leaves_no_gap_is_done_once_and_passes_the_turn_on(server: Server) -> None:
-    server.write(WRITE_1)
-    server.read(READ_2, patience=3_000)
-    server.write(WRITE_2, patience=3_000)
-    assert server.swap(WRITE_1, READ_1, 5_000) == 1
-    assert server.members() == {READ_1, INTENT_2, WAITING_2, b"t"}
-    assert server.swap(WRITE_1, READ_1, 9_000) == 1
-    assert server.left_ms(READ_1) > 8_000
-    server.prolong(b"t", 3_000)
-    assert isinstance(server.write(WRITE_2), list)
-    assert server.read(READ_2) == 0
-
-
-def test_a_swap_of_what_is_not_held_any_more_puts_nothing_there(server: Server) -> None:
-    assert server.swap(WRITE_1, READ_1) == 0
-    server.write(WRITE_1)
-    server.expire(WRITE_1)
-    assert server.swap(WRITE_1, READ_1) == 0
-    assert READ_1 not in server.members()
-    assert server.write(WRITE_2) == 0
-    assert server.swap(WRITE_1, READ_1) == 0
-    assert server.members() == {WRITE_2}
-
-
-@pytest.mark.parametrize("kind", ["write", "fair", "reentrant"])
-def test_fences_grow_and_outlive_their_key(server: Server, kind: str) -> None:
-    def grant(number: int) -> int:
-        digit = b"%d" % number
-        if kind == "write":
-            member = b"w:" + digit * 44
-            fence = server.write(member, fenced=True)
-            server.release(member)
-        elif kind == "fair":
-            fence = server.fair(digit * 44, fenced=True)
-            server.leave(digit * 44)
-        else:
-            fence = reentrant(server, digit * 22, DAY, keys=(NAME, FENCE))
-            server.call(scripts.RELEASE_REENTRANT, [NAME], digit * 22, CHANNEL)
-        assert isinstance(fence, int)
-        return fence
-
-    fences = [grant(1), grant(2)]
-    assert 0 < server.view.pttl(FENCE) <= DAY
-    server.view.flushall()
-    fences.append(grant(3))
-    far = fences[-1] + 10**9
-    server.view.set(FENCE, far)
-    fences.append(grant(4))
-    assert fences[-1] == far + 1
-    assert fences == sorted(set(fences))
-
-
-def test_who_was_not_heard_of_is_skipped_and_comes_back_at_the_end(server: Server) -> None:
-    server.fair(b"H" * 44)
-    for waiter in (WAITER_1, WAITER_2):
-        server.fair(waiter + b"1" * 22, patience=3_000)
-    server.view.zadd(ALIVE, {WAITER_1: server.now - 1})
-    server.leave(b"H" * 44)
-    assert server.fair(WAITER_2 + b"2" * 22, patience=3_000) == 0
-    server.fair(b"C" * 44, patience=3_000)
-    server.fair(WAITER_1 + b"2" * 22, patience=3_000)
-    assert server.view.zrange(QUEUE, 0, -1) == [b"C" * 22, WAITER_1]
-
-
-def test_a_grant_whose_reply_was_lost_is_recognised(server: Server) -> None:
-    token = WAITER_1 + b"1" * 22
-    assert server.fair(token, 5_000) == 0
-    server.fair(WAITER_2 + b"2" * 22, patience=3_000)
-    assert server.fair(token, 9_000) == 0
-    assert server.view.pttl(NAME) > 8_000
-    assert server.view.zrange(QUEUE, 0, -1) == [WAITER_2]
-
-
-def test_a_reentrant_field_is_its_holders_alone(server: Server) -> None:
-    assert reentrant(server, b"mine:1") == 0
-    assert reentrant(server, b"mine:1") == 0, "a retry"
-    assert len(reentrant(server, b"other:1")) == 1
-    assert server.view.hgetall(NAME) == {b"mine:1": b"1"}
-    assert server.call(scripts.EXTEND_REENTRANT, [NAME], b"other:1", 1_000, 0, MAX_TTL_MS) == -1
-    assert server.call(scripts.RELEASE_REENTRANT, [NAME], b"other:1", CHANNEL) == -1
-    assert server.call(scripts.EXTEND_REENTRANT, [NAME], b"mine:1", 1_000, 1, MAX_TTL_MS) == 1_000
-    assert server.call(scripts.RELEASE_REENTRANT, [NAME], b"mine:1", CHANNEL) >= 1
-    assert server.call(scripts.RELEASE_REENTRANT, [NAME], b"mine:1", CHANNEL) == 0
-    assert server.call(scripts.EXTEND_REENTRANT, [NAME], b"mine:1", 1_000, 1, MAX_TTL_MS) == 0
 
 
 def test_all_of_several_are_taken_or_none_and_the_first_in_the_way_is_told(server: Server) -> None:

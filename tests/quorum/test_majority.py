@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import GONE, OK, failure, integer
+from tests.engine.rig import GONE, failure, integer
 from tests.quorum.rig import QuorumRig
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import Owner, State
@@ -44,32 +44,6 @@ def lease_of(rig: QuorumRig, *votes: tuple[float, float]) -> QuorumLease:
 )
 def test_a_majority_ends_with_its_first_gap(rig: QuorumRig, votes: list[tuple[float, float]], until: float) -> None:
     assert lease_of(rig, *votes).majority_until(1.0) == until
-
-
-def test_the_deadline_is_set_anew_only_while_it_has_not_passed(rig: QuorumRig) -> None:
-    lease = lease_of(rig, (0, 4), (0, 9), (0, 7))
-    lease.deadline = 4.0
-    assert lease.recount(3.9)
-    assert lease.deadline == 7.0
-    lease.deadline = 4.0
-    assert not lease.recount(4.0)
-    assert lease.deadline == 4.0
-
-
-def test_a_late_vote_does_not_revive_a_lease(rig: QuorumRig) -> None:
-    lease = rig.hold(4.0, 0, 1)
-    rig.go_on(1.5, 1)  # the first is away: it confirms no renewal
-    rig.servers[2].one("SET")
-    rig.servers[2].say(b"$-1\r\n")
-    rig.go_on(1.4, 1)
-    rig.servers[2].one("SET")  # on a slow network
-    rig.go_on(0.1, 1)
-    rig.clock.jump(2.0)  # the process stands still: the first vote ends, and another client may have two of three
-    rig.servers[2].say(OK)
-    rig.turn()
-    assert not lease.is_valid(rig.now)
-    assert [event.reason for event in rig.told] == [LossReason.NOT_CONFIRMED]
-    failure(rig.ask(lambda future: rig.engine.release(lease, future)), LockLost)
 
 
 def test_an_extension_that_too_few_nodes_confirm_is_no_loss_of_a_lease_that_is_held(rig: QuorumRig) -> None:

@@ -77,20 +77,6 @@ def test_the_end_of_the_context_is_what_ends_an_acquire(rig: QuorumRig, how: str
     assert not rig.engine.in_use
 
 
-def test_a_round_ends_whose_votes_have_expired_when_its_last_answer_is_read(rig: QuorumRig) -> None:
-    rig.engine.engines[2].history.doubt()  # its vote counts in 4 s, when it has expired
-    future = rig.begin(rig.lease(4.0), limit=6.0)
-    for server, reply in zip(rig.servers[1:], (OK, OK), strict=True):
-        server.one("SET")
-        server.say(reply)
-    rig.turn()
-    rig.clock.jump(5.0)  # the process stands still
-    rig.servers[0].say(NIL)
-    rig.turn()
-    rig.go_on(3.0)
-    assert future.done
-
-
 def test_a_node_that_is_another_one_too_is_looked_at_with_pauses(rig: QuorumRig) -> None:
     future = waiting(rig, limit=10.0)
     doubled: Any = rig.engine.engines[0].connector

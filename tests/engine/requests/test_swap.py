@@ -133,18 +133,6 @@ def test_a_swap_that_finds_it_lost_says_why(rig: Rig, swapping: Swapping) -> Non
     swapping.assert_over(told=LossReason.KEY_GONE)
 
 
-@pytest.mark.parametrize("late_by", [0.0, 0.5])
-def test_a_confirmation_at_or_after_the_writers_deadline_is_taken_back(rig: Rig, late_by: float) -> None:
-    swapping = Swapping(rig, renew=False)
-    rig.go_on(2.5)
-    swapping.begun()
-    rig.clock.jump(swapping.old.deadline - rig.now + late_by)  # stopped, and the reply is read before the wheel moves
-    rig.say(integer(1))
-    failure(swapping.future, LockLost)
-    swapping.assert_over(told=LossReason.NOT_CONFIRMED)
-    assert_cleaned_up(rig, swapping.new)
-
-
 def test_a_failure_of_the_librarys_own_is_told(failing: Rig) -> None:
     swapping = Swapping(failing).begun()
     with breaking(type(READ), "parse_adopt"):
