@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 _EVERY_S = 0.75
 _CROWDED = ("exclusive", "fair", "semaphore", "read-write", "reentrant")
 _KINDS = ("exclusive", "reentrant", "exclusive", "fair")
-_LATE = ("silence", "stick")
-_OF_MASTERS = (("pause",), ("restart", "silence"), ("pause", "restart", "refuse connections"), _LATE, _LATE)
+_OF_MASTERS = (("pause",), ("restart", "silence"), ("pause", "restart", "refuse connections"))
 # Nothing but a wake-up brings a waiter of a theme to the server in time.
 _PATIENT: dict[str, Any] = {
     "response_timeout_s": 5.0,
@@ -284,6 +283,19 @@ def majorities(settings: Settings, dice: Dice) -> None:
     settings.context["fallback_s"] = dice.pick([5.0, 0.5, 1.0])
 
 
+def restarts(settings: Settings, dice: Dice) -> None:
+    """The same, and one master after the other comes back empty."""
+    majorities(settings, dice)
+    settings.faults = ("restart",)
+
+
+def late_votes(settings: Settings, dice: Dice) -> None:
+    """The same, and what is sent to a master, or what it answers, arrives when its round is over."""
+    majorities(settings, dice)
+    settings.faults = ("silence", "stick")
+    settings.calm_s = 0.3
+
+
 def standstills(settings: Settings, dice: Dice) -> None:
     """Processes hold locks of three masters, and stop while these come, and fall silent."""
     _only(settings, _elect_in_parts, processes=2, users=1)
@@ -328,6 +340,8 @@ THEMES: dict[str, Callable[[Settings, Dice], None]] = {
     "interruptions": interruptions,
     "stops": stops,
     "majorities": majorities,
+    "restarts": restarts,
+    "late votes": late_votes,
     "standstills": standstills,
     "absences": absences,
     "robberies": robberies,

@@ -44,7 +44,7 @@ _HEARD_S = 0.5  # in which replicas hear of an expiry
 _REST_S = 8.5  # until every key has expired: two timeouts, and for how long subscriptions outlive their last waiter
 
 # Which find the least in their time.
-_OFTEN = ("meetings", "interruptions", "crowds", "crowds", "majorities", "majorities", "forced", "forced")
+_OFTEN = ("meetings", "interruptions", "crowds", "crowds", "stops", "restarts", "late votes", "late votes", "forced")
 
 # Rare paths taken often: small values of constants, of which each seed takes some.
 _SMALL: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
