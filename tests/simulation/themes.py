@@ -286,7 +286,7 @@ def majorities(settings: Settings, dice: Dice) -> None:
 def restarts(settings: Settings, dice: Dice) -> None:
     """The same, and one master after the other comes back empty."""
     majorities(settings, dice)
-    settings.faults, settings.calm_s, settings.processes = ("restart",), 0.3, 3
+    settings.faults, settings.calm_s, settings.duration_s = ("restart",), 0.3, 4.0
 
 
 def late_votes(settings: Settings, dice: Dice) -> None:
