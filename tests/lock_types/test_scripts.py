@@ -14,6 +14,8 @@ import redis
 from tests.lock_types.script_calls import (
     ALONE,
     CHANNEL,
+    DAY,
+    FENCE,
     INTENT_2,
     LATER_WRITE_1,
     PERMIT_1,
@@ -331,6 +333,34 @@ def test_a_batch_tells_of_its_exceptions_only(server: Server, script: Script) ->
     assert not server.view.exists("nothing")
     if renews:
         assert server.call(script, [], TTL, "well", mine) == []
+
+
+@pytest.mark.parametrize("kind", ["write", "fair", "reentrant"])
+def test_fences_grow_and_outlive_their_key(server: Server, kind: str) -> None:
+    def grant(number: int) -> int:
+        digit = b"%d" % number
+        if kind == "write":
+            member = b"w:" + digit * 44
+            fence = server.write(member, fenced=True)
+            server.release(member)
+        elif kind == "fair":
+            fence = server.fair(digit * 44, fenced=True)
+            server.leave(digit * 44)
+        else:
+            fence = reentrant(server, digit * 22, DAY, keys=(NAME, FENCE))
+            server.call(scripts.RELEASE_REENTRANT, [NAME], digit * 22, CHANNEL)
+        assert isinstance(fence, int)
+        return fence
+
+    fences = [grant(1), grant(2)]
+    assert 0 < server.view.pttl(FENCE) <= DAY
+    server.view.flushall()
+    fences.append(grant(3))
+    far = fences[-1] + 10**9
+    server.view.set(FENCE, far)
+    fences.append(grant(4))
+    assert fences[-1] == far + 1
+    assert fences == sorted(set(fences))
 
 
 def test_all_of_several_are_taken_or_none_and_the_first_in_the_way_is_told(server: Server) -> None:

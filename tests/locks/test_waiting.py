@@ -1,37 +1,23 @@
-"""Waiting, for every kind of lock: woken by the release, and nothing left behind by who gives up."""
+"""Waiting, for every kind of lock: woken by the release."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from tests.support.backend import LONG_S, Backend
-from tests.support.callers import Caller, NewCaller, ThreadCaller, callers
-from tests.support.lock_types import EXCLUDING, KINDS, NAME, WAKING, deaf, listening, make, traces, zmembers
+from tests.support.callers import Caller, NewCaller, ThreadCaller
+from tests.support.lock_types import KINDS, NAME, WAKING, deaf, listening, make, zmembers
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockNotAcquired
+from wheel_lock import LockContext
 
 pytestmark = pytest.mark.servers("real")
 
-pairs = pytest.mark.parametrize(("holder", "waiter"), EXCLUDING, ids=lambda kind: str(kind))
 waking = pytest.mark.parametrize(
     ("holder", "waiter"), [("exclusive", "exclusive"), *WAKING], ids=lambda kind: str(kind)
 )
-kinds = pytest.mark.parametrize("kind", KINDS)
-
-
-def nothing_but_the_holder(backend: Backend, holder: str) -> bool:
-    """Whether there is no queue, no intent and no member but the holder's own."""
-    expected = [f"{NAME}:a", f"{NAME}:b", NAME] if holder == "multi" else [NAME]
-    if traces(backend) != sorted(name.encode() for name in expected):
-        return False
-    if holder in ("read", "write", "semaphore"):
-        return len(zmembers(backend)) == 1
-    return True
 
 
 def waits(caller: Caller, kind: str, **terms: Any) -> Any:
@@ -58,58 +44,6 @@ def test_the_end_of_a_hold_wakes_the_waiter(
     assert lock.is_held
     lock.release()
     assert waiting.stats().held == 0
-
-
-@pairs
-@pytest.mark.parametrize("way", ["time limit", "cancellation"])
-def test_who_gives_up_leaves_nothing_and_lets_those_behind_go_on(
-    backend: Backend, context: LockContext, holder: str, waiter: str, way: str
-) -> None:
-    waiting, clock = backend.stepped_context()
-    held = make(context, holder)
-    held.acquire()
-    with callers("tasks" if way == "cancellation" else "threads") as new_caller:
-        impatient, behind = new_caller(waiting), waits(new_caller(waiting), waiter, blocking_timeout=60.0)
-        lock = make(impatient.locks, waiter, blocking_timeout=0.15)
-
-        def outcome(attempt: Future[Any]) -> object:
-            """What comes of an acquire that is given up."""
-            eventually(lambda: not waiting.timer.busy, LONG_S, "it has been refused")
-            impatient.cancel() if way == "cancellation" else clock.advance(0.15)
-            try:
-                return attempt.result(LONG_S)
-            except BaseException as error:
-                return type(error)
-
-        cancelled = asyncio.CancelledError if way == "cancellation" else None
-        assert outcome(lock.acquire.begin()) is (cancelled or False)
-        eventually(lambda: waiting.stats().waiting == 0, LONG_S)
-        eventually(lambda: nothing_but_the_holder(backend, holder), LONG_S)
-        attempt, acquiring = lock.enters.begin(), behind.acquire.begin()
-        assert outcome(attempt) is (cancelled or LockNotAcquired)
-        eventually(lambda: waiting.stats().waiting == 1, LONG_S)
-        assert not acquiring.done()
-        held.release()
-        clock.advance(1.0)  # for the kinds of which none wakes the other
-        assert acquiring.result(LONG_S)
-        behind.release()
-    eventually(lambda: traces(backend) == [], LONG_S)
-    assert waiting.stats().held == 0
-
-
-@kinds
-@pytest.mark.parametrize("terms", [{"retry_every": 0.01}, {"max_attempts": 1000, "retry_every": 0.01}])
-def test_who_polls_gets_it_without_being_woken(
-    backend: Backend, context: LockContext, kind: str, terms: dict[str, Any]
-) -> None:
-    lock = waits(ThreadCaller(backend.context()), kind, **terms)
-    held = make(context, {"read": "write"}.get(kind, kind))
-    held.acquire()
-    acquiring = lock.acquire.begin()
-    assert not acquiring.done()
-    held.release()
-    assert acquiring.result(LONG_S)
-    lock.release()
 
 
 @pytest.mark.parametrize("crowded", [False, True], ids=["one holds it", "one holds it and one waits"])

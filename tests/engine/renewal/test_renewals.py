@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, START, TICK_S, Rig, array, error, names
+from tests.engine.rig import FINE, NIL, START, TICK_S, Rig, array, error, names
 from tests.engine.waiting_rig import Wait, WaitingRig
 from tests.support.logged import logged
 from wheel_lock.engine.future import Future
@@ -19,6 +19,19 @@ from wheel_lock.errors import LockServerError, LockTimeout, LossReason
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import READ
 from wheel_lock.runtime.notifier import NOTIFIER
+
+
+def test_what_another_thread_has_seen_lapse_is_not_confirmed_any_more(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.go_on(1.0)
+    rig.server.one("renew")
+    lease.record_lapse()
+    assert not rig.believes(lease)
+    rig.say(FINE)
+    assert not rig.believes(lease)
+    rig.post(lambda: rig.engine.lapse_seen(lease))
+    assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
+    assert rig.server.one("release_many").pairs == [(b"a", lease.token)]
 
 
 @pytest.mark.parametrize("extended", [False, True])
@@ -201,6 +214,21 @@ def swap_servers(rig: Rig) -> None:
     """Break the connection; the next one is to another server."""
     rig.connector.address = ("elsewhere", "6379")
     rig.hang_up()
+
+
+@pytest.mark.parametrize("text", ["BUSY Redis is busy", "LOADING Redis is loading", "MASTERDOWN Link is down"])
+def test_a_server_that_cannot_answer_yet_is_asked_again(rig: Rig, text: str) -> None:
+    lease = rig.hold("a", 9.0, renew=False)
+    rig.go_on(1.0)
+    swap_servers(rig)
+    rig.go_on(0.1)
+    assert rig.server.one("GET").names == ["a"]
+    rig.say(error(text))
+    rig.go_on(1.1)
+    assert rig.believes(lease)
+    assert rig.server.one("GET").names == ["a"]
+    rig.say(NIL)
+    assert rig.reasons == [("a", LossReason.KEY_GONE)]
 
 
 def test_a_bulk_release_that_fails_at_its_second_try_is_not_counted_as_done(rig: Rig) -> None:

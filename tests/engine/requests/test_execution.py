@@ -11,7 +11,6 @@ from wheel_lock.engine.requests.execution import (
     EARLIER,
     LATEST,
     NONE,
-    NOT_EXECUTED,
     SENT,
     Execution,
     Proof,
@@ -34,9 +33,3 @@ def test_the_table_says_which_tries_may_have_been_executed(proofs: list[Proof]) 
 def _summary(possible: set[int], latest: int) -> Execution:
     earlier = bool(possible - {latest})
     return (BOTH if earlier else LATEST) if latest in possible else (EARLIER if earlier else NONE)
-
-
-def test_to_know_twice_that_it_was_not_executed_says_no_more() -> None:
-    for execution in Execution:
-        once = AFTER[NOT_EXECUTED][execution]
-        assert AFTER[NOT_EXECUTED][once] is once
