@@ -58,7 +58,6 @@ class Stage:
 
     def run(self, *arguments: str, cpu_s: float, **environment: str) -> subprocess.CompletedProcess[str]:
         def limit() -> None:
-            os.nice(10)
             seconds = int(cpu_s + _START_S)
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 
@@ -225,6 +224,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=_BUILD / "mutants.json", help="where what is known is kept")
     parser.add_argument("--again", action="store_true", help="try survivors once more")
     arguments = parser.parse_args()
+    os.nice(10)
     mutants = [*BY_HAND, *OLD_BUGS, *chosen(PACKAGE, arguments.seed, arguments.operators)]
     words = arguments.words
     wanted = [mutant for mutant in mutants if not words or any(word in mutant.name for word in words)]
