@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from wheel_lock import LockContext, LockLost, LockTimeout, LockUnavailable, LostEvent, WheelLockError
@@ -85,12 +86,13 @@ class Crowd:
         self.context = LockContext.from_url(url)
         self.in_tasks = bool(number % 2)
         self.locks: Any = self.context.asyncio if self.in_tasks else self.context
-        with self.context.lock(f"begun:{number}"):
-            pass
-        print("begun", flush=True)
-        self.until = now() + seconds
         self.beliefs: list[Belief] = []
         self.told: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by holder, and by name
+        holder = f"{number}:exclusive:kept"  # a stop costs this lock for certain, others by chance
+        kept = self.context.lock(f"kept:{number}", timeout=TIMEOUT_S, on_lost=self._tell(holder))
+        kept.acquire()
+        print("begun", flush=True)
+        self.until = now() + seconds
         workers = [(kind, f"{number}:{kind}:{each}") for kind in KINDS for each in range(WORKERS)]
         if self.in_tasks:
             asyncio.run(self._tasks([self._work(kind, name) for kind, name in workers]))
@@ -100,6 +102,12 @@ class Crowd:
                 thread.start()
             for thread in threads:
                 thread.join()
+        with suppress(LockLost):
+            kept.release()
+        self.beliefs.append(Belief(str(kept.name), holder, 1, 1, 0.0, 0.0, bool(kept.lost), 0, 0))
+
+    def _tell(self, holder: str) -> Callable[[LostEvent], None]:
+        return lambda event: self.told[holder].update([str(event.name)])
 
     async def _tasks(self, works: list[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*works)
@@ -120,10 +128,7 @@ class Crowd:
             await sleep(random.uniform(0.001, 0.02), self.in_tasks)
 
     async def _hold(self, kind: Kind, holder: str) -> bool:
-        def tell(event: LostEvent) -> None:
-            self.told[holder][str(event.name)] += 1
-
-        lock = kind.make(self.locks, timeout=TIMEOUT_S, on_lost=tell)
+        lock = kind.make(self.locks, timeout=TIMEOUT_S, on_lost=self._tell(holder))
         try:
             if not await done(lock.acquire(blocking_timeout=random.choice([0.0, 0.01, 1.0, 3.0]))):
                 return False

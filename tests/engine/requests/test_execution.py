@@ -12,9 +12,11 @@ from wheel_lock.engine.requests.execution import (
     LATEST,
     NONE,
     SENT,
-    Execution,
     Proof,
 )
+
+KNOWN = {(True, True): BOTH, (True, False): LATEST, (False, True): EARLIER, (False, False): NONE}
+"""By whether the latest try may have been executed, and an earlier one."""
 
 
 @given(st.lists(st.sampled_from(Proof)))
@@ -27,9 +29,4 @@ def test_the_table_says_which_tries_may_have_been_executed(proofs: list[Proof]) 
             possible.add(latest)
         else:
             possible.discard(latest)
-        assert execution is _summary(possible, latest)
-
-
-def _summary(possible: set[int], latest: int) -> Execution:
-    earlier = bool(possible - {latest})
-    return (BOTH if earlier else LATEST) if latest in possible else (EARLIER if earlier else NONE)
+        assert execution is KNOWN[latest in possible, bool(possible - {latest})]
