@@ -105,14 +105,14 @@ class RoutedRequest(Protocol):
 
 
 class Elsewhere(NamedTuple):
-    """What a router says of an error: send the request to ``shard``, the owner of its key, or ``asking`` for once."""
+    """A router's decision: send the request to ``shard``, the owner of its key, or if ``asking`` once."""
 
     shard: Shard
     asking: bool = False
 
 
 class Later(NamedTuple):
-    """What a router says of an error: send the request again, after ``pause_s`` seconds."""
+    """A router's decision: send the request again after ``pause_s`` seconds."""
 
     pause_s: float
     maybe_executed: bool = False

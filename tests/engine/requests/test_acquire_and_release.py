@@ -25,7 +25,7 @@ from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason, TooManyLocks
-from wheel_lock.lease import State
+from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
 from wheel_lock.options import lock_options
 
@@ -215,12 +215,18 @@ def test_several_locks_together_that_are_given_up_are_not_asked_for_one_by_one(r
     assert rig.held == {}
 
 
-@pytest.mark.rig(response_timeout_s=1.0)
-def test_several_locks_that_are_asked_for_one_by_one_have_the_time_limit_of_a_request_each(rig: Rig) -> None:
-    leases = [rig.lease(name, renew=False) for name in "abcdefgh"]
+def begin_together(rig: Rig, letters: str) -> tuple[list[Lease], Future[Any]]:
+    """Ask for several locks together, without waiting."""
+    leases = [rig.lease(name, renew=False) for name in letters]
     future: Future[Any] = Future(lambda: None)
     options = lock_options(3.0, renew=False)
     rig.post(MultiLockWaiter(rig.engine.wait_queues, options, leases, False, False, None, future).begin)
+    return leases, future
+
+
+@pytest.mark.rig(response_timeout_s=1.0)
+def test_several_locks_that_are_asked_for_one_by_one_have_the_time_limit_of_a_request_each(rig: Rig) -> None:
+    leases, future = begin_together(rig, "abcdefgh")
     assert rig.whats() == ["acquire_all"]
     rig.say(WANTS_KEYS)
     for lease in leases:
@@ -232,10 +238,7 @@ def test_several_locks_that_are_asked_for_one_by_one_have_the_time_limit_of_a_re
 
 
 def test_several_locks_that_a_lost_try_may_have_been_granted_are_released_when_one_is_refused(rig: Rig) -> None:
-    leases = [rig.lease(name, renew=False) for name in "ab"]
-    future: Future[Any] = Future(lambda: None)
-    options = lock_options(3.0, renew=False)
-    rig.post(MultiLockWaiter(rig.engine.wait_queues, options, leases, False, False, None, future).begin)
+    _, future = begin_together(rig, "ab")
     assert rig.whats() == ["acquire_all"]
     rig.hang_up()
     rig.go_on(0.1)
@@ -248,10 +251,7 @@ def test_several_locks_that_a_lost_try_may_have_been_granted_are_released_when_o
 
 @pytest.mark.rig(declare_keys=True)
 def test_several_locks_in_parts_are_granted_only_while_all_of_them_are_valid(rig: Rig) -> None:
-    leases = [rig.lease(name, renew=False) for name in "ab"]
-    future: Future[Any] = Future(lambda: None)
-    options = lock_options(3.0, renew=False)
-    rig.post(MultiLockWaiter(rig.engine.wait_queues, options, leases, False, False, None, future).begin)
+    leases, future = begin_together(rig, "ab")
     rig.be_silent(1.0)
     rig.reply("acquire_all", integer(0))
     rig.clock.jump(2.0)  # the process stands still: the first one ends

@@ -16,7 +16,7 @@ from typing import Any
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.execution import AFTER, EARLIER, NONE, NOT_EXECUTED, SENT, Execution
+from wheel_lock.engine.requests.execution import EARLIER, NONE, NOT_EXECUTED, SENT, Execution
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import LockType
@@ -159,11 +159,11 @@ class Request(WheelEntry):
 
     def sent(self) -> None:
         """Note that a try is put into a connection."""
-        self.execution = AFTER[SENT][self.execution]
+        self.execution = SENT[self.execution]
 
     def not_executed(self) -> None:
         """Note that the server has certainly not executed the latest try."""
-        self.execution = AFTER[NOT_EXECUTED][self.execution]
+        self.execution = NOT_EXECUTED[self.execution]
 
     def encode_first(self, capability: int) -> bytes | None:
         """Return the first try, encoded, if it names its keys and can be made in one step; None to encode ``call()``."""

@@ -1,8 +1,7 @@
-"""What is known about the tries of one request: may the server have executed them?
+"""Which tries of one request the server may have executed.
 
-Each try begins with ``SENT``. It stays open whether the server has executed it, until a reply, or the connection, proves
-that it has not. Every decision about a clean-up, and whether "gone" is a loss or the success of an earlier try, asks
-nothing else.
+As soon as a try is sent the server may have executed it, until a reply, or the connection, proves that it has not. Every
+decision about a clean-up, and whether "gone" is a loss or the success of an earlier try, asks nothing else.
 """
 
 from __future__ import annotations
@@ -19,19 +18,10 @@ class Execution(enum.IntEnum):
     BOTH = 3  # the latest, and an earlier one
 
 
-class Proof(enum.IntEnum):
-    """What happens to a try."""
-
-    SENT = 0  # a try was put into a connection
-    NOT_EXECUTED = 1  # the server has certainly not executed the latest one
-
-
 NONE, LATEST, EARLIER, BOTH = Execution
-SENT, NOT_EXECUTED = Proof
 
-AFTER: tuple[tuple[Execution, ...], ...] = (
-    # NONE, LATEST, EARLIER, BOTH
-    (LATEST, BOTH, BOTH, BOTH),  # SENT
-    (NONE, NONE, EARLIER, EARLIER),  # NOT_EXECUTED
-)
-"""The next value, by what has happened and the value before."""
+# The next value by the one before:  NONE, LATEST, EARLIER, BOTH
+SENT: tuple[Execution, ...] = (LATEST, BOTH, BOTH, BOTH)
+"""Once another try has been put into a connection."""
+NOT_EXECUTED: tuple[Execution, ...] = (NONE, NONE, EARLIER, EARLIER)
+"""Once it is certain that the server has not executed the latest try."""

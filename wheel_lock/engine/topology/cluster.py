@@ -120,7 +120,8 @@ class ClusterRouter(SingleRouter):
             if server is None or (server not in self._by_server and len(self._by_server) >= 2 * MOST_NODES):
                 self.refresh()
                 return Later(_PAUSE_S)
-            return (self._moved if code == "MOVED" else self._asked)(request, slot, self._at(server))
+            target = self._at(server)
+            return self._moved(request, slot, target) if code == "MOVED" else self._asked(request, target)
         if code in _RETRIED:
             request.node.refusal = error
             self.refresh()
@@ -147,7 +148,7 @@ class ClusterRouter(SingleRouter):
             self._masters.add(target)
         return Elsewhere(target)
 
-    def _asked(self, request: RoutedRequest, slot: int, target: Renewer) -> Elsewhere | Later:
+    def _asked(self, request: RoutedRequest, target: Renewer) -> Elsewhere | Later:
         """While the slot migrates, ``target`` serves the key. If that redirects, too, the owner is asked after a pause."""
         node = request.node_on(target)
         if request.wanted and (request.sent_asking or not node.ready):
