@@ -50,8 +50,7 @@ def silence(world: World, dice: Dice) -> None:
     if link is not None:
         requests, replies = dice.pick([(False, True), (True, False), (True, True)])
         world.scheduler.note("%s is silent (requests: %s, replies: %s)", link.name, requests, replies)
-        link.hold(requests, replies)
-        world.heal_later(_duration(dice), lambda: link.hold(False, False))
+        world.silence(link, requests, replies, _duration(dice))
 
 
 def stick(world: World, dice: Dice) -> None:
@@ -60,9 +59,7 @@ def stick(world: World, dice: Dice) -> None:
     if link is not None and link.wires:
         requests, replies = dice.pick([(True, False), (False, True), (True, True)])
         world.scheduler.note("a connection of %s is silent (requests: %s, replies: %s)", link.name, requests, replies)
-        wire = dice.pick(link.wires)
-        wire.hold(requests, replies)
-        world.heal_later(_duration(dice), lambda: wire.hold(False, False))
+        world.silence(dice.pick(link.wires), requests, replies, _duration(dice))
 
 
 def refuse_connections(world: World, dice: Dice) -> None:
@@ -70,13 +67,7 @@ def refuse_connections(world: World, dice: Dice) -> None:
     link = _link(world, dice)
     if link is not None:
         world.scheduler.note("%s is down", link.name)
-        link.refuses = True
-        link.reset()
-
-        def heal() -> None:
-            link.refuses = False
-
-        world.heal_later(_duration(dice), heal)
+        world.refuse(link, _duration(dice))
 
 
 def reset(world: World, dice: Dice) -> None:

@@ -152,19 +152,15 @@ async def _elect_in_parts(user: User, dice: Dice) -> None:
     lock = user.context.lock(f"of {user.name}", on_lost=holding.on_lost, **terms)
     limit: float | None = 2.0
     if dice.one_in(2):
-        late.refuses = True
-        world.heal_later(timeout / 4, partial(setattr, late, "refuses", False))
+        world.refuse(late, timeout / 4)
     else:
         limit, late_s = None, 0.06 * timeout
-        for link in (late, silent):
-            link.hold(False, True)
-        world.heal_later(late_s, partial(late.hold, False, False))
-        world.heal_later(2 * timeout, partial(silent.hold, False, False))
+        world.silence(late, False, True, late_s)
+        world.silence(silent, False, True, 2 * timeout)
         until_read_s = late_s + dice.pick([0.001, 0.003, 0.005])
         world.scheduler.after(until_read_s, partial(process.pause_in_turn, 0.96 * timeout, late))
     if await user.acquire(lock, dice, waiting=(True, limit)):
-        silent.hold(False, True)
-        world.heal_later(2 * timeout, partial(silent.hold, False, False))
+        world.silence(silent, False, True, 2 * timeout)
         process.pause_in_turn(timeout * dice.pick([0.5, 0.4, 0.6]), late)
         await _hold(user, lock, holding, terms, 1.5 * timeout)
         silent.hold(False, False)

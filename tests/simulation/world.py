@@ -28,7 +28,7 @@ import wheel_lock.sync.call
 from tests.simulation import direct, seams
 from tests.simulation.faults import FAULTS, HARMLESS, HINDER_NO_RELEASE, OF_TOPOLOGIES, ONE_SERVER, WALL_CLOCK
 from tests.simulation.hosts import Host
-from tests.simulation.network import Link, SimulatedConnector
+from tests.simulation.network import Link, SimulatedConnector, Wire
 from tests.simulation.processes import Caller, Context, MajorityContext, Process
 from tests.simulation.programs import ACTIONS, NAMES, OF_A_MAJORITY, PERMITS, RARE, User
 from tests.simulation.rules import Rules
@@ -292,12 +292,16 @@ class World:
         self.rules.trouble(delay_s)
         self.scheduler.after(delay_s, heal)
 
-    def _come_later(self) -> None:
-        """Have all servers refuse connections at first."""
-        for process in self.processes:
-            for link in process.links.values():
-                link.refuses = True
-                self.heal_later(self.settings.absent_s, partial(setattr, link, "refuses", False))
+    def silence(self, held: Link | Wire, requests: bool, replies: bool, seconds: float) -> None:
+        """Hold back for a while what a link, or one connection, carries in these directions."""
+        held.hold(requests, replies)
+        self.heal_later(seconds, partial(held.hold, False, False))
+
+    def refuse(self, link: Link, seconds: float) -> None:
+        """Break all connections of a link, and make no new ones for a while."""
+        link.refuses = True
+        link.reset()
+        self.heal_later(seconds, partial(setattr, link, "refuses", False))
 
     def _strike(self) -> None:
         dice = self.tape.stream("faults").draw()
@@ -337,7 +341,8 @@ class World:
         for _ in range(settings.processes):
             self.new_process()
         if settings.absent_s:
-            self._come_later()
+            for link in [link for process in self.processes for link in process.links.values()]:
+                self.refuse(link, settings.absent_s)
         if settings.faults:
             scheduler.after(0.1, self._strike)
         broken = self.rules.violations.__len__
