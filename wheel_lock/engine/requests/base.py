@@ -328,23 +328,10 @@ class CallerRequest(Request):
 
     __slots__ = ("limit_s", "name", "suspicion_s", "until")
 
-    execution: Execution
     limit_s: float
-    timer: HashedWheelTimer
 
     def __init__(self, table: LeaseTable, node: Node, name: str | bytes | None) -> None:
-        # Not through super(): each pair of acquire and release makes two of these.
-        self.tick = -1
-        self.group = REQUEST_TIMEOUTS
-        self.table = table
-        self.timer = timer = table.timer
-        self.node: Node = node
-        self.sent_asking = False
-        self.declared = False
-        self.finished = False
-        self.use_eval = False
-        self.execution = NONE
-        self.sent_at: float = timer.now
+        super().__init__(table, node)
         self.name: str | bytes | None = name
         self.limit_s = limit_s = table.state.options.response_timeout_s
         self.suspicion_s: float = limit_s / 5  # silence for so long makes the connection suspect
@@ -515,7 +502,7 @@ class LeaseRequest(CallerRequest):
     __slots__ = ("_future", "lease")
 
     def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
-        super().__init__(table, node_of(lease), lease.name)
+        super().__init__(table, group_of(lease).renewer.node, lease.name)
         self._future = future
         self.lease: Lease = lease
 

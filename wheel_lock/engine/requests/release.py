@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.interfaces import LeaseGroup
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import CallerRequest, LeaseRequest
+from wheel_lock.engine.requests.base import LeaseRequest
 from wheel_lock.engine.requests.query import Query
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import Lease
@@ -20,8 +20,7 @@ def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
     """Release one lease. Nothing more is sent for it once ``future`` is completed."""
     error = table.begin_release(lease)
     if error is None:
-        group: LeaseGroup = lease.group  # type: ignore[assignment]
-        request = (Release if group.lock_type.unique_tokens else CallerTokenRelease)(table, lease, future)
+        request = (Release if group_of(lease).lock_type.unique_tokens else CallerTokenRelease)(table, lease, future)
         if table.listener.queues:  # not its length, which costs a call
             table.listener.release(lease, request.begin)
         else:
@@ -53,12 +52,8 @@ class Release(LeaseRequest):
     may_wait = False
 
     def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
-        # Not through super(), as in CallerRequest.
-        group: LeaseGroup = lease.group  # type: ignore[assignment]
-        CallerRequest.__init__(self, table, group.renewer.node, lease.name)
-        self._future = future
-        self.lease = lease
-        self._lock_type = group.lock_type
+        super().__init__(table, lease, future)
+        self._lock_type = group_of(lease).lock_type
         self.quiet: bool = False
         self._counts = True  # the reply to the latest try counts listeners
         self._unheard = False  # an earlier try was quiet
