@@ -161,6 +161,12 @@ class Router(Protocol):
     def assign(self, lease: Lease) -> None:  # give a PENDING lease a group on its node
         return
 
+    def by_shard(self, leases: Iterable[Lease]) -> Iterable[tuple[Shard, Iterable[Lease]]]:  # after ``assign`` of each
+        return [(self.shards[0], leases)]
+
+    def rivals(self, woken: int, own: bool) -> int:  # listeners of other processes among those that a release has woken
+        return woken - own
+
     def watch_master(self) -> None:  # called when a lease is held or wanted: notice failovers from now on
         return
 

@@ -99,8 +99,6 @@ class BulkAcquire(Generic[Name, AnyLock]):
                 if owner is None or extras is None:
                     owner = lock._caller() if options.thread_local else NOBODY
                     extras = Extras(self._held_back(lock._loss_callback()), self._call_site)
-                if not engine.router.stable:
-                    group = engine.group(key, EXCLUSIVE, options)
                 lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, owner)
                 lease.extras = extras
                 leases.append(lease)

@@ -34,6 +34,7 @@ from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.resp import error_text
+from wheel_lock.protocol.scripts import Command, rights_call
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import Backoff
@@ -179,6 +180,14 @@ class Node:
         self.batch_size: int
         self.calls_for_a_batch: int
         self.batch_size, self.calls_for_a_batch = (1, most) if single_key else (most, 1)
+
+    def most_leases(self, most: int) -> int:
+        """Return how many leases one call may be about of which there are ``most`` where no keys need be declared."""
+        return 1 if self.single_key_mode else most
+
+    def rights_call(self) -> Command:
+        """Return the call that finds the commands of scripts which the user may not call."""
+        return rights_call(keyed=self.single_key_mode)
 
     def note_keys_required(self, error: ServerError, declared: bool) -> bool:
         """Switch to single-key mode if ``error`` says that keys must be declared.
@@ -500,17 +509,21 @@ class Node:
         if self.server not in masters:
             self.drop(error)
 
-    def demoted(self, error: Exception, request: NodeRequest | None = None) -> None:
+    def demoted(self, error: Exception, request: NodeRequest | None = None) -> bool:
         """Leave a server that is not the master (any more) if the connector can find out which one is.
 
         Args:
             error: The error reply that says so.
             request: The refused request, which is sent to the new master.
+
+        Returns:
+            Whether the server is left.
         """
         if self.connector.discovers:
             pipeline = self._pipeline
             # After the reply that is being read: a connection cannot be dropped in the middle of it.
             self._timer.post(lambda: self._leave(pipeline, error, request), self._domain)
+        return self.connector.discovers
 
     def _leave(self, pipeline: PipelinedConnection | None, error: Exception, request: NodeRequest | None) -> None:
         if pipeline is not None and pipeline is self._pipeline:

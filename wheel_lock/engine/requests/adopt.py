@@ -122,7 +122,7 @@ class AdoptMany(BulkCall):
         """Add adoptions, and send as many as may be on their way."""
         self._left.extend(adoptions)
         router = self.table.router
-        if not (router.stable or router.known or self._waits_for_map or self.table.state.closed):
+        if not (router.known or self._waits_for_map or self.table.state.closed):
             self._waits_for_map = True
             router.when_known(self._map_is_known)
         self._send()
@@ -150,8 +150,7 @@ class AdoptMany(BulkCall):
             self._future.set_result(None)
 
     def _send_one(self, lease: Lease, options: LockOptions, handoff: Handoff) -> None:
-        if not self.table.router.stable:
-            self.table.router.assign(lease)
+        self.table.router.assign(lease)
         error = self._silent.get(acquiring_node_of(lease))
         if error is not None:
             self.table.reject([lease], False)

@@ -25,7 +25,7 @@ from wheel_lock.net.connection import BareCommand, NodeRequest
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import LONG_TEXT, Reply, error_text
-from wheel_lock.protocol.scripts import Command, rights_call
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError, remedy_for
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -375,11 +375,10 @@ class CallerRequest(Request):
     def redirect(self, error: ServerError) -> bool:
         if super().redirect(error):
             return True
-        demoted = error.code == "READONLY" and self.node.connector.discovers
-        if demoted:
-            self.not_executed()
-            self.node.demoted(error, self)
-        return demoted
+        if error.code != "READONLY" or not self.node.demoted(error, self):
+            return False
+        self.not_executed()
+        return True
 
     def on_keys_required(self) -> None:
         self.not_executed()
@@ -461,7 +460,7 @@ class RightsCheck(Request):
         self._request = request
 
     def call(self) -> Command:
-        return rights_call(keyed=self.node.single_key_mode)
+        return self.node.rights_call()
 
     @property
     def awaited(self) -> bool:

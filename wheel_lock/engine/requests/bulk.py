@@ -14,7 +14,7 @@ from typing import Any
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import CallerRequest, node_of
+from wheel_lock.engine.requests.base import CallerRequest
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import WheelLockError, internal_error
 from wheel_lock.lease import Lease
@@ -183,18 +183,15 @@ class BulkOperation:
     def put(self, leases: Iterable[Lease]) -> None:
         """Add leases."""
         router = self.table.router
-        if router.stable:
-            self._backlog_of(router.shards[0].node).leases.extend(leases)
-        elif router.known or self.table.state.closed:
+        if router.known or self.table.state.closed:
             self._assign(leases)
         else:
             self._early.extend(leases)
             router.when_known(self._assign_early)
 
     def _assign(self, leases: Iterable[Lease]) -> None:
-        for lease in leases:
-            self.table.router.assign(lease)
-            self._backlog_of(node_of(lease)).leases.append(lease)
+        for shard, some in self.table.router.by_shard(leases):
+            self._backlog_of(shard.node).leases.extend(some)
 
     def _assign_early(self) -> None:
         """Assign leases to nodes by the slot map; if none has been received, the nodes redirect call by call."""

@@ -303,6 +303,8 @@ class AcquireTogether(BulkCall):
 
     def add(self, leases: Sequence[Lease]) -> None:
         """Add leases."""
+        for lease in leases:
+            self.table.router.assign(lease)
         self._leases.extend(leases)
 
     def seal(self) -> None:

@@ -54,8 +54,7 @@ class MultiLockWaiter(Waiter):
         """Prepare nothing: the name it waits for, and the number of calls of a try, may change before the next try."""
 
     def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
-        in_parts = len(leases) > MOST_TOGETHER or len(set(map(node_of, leases))) > 1
-        if in_parts or (len(leases) > 1 and node_of(leases[0]).single_key_mode):
+        if len(leases) > node_of(leases[0]).most_leases(MOST_TOGETHER) or len(set(map(node_of, leases))) > 1:
             return AcquireAllSequential(self.table, leases, self.options, future)
         return AcquireAll(self.table, leases, self.options, future)
 

@@ -457,8 +457,7 @@ class WaitQueue(BaseWaitQueue):
             announce(self._registry.table, self._key, self.channel)
 
     def listened(self, woken: int) -> None:
-        # In a cluster the number says nothing: it counts the subscribers of one node only.
-        self._rivals = woken - self._subscribed if self._registry.table.router.stable else 1
+        self._rivals = self._registry.table.router.rivals(woken, self._subscribed)
 
     # -- the answers -------------------------------------------------------------------------------------------------
 
