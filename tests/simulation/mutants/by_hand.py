@@ -133,8 +133,8 @@ BY_HAND = tuple(
         (
             "a release returns before it is sent",
             "engine/requests/release.py",
-            "        self.quiet = quiet\n        self.start()",
-            "        self.quiet = quiet\n        self.start()\n        self._future.set_result(None)",
+            "            self._wakeup = Wakeup.QUIET\n        self.start()",
+            "            self._wakeup = Wakeup.QUIET\n        self.start()\n        self._future.set_result(None)",
         ),
         (
             "a grant that comes too late, or to nobody, is kept",

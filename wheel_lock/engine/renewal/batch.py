@@ -9,6 +9,7 @@ from wheel_lock.engine.interfaces import Later, LeaseGroup, Shard
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.requests.base import Request, batch_call
+from wheel_lock.engine.requests.execution import BY_SHA1
 from wheel_lock.lease import HELD, RENEWING, Event, Lease
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.protocol.resp import Reply, exceptions, int_arg
@@ -176,7 +177,9 @@ class Batch(Request):
         leases, params = self.leases, self.params
         body = b"".join([params.ttl, *[lease.lease_args for lease in leases]])
         form = params.lock_type.renew.form(capability)
-        return form.call(0, 1 + params.lock_type.args_per_lease * len(leases), body, use_eval=self.use_eval)
+        return form.call(
+            0, 1 + params.lock_type.args_per_lease * len(leases), body, use_eval=self.sending is not BY_SHA1
+        )
 
     @property
     def wanted(self) -> bool:

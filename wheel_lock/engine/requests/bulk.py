@@ -6,6 +6,7 @@ node that does not answer delays only its own batches.
 
 from __future__ import annotations
 
+import enum
 import itertools
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -24,6 +25,15 @@ from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
 
 BATCHES_IN_FLIGHT = 8  # enough to keep the server busy, few enough to let renewals in between
+
+
+class Stage(enum.IntEnum):
+    """The stage of a bulk operation."""
+
+    FILLING = 0  # more leases may be put in
+    SEALED = 1  # all have been put in
+    STOPPED = 2  # no more batches are sent
+    UNDOING = 3  # and what was granted is released
 
 
 class BulkCall:
@@ -160,6 +170,7 @@ class BulkOperation:
     """An operation on many leases, in batches, a few of them in flight at a time at each node.
 
     Attributes:
+        stage: Its stage.
         most_in_flight: The most batches that may be in flight at a node.
         limited: True if the caller waits, and has a time limit of its own: also for a server that was never there.
     """
@@ -174,9 +185,8 @@ class BulkOperation:
         self._future = future
         self._backlogs: dict[Node, NodeBacklog] = {}
         self._early: list[Lease] = []  # put in before a slot map says which node they live on
-        self._sealed = True  # all leases have been put in
+        self.stage: Stage = Stage.SEALED
         self._in_flight: set[BulkBatch] = set()
-        self._stopped = False
         if leases:
             self.put(leases)
 
@@ -208,15 +218,24 @@ class BulkOperation:
 
     def pump(self) -> None:
         """Send as many batches as may be in flight; finish when none is left."""
-        if self._early and not self._stopped:
+        if self._early and self.stage < Stage.STOPPED:
             return
         for backlog in self._backlogs.values():
-            while not self._stopped and backlog.may_send(self.most_in_flight):
+            while self.stage < Stage.STOPPED and backlog.may_send(self.most_in_flight):
                 leases = self.begin_batch(backlog.take())
                 if leases:
                     self._start(leases, backlog)
-        if not self._in_flight and (self._sealed or self._stopped):
+        if not self._in_flight and self.stage is not Stage.FILLING:
             self.finished()
+
+    def seal(self) -> None:
+        """Declare that all leases have been put in."""
+        self.stage = max(self.stage, Stage.SEALED)
+        self.pump()
+
+    def stop_sending(self) -> None:
+        """Have no more batches sent."""
+        self.stage = max(self.stage, Stage.STOPPED)
 
     def _start(self, leases: Sequence[Lease], backlog: NodeBacklog) -> None:
         batch = BulkBatch(self, leases, backlog)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.acquire import PlainAcquire
+from wheel_lock.engine.requests.acquire import OF_REQUESTS, PlainAcquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, end_of_try
-from wheel_lock.engine.requests.execution import LATEST, NONE, Execution
+from wheel_lock.engine.requests.execution import BY_SHA1, LATEST, NONE, Execution, Sending
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease
@@ -37,6 +37,7 @@ class FirstTry(PlainAcquire):
     __slots__ = ("_caller", "_registry", "_token_given", "_waiter", "began_at", "queue_key")
 
     execution: Execution
+    sending: Sending
     finished: bool
     limit_s: float
     table: LeaseTable
@@ -61,8 +62,8 @@ class FirstTry(PlainAcquire):
         self.tick = -1
         self.group = REQUEST_TIMEOUTS
         self.node: Node = group.renewer.acquiring_node
-        self.sent_asking = self.declared = self.finished = self.use_eval = False
-        self.execution = NONE
+        self.declared = self.finished = False
+        self.execution, self.sending = NONE, BY_SHA1
         self.sent_at: float = timer.now
         self.name: str | bytes = lease.name
         self.limit_s = limit_s = table.state.options.response_timeout_s
@@ -75,7 +76,7 @@ class FirstTry(PlainAcquire):
         self._waiter_ttl_ms = 0
         self.retry_ms: int | None = None
         self.caller_until = until
-        self.cut_short = self._hurried = self._counted = False
+        self._counted, self._limit = False, OF_REQUESTS
         self.on_found: Callable[[str], object] | None = None
         self._token_given = token_given
         self.patient: bool = blocking
