@@ -307,7 +307,7 @@ BY_HAND = tuple(
         (
             "a round that has failed keeps its votes",
             "quorum/acquire.py",
-            "        if not self.granted:\n            self._withdraw()\n        self._decided()",
+            "        if outcome is not Outcome.GRANTED:\n            self._withdraw()\n        self._decided()",
             "        self._decided()",
         ),
         (
