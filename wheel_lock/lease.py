@@ -110,7 +110,7 @@ class Owner:
         return self is other
 
     def releases_alone(self, lease: Lease) -> bool:
-        """Return whether nobody but this owner, which has acquired ``lease``, is to release it."""
+        """Return whether only this owner, which has acquired ``lease``, is to release it."""
         return True
 
     def lost(self, lease: Lease) -> None:

@@ -80,7 +80,7 @@ class HeldLeases:
         """Have ``refuse(error)`` called if ``owner``, which waits without limit, waits for its own release.
 
         Called when the lock was refused, so a lock that is free costs nothing. The server is asked whether the owner still
-        has it: a wait for somebody else is none of these. Of very many held leases only the latest are looked at, because a
+        has it: a wait for another owner is none of these. Of very many held leases only the latest are looked at, because a
         look at all would keep renewals waiting, and a nested acquire mostly follows the outer one soon.
 
         Args:
@@ -156,7 +156,7 @@ class EngineState:
         deaths: The number of events that ended everything at once: a fork, the death of the thread, a failure.
         exiting: True if the interpreter is about to end.
         interrupted: True if a caller has stopped waiting: its operation may not have begun yet.
-        unawaited: A key for each release that has not ended yet and that nobody waits for.
+        unawaited: A key for each release that has not ended yet and for which no caller waits.
         leases: The held leases. Set once, by the engine.
         losses: Reports those that are lost. Set once, by the engine.
         token_head: What precedes the random part of each token; empty unless the context has a ``readable_owner``.

@@ -110,8 +110,8 @@ class BulkAcquire(Generic[Name, AnyLock]):
         """Return what is to be called for losses; the waiter for all of them together sees to that itself."""
         if on_lost is None or isinstance(self._bulk, AcquireTogether):
             return on_lost
-        self._bulk.told = HeldBack(on_lost)
-        return self._bulk.told
+        self._bulk.held_back = HeldBack(on_lost)
+        return self._bulk.held_back
 
     def give_up(self) -> None:
         """Undo all of it, for a caller that waits no more. From any thread."""

@@ -1,4 +1,4 @@
-"""Users' callbacks: whether a function can be called where nobody awaits what it returns."""
+"""Users' callbacks: whether a function can be called where what it returns is not awaited."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ class Request(WheelEntry):
     def outlasts_refusal(self, *, first: bool) -> bool:
         """Return whether the request waits for a server that refuses connections, up to its time limit.
 
-        ``first`` is True if there has been no connection to it: then nobody but a caller with a limit of its own waits.
+        ``first`` is True if there has been no connection to it: then only a caller with a limit of its own waits.
         """
         return not first
 

@@ -42,7 +42,7 @@ class AcquireMany(BulkOperation):
 
     Attributes:
         error: The error that ends the operation, or None.
-        told: The callback of the leases, which is opened when the caller has them; None if there is none.
+        held_back: The callback of the leases, which is opened when the caller has them; None if there is none.
     """
 
     may_wait = True
@@ -58,7 +58,7 @@ class AcquireMany(BulkOperation):
         self._granted: list[Lease] = []
         self._losses_before = sum(table.state.counters.lost.values())
         self.error: WheelLockError | None = None
-        self.told: HeldBack | None = None
+        self.held_back: HeldBack | None = None
 
     @property
     def refused(self) -> bool:
@@ -138,8 +138,8 @@ class AcquireMany(BulkOperation):
             # What was granted is not held any more when the caller receives the error.
             self._undo(begun=partial(self._future.set_exception, self.error))
         elif self.stage is Stage.SEALED and not self._incomplete:
-            if self.told is not None:
-                self.told.open()
+            if self.held_back is not None:
+                self.held_back.open()
             self._future.set_result(None)
         else:
             self.stage = Stage.UNDOING
@@ -205,8 +205,8 @@ class AcquireMany(BulkOperation):
     def give_up(self) -> None:
         """Release what was granted, or may have been: the caller has stopped waiting."""
         self.stop_sending()
-        if self.told is not None:
-            self.told.close()
+        if self.held_back is not None:
+            self.held_back.close()
         for batch in list(self._in_flight):
             batch.finish()
             self.miss(batch, WheelLockError("given up"))

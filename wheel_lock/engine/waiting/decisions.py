@@ -25,7 +25,7 @@ class QueueState(enum.IntEnum):
 
 
 class QueueEvent(enum.IntEnum):
-    """What may cause the next try."""
+    """A possible cause of the next try."""
 
     JOINED = enum.auto()  # a waiter has become the contender
     JOINED_UNHEARD = enum.auto()  # the same, and a message since its own first try had no listener
@@ -39,7 +39,7 @@ class QueueEvent(enum.IntEnum):
 
 
 class QueueAction(enum.IntEnum):
-    """What a queue does."""
+    """The reaction of a queue."""
 
     NOTHING = enum.auto()
     TRY = enum.auto()  # with a call that says how long the holder has left
@@ -53,7 +53,7 @@ class QueueAction(enum.IntEnum):
 
 
 class Decision(NamedTuple):
-    """What to do, and the next state; None for that of the action."""
+    """An action, and the next state; None for that which the action sets."""
 
     action: QueueAction
     state: QueueState | None = None

@@ -35,7 +35,7 @@ _FRESH_S = 0.1  # for so long the server's last answer is as good as a new one
 
 
 class Contender(WheelEntry):
-    """What tries for the lock of one queue: its head, or each of its waiters. On the wheel it waits for its next look.
+    """A contender for the lock of one queue: its head, or each of its waiters. On the wheel it waits for its next look.
 
     Attributes:
         queue: Its queue.
