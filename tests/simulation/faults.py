@@ -208,6 +208,13 @@ def report(world: World, dice: Dice) -> None:
         server.report(key)
 
 
+def forge(world: World, dice: Dice) -> None:
+    """Any user who may publish wakes all waiters of a server, several times in a tick."""
+    server, gap_s = _host(world, dice).server, dice.pick([0.001, 0.003])
+    for number in range(12):
+        world.scheduler.after(number * gap_s, server.wake_all)
+
+
 def fail_over(world: World, dice: Dice) -> None:
     """A replica takes over from its master, which dies, is cut off, or hands over."""
     assert world.topology is not None
@@ -274,7 +281,7 @@ def rob(world: World, dice: Dice) -> None:
 ONE_SERVER = ("tamper", "set clock", "rob")  # where each of several masters were tampered with, two might hold a lock
 
 WALL_CLOCK = "set wall clock"
-HARMLESS = ("interrupt", "report", WALL_CLOCK)  # nothing else may go wrong because of one of them
+HARMLESS = ("interrupt", "report", "forge", WALL_CLOCK)  # nothing else may go wrong because of one of them
 # Those that keep nobody from releasing what nobody waits for; a connection of its own breaks for a moment at most.
 HINDER_NO_RELEASE = (*HARMLESS, "collect", "tamper", "rob", "kill", "flush scripts")
 
@@ -295,6 +302,7 @@ FAULTS: dict[str, Fault] = {
     "tamper": tamper,
     "interrupt": interrupt,
     "report": report,
+    "forge": forge,
     "fail over": fail_over,
     "lag": lag,
     "move a slot": move_a_slot,

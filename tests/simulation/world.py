@@ -60,6 +60,7 @@ _SMALL: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
     (_package.engine.renewal.renewer, "_SAME_PHASE", (1,)),
     (_package.engine.renewal.retry, "_DRAIN_CALLS", (1,)),
     (_package.engine.renewal.verification, "_CALLS", (1,)),
+    (_package.engine.pacing, "_IN_VAIN", (1, 2)),
     (_package.engine.requests.bulk, "BATCHES_IN_FLIGHT", (1, 2)),
     (_package.engine.requests.bulk_operations, "LEASES_A_TURN", (1, 2)),
     (_package.engine.requests.bulk_operations, "_LOSSES_A_TURN", (1, 2)),

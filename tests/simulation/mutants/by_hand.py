@@ -335,6 +335,18 @@ BY_HAND = tuple(
             "return next(reversed(self._waiters), None)",
         ),
         (
+            "a pause behind wake-ups in vain never ends",
+            "engine/waiting/decisions.py",
+            "_S.PAUSED: {_E.RELEASED: _FOLLOW, _E.DUE: _TRY, _E.TIME_UP: _TRY, _E.TIME_UP_BEHIND: _TRY}",
+            "_S.PAUSED: {_E.RELEASED: _FOLLOW}",
+        ),
+        (
+            "a queue that lets other processes go first never tries again",
+            "engine/waiting/decisions.py",
+            "_S.YIELDING: {_E.DUE: _TRY, _E.TIME_UP: _TRY}",
+            "_S.YIELDING: {}",
+        ),
+        (
             "a quiet release without a follow-up wakes nobody",
             "engine/waiting/wait_queue.py",
             "            announce(self._registry.table, self._key, self.channel)",
