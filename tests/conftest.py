@@ -282,7 +282,7 @@ def new_loop(request: pytest.FixtureRequest) -> NewLoop:
 
 @pytest.fixture
 def run(new_loop: NewLoop) -> Run:
-    """What runs a coroutine in such a loop. A task that is left over, or an error that nobody sees, is a failure."""
+    """What runs a coroutine in such a loop. A task that is left over, or an error that no task retrieves, is a failure."""
     return watched_run(new_loop)
 
 

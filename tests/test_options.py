@@ -34,7 +34,7 @@ from wheel_lock.options import (
     seconds,
 )
 
-# From Any on: the types forbid these values, which is why callers without a type checker must be told.
+# From Any on: the types forbid these values, which is why callers without a type checker need an error.
 make_lock_options: Callable[..., LockOptions] = lock_options
 make_context_options: Callable[..., ContextOptions] = ContextOptions
 

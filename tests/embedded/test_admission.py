@@ -1,4 +1,4 @@
-"""Nobody but those who know the password gets anywhere near fakeredis."""
+"""Without the password no client gets through to fakeredis."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def agreement(command: Command) -> bytes:
     if command.what == "acquire":
         return integer(0)
     if command.what == "look":
-        return error("ERR the holder of a long wait is not told here")
+        return error("ERR the holder of a long wait is not known here")
     return integer(1)
 
 
@@ -367,7 +367,7 @@ class NotingRequest:
         self.breaks.append(error)
 
     def on_unavailable(self, error: Exception) -> None:
-        raise AssertionError("nobody refuses here")
+        raise AssertionError("no test refuses here")
 
     def crashed(self, error: Exception) -> None:
         raise AssertionError("a failure of the channel") from error
@@ -391,7 +391,7 @@ class PairConnection:
         self.sock.close()
 
     def after_fork_in_child(self) -> None:
-        raise AssertionError("nobody forks here")
+        raise AssertionError("no test forks here")
 
 
 class Launch:
@@ -451,7 +451,7 @@ class Rig:
     """An engine on a timer that is turned by hand.
 
     Attributes:
-        told: Every loss that was told of, with its lease, in order.
+        losses: Every loss that was reported, with its lease, in order.
         turned_at: When the timer was turned.
     """
 
@@ -464,7 +464,7 @@ class Rig:
         self.engine = Engine(self.connector, ContextOptions(**options), self.timer, self.launch)
         self._notifiers = [notifier for notifier in NOTIFIERS if notifier not in others]
         self.turned_at: list[float] = []
-        self._told: list[tuple[Lease, LostEvent]] = []
+        self._losses: list[tuple[Lease, LostEvent]] = []
         self._failures = _Failures()
         logging.getLogger("wheel_lock").addHandler(self._failures)
 
@@ -490,7 +490,7 @@ class Rig:
 
         Args:
             moment: When to stop.
-            meanwhile: Called after each turn, until it takes no more commands: what the server does in between.
+            meanwhile: Called after each turn, until no commands are left: what the server does in between.
         """
         self._let(meanwhile)
         while self.now < moment - 1e-9:
@@ -610,7 +610,7 @@ class Rig:
         return lease
 
     def _note(self, lease: Lease, event: LostEvent) -> None:
-        self._told.append((lease, event))
+        self._losses.append((lease, event))
 
     def acquire(
         self,
@@ -717,7 +717,7 @@ class Rig:
         return channel
 
     def drain(self) -> None:
-        """Wait until all has been told that was to be told by this engine. (Those of earlier tests may be very many.)"""
+        """Wait until all reports of this engine have been delivered. (Those of earlier tests may be very many.)"""
         for notifier in self._notifiers:
             assert notifier.drain(10.0)
         assert Notifier.drain(NOTIFIER, 10.0)
@@ -728,18 +728,20 @@ class Rig:
         self.drain()
         return self._failures.seen
 
-    def believes(self, lease: Lease) -> bool:
+    def is_valid(self, lease: Lease) -> bool:
         return lease.is_valid(self.now)
 
     @property
-    def told(self) -> list[tuple[Lease, LostEvent]]:
+    def losses(self) -> list[tuple[Lease, LostEvent]]:
         self.drain()
-        return list(self._told)
+        return list(self._losses)
+
+    believes, told = is_valid, losses  # the former names
 
     @property
     def reasons(self) -> list[tuple[str | bytes, LossReason]]:
-        """Names and reasons of all losses that were told of."""
-        return [(event.name, event.reason) for _, event in self.told]
+        """Names and reasons of all losses that were reported."""
+        return [(event.name, event.reason) for _, event in self.losses]
 
     def stats(self) -> ContextStats:
         engine = self.engine
@@ -755,7 +757,7 @@ class Rig:
         for sock in self.connector.sockets + self.connector.listeners.sockets:
             sock.close()
         self.timer.stop()
-        self.timer._close()  # nobody turns it any more, so nobody else closes its selector
+        self.timer._close()  # nothing turns it again, so nothing else closes its selector
         self.drain()
         logging.getLogger("wheel_lock").removeHandler(self._failures)
         assert self._failures.seen == []

@@ -40,7 +40,7 @@ class Subscriptions:
 
 
 def message(channel: bytes) -> bytes:
-    """What those are told who listen to a channel on which something is published."""
+    """What subscribers of a channel get when something is published there."""
     return array("message", channel.decode(), "0")
 
 
@@ -127,14 +127,14 @@ class WaitingRig(Rig):
         owner: Owner = NOBODY,
         blocking_timeout: float | None = None,
         token: str | None = None,
-        told: Callable[[], object] = lambda: None,
+        notify: Callable[[], object] = lambda: None,
         **terms: Any,
     ) -> Wait:
-        """A wait that has not begun; ``told()`` is called when it ends."""
+        """A wait that has not begun; ``notify()`` is called when it ends."""
         options = lock_options(timeout, **terms)
         lease = self.lease(name, timeout, kind=kind, owner=owner, token=token, **terms)
         until = None if blocking_timeout is None else self.now + blocking_timeout
-        future: Future[Sequence[Lease] | None] = Future(told)
+        future: Future[Sequence[Lease] | None] = Future(notify)
         given, blocking = token is not None, options.blocking
         acquisition = self.engine.new_wait(options, lease, lease.key, given, blocking, until, future)
         wait = Wait(name, acquisition, future)
@@ -148,7 +148,7 @@ class WaitingRig(Rig):
         return wait
 
     def wait_first(self, name: str, timeout: float = 3.0, **terms: Any) -> Wait:
-        """Begin to wait for a lock that somebody else holds, and be refused until there is nothing but to listen."""
+        """Begin to wait for a lock that another caller holds, and be refused until there is nothing but to listen."""
         wait = self.wait(name, timeout, **terms)
         self.refuse()
         self.listen()
@@ -180,7 +180,7 @@ class WaitingRig(Rig):
         return commands
 
     def give_up(self, wait: Wait) -> None:
-        """Its caller waits no more."""
+        """Its caller gives up."""
         self.post(wait.acquisition.give_up)
 
     # -- the server --------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class WaitingRig(Rig):
         return self.connector.listeners.servers[-1]
 
     def refuse(self, remaining_ms: int = 30_000) -> list[Command]:
-        """Refuse whatever has been asked for on the newest connection, because somebody holds it for so long."""
+        """Refuse whatever has been asked for on the newest connection, because another caller holds it for so long."""
         commands = self.server.take()
         for command in commands:
             self.server.say(NIL if command.what == "SET" else array(remaining_ms))

@@ -22,8 +22,8 @@ def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Pulse(Standstills):
-    """Finer, by the library's clock: nobody can tell of a loss while one thread keeps the interpreter, either."""
+class FineStandstills(Standstills):
+    """Finer, by the library's clock: no loss can be reported while one thread keeps the interpreter, either."""
 
     def __init__(self) -> None:
         super().__init__(now, nap_s=0.005, late_s=0.02, computing=True)

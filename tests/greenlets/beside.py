@@ -1,4 +1,4 @@
-"""A bare thread of the system beside a scene: it tells whether the machine has let any thread of this process run.
+"""An OS thread beside a scene: it records whether the machine has let any thread of this process run.
 
 It is made of what the standard library is before anything is patched, so this is imported first. It shares nothing with
 the library but the interpreter: what keeps the one thread waiting, a lock or a patched function, does not hold it up.
@@ -19,7 +19,7 @@ BUSY = 75  # the exit status of a program that could not show anything; the mach
 
 _STRETCH_S = 0.39  # what a lock of 0.6 s has left when its renewal is due
 _NAP_S = 0.01
-_PATIENCE_S = 2.0
+_LIMIT_S = 2.0
 RENEWS = 8  # naps in a stretch: a renewal takes the interpreter five or six times, as each nap does once
 ENDS = 20  # half as many as on a machine with nothing else to do
 RECONNECTS = 13  # making a connection takes it some twenty times more, and has a second
@@ -79,7 +79,7 @@ def _lost_in_time() -> bool:
     from wheel_lock import LossReason
     from wheel_lock.engine.engine import ENGINES
 
-    until = monotonic() + _PATIENCE_S
+    until = monotonic() + _LIMIT_S
     while not any(engine.counters.lost[LossReason.NOT_CONFIRMED] for engine in ENGINES):
         if monotonic() > until:
             return False

@@ -72,7 +72,7 @@ def test_a_second_beat_takes_over_at_once_when_the_first_ends(new_beat: Callable
     first.close()
     assert waiting.result() == view.get(NAME)
     assert time.monotonic() - began < LONG_S
-    eventually(lambda: not view.exists(NAME), LONG_S)  # its thread has ended, so it is renewed no more
+    eventually(lambda: not view.exists(NAME), LONG_S)  # its thread has ended, so it is no longer renewed
 
 
 def view_of_lock(scheduler: Any) -> bytes:

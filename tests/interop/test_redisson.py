@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name of the test's own: a thread of Java that a test has left waiting is in nobody's way."""
+    """A name of the test's own: a Java thread that a test has left waiting blocks no other test."""
     return f"{getattr(request, 'param', 'order')}:{next(_numbers)}"
 
 
@@ -70,8 +70,8 @@ def channel(name: str) -> str:
     return "redisson_lock__channel:" + (name if "{" in name else f"{{{name}}}")
 
 
-def until_somebody_waits(view: redis.Redis, name: str) -> None:
-    """Return when somebody listens for its release, and has found it taken after that."""
+def until_a_caller_waits(view: redis.Redis, name: str) -> None:
+    """Return when a caller has subscribed to its release, and has found it taken after that."""
     eventually(lambda: dict(view.pubsub_numsub(channel(name))).get(channel(name).encode()), LONG_S)
     time.sleep(ASKED_S)
 
@@ -149,7 +149,7 @@ def test_java_excludes_python(name: str, java: JavaThread, context: LockContext,
 def test_java_wakes_python(name: str, java: JavaThread, patient: LockContext, view: redis.Redis) -> None:
     java.lock(name)
     waiting = wait_in_python(patient, name)  # which never looks by itself
-    until_somebody_waits(view, name)
+    until_a_caller_waits(view, name)
     assert not waiting.done
     java.unlock(name)
     waiting.result()
@@ -161,7 +161,7 @@ def test_python_wakes_java(name: str, peer: LockPeer, context: LockContext, view
     lock = context.reentrant_lock(name)  # for 30 s, after which java would look by itself
     lock.acquire()
     waiting = peer.thread().begin_lock(name)
-    until_somebody_waits(view, name)
+    until_a_caller_waits(view, name)
     assert not waiting.done()
     lock.release()
     waiting.result(ANSWER_TIMEOUT_S)

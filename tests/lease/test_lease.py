@@ -203,7 +203,7 @@ def test_the_last_renewal_allowed_is_the_last() -> None:
         assert lease.renewals == renewals
     assert lease.at_limit
     assert lease.lapse_reason() is LossReason.RENEWAL_LIMIT
-    assert lease.is_valid(now)  # until its deadline all the same
+    assert lease.is_valid(now)  # until its deadline nevertheless
 
 
 def test_limits_may_be_shared_by_the_leases_of_one_call() -> None:

@@ -68,7 +68,7 @@ def scripts_called(backend: Backend) -> int:
     ("kind", "ttl_ms"),
     [*(("exclusive", ttl_ms) for ttl_ms in ABSURD_MS), ("reentrant", 1 << 62), ("fair", 1 << 62), ("write", 1 << 62)],
 )
-def test_a_key_that_somebody_has_given_an_absurd_expiry_is_kept_extended_by_nothing_and_waited_for(
+def test_a_key_with_an_absurd_expiry_is_kept_extended_by_nothing_and_waited_for(
     real: Backend, kind: str, ttl_ms: int
 ) -> None:
     context, waits = real.context(), real.context()

@@ -32,7 +32,7 @@ from wheel_lock import (
 TIMEOUT_S = 30.0
 PARTIES = 3
 
-FREE, HELD, GONE, LOST = "free", "held", "gone", "lost"  # GONE: lost on the server, and nobody has noticed
+FREE, HELD, GONE, LOST = "free", "held", "gone", "lost"  # GONE: lost on the server, and not noticed yet
 BELIEVED = (HELD, GONE)
 
 parties = st.integers(0, PARTIES - 1)
@@ -84,7 +84,7 @@ class Machine(RuleBasedStateMachine):
         raise NotImplementedError
 
     def noticed(self, party: int) -> None:
-        """All that a party does not hold any more it knows of."""
+        """A party knows of every loss of its locks."""
         raise NotImplementedError
 
     def crashed(self, party: int) -> None:
@@ -330,7 +330,7 @@ class ReentrantMachine(Machine):
         return self.alone[party] + self.shared[party]
 
     def count_down(self, party: int, seen: object) -> None:
-        """Check one release that is no swap, and has been counted."""
+        """Check one release that is not a swap, and has been counted."""
         last = self.held(party) == 0
         if self.states[party] is LOST or (last and self.states[party] is GONE):
             assert seen is LockLost

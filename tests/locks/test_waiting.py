@@ -21,7 +21,7 @@ waking = pytest.mark.parametrize(
 
 
 def waits(caller: Caller, kind: str, **terms: Any) -> Any:
-    """A lock whose acquire waits for long unless it is told otherwise."""
+    """A lock whose acquire waits for long unless a limit is passed."""
     return make(caller.locks, kind, **{"blocking_timeout": LONG_S, **terms})
 
 
@@ -99,7 +99,7 @@ def test_hundreds_of_forged_wake_ups_cost_a_handful_of_scripts(
         for channel in backend.view.pubsub_channels("*"):
             backend.view.publish(channel, payloads[number % len(payloads)])
     eventually(lambda: scripts(backend) > before and not context._engine.busy, LONG_S, "they are heard")
-    assert not any(one.done() for one in waiting), "nobody is granted what another holds"
+    assert not any(one.done() for one in waiting), "no caller is granted what another holds"
     ran, ticks = scripts(backend) - before, (time.monotonic() - began) / TICK_S
     assert ran <= len(waiting) * (MOST_AT_ONCE + ticks + 4)  # one try of a waiter for each tick, and a few at once
     held.release()

@@ -71,7 +71,7 @@ class SecureSocket:
             assert data.startswith(self._pending), "TLS would call that a bad retry"
         self._pending = data
         while self._gone < len(data):
-            self._gone += self._sock.send(data[self._gone :])  # or BlockingIOError: nobody hears how much has gone
+            self._gone += self._sock.send(data[self._gone :])  # or BlockingIOError, which hides how much was sent
         self._pending, self._gone = None, 0
         return len(data)
 
@@ -216,7 +216,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self._connect()
 
     @invariant()
-    def nothing_is_told_to_what_was_taken_out(self) -> None:
+    def removed_handlers_are_not_called(self) -> None:
         for piece in getattr(self, "taken_out", ()):
             assert not piece.replies
             assert not piece.breaks

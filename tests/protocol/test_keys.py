@@ -95,7 +95,7 @@ def companions(name: bytes) -> list[bytes]:
 
 
 def channels(name: bytes) -> list[bytes]:
-    """All channels of the library's own on which somebody is woken for a name."""
+    """All channels of the library's own on which waiters for a name are woken."""
     shared = {wake_channel(name), READ.wake_channel(name), WRITE.wake_channel(name)}
     return sorted(shared | {FAIR.wake_channel(name), semaphore(1).wake_channel(name)})
 

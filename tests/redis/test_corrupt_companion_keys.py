@@ -1,4 +1,4 @@
-"""Nonsense in a key that accompanies a lock: an error to the call that reads it, and to nobody else; nothing changes."""
+"""Nonsense in a key that accompanies a lock: an error to the call that reads it, and to no other; nothing changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WAITER = "w" * 22
 
 
 def instead_of_a_number(key: bytes, *more: str) -> list[Prepare]:
-    """Texts that are no number, and other types, under a key."""
+    """Texts that are not numbers, and other types, under a key."""
     texts: list[Prepare] = [lambda view, text=text: view.set(key, text) for text in (*NO_NUMBERS, *more)]  # type: ignore[misc]
     return texts + instead_of_a_set(key)
 
@@ -52,7 +52,7 @@ def instead_of_a_set(key: bytes) -> list[Prepare]:
 
 
 def queue_of(ticket: float | str, alive_until: float | str) -> Prepare:
-    """A queue in which somebody has a ticket, and is alive for some time."""
+    """A queue with one ticket, whose waiter is alive for some time."""
     return lambda view: (
         view.delete(QUEUE, ALIVE),
         view.zadd(QUEUE, {WAITER: ticket}),
@@ -119,7 +119,7 @@ def everything(view: redis.Redis) -> dict[Any, Any]:
     ("what", "kind", "call"),
     [(what, kind, call) for what, (kinds, calls, _, _) in CORRUPT.items() for kind in kinds for call in calls],
 )
-def test_the_call_that_reads_it_is_told_and_it_costs_nothing_else(
+def test_the_call_that_reads_it_fails_and_nothing_else_does(
     real: Backend, what: str, kind: str, call: Callable[[Any], object]
 ) -> None:
     context = real.context()

@@ -30,7 +30,7 @@ def contents(text: str) -> dict[str, Any]:
 
 
 def sealed(body: bytes | str) -> str:
-    """Body and checksum, as somebody would write them who has read the source."""
+    """Body and checksum, as a reader of the source would write them."""
     if isinstance(body, bytes):
         body = base64.urlsafe_b64encode(body).decode()
     checksum = hashlib.sha256(body.encode("utf-8", "backslashreplace")).hexdigest()[:16]

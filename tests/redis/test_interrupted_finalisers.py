@@ -1,4 +1,4 @@
-"""Interruptions of finalisers, which the interpreter swallows: what they hand over arrives all the same."""
+"""Interruptions of finalisers, which the interpreter swallows: what they hand over arrives nevertheless."""
 
 from __future__ import annotations
 

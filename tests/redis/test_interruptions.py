@@ -314,7 +314,7 @@ def everywhere(play: Play, context: LockContext, real: Backend) -> None:
     places = 0
     for where in at_every_place(lambda interruption: play(context, interruption)):
         nothing_is_left(context, real.view, where)
-        play(context, Interruption(-1))  # nor does the caller believe to hold it still
+        play(context, Interruption(-1))  # nor does the caller's object still count as held
         nothing_is_left(context, real.view, where)
         places += 1
     assert places > 5

@@ -134,7 +134,7 @@ def test_what_may_be_a_namesakes_is_neither_recognised_nor_tidied_up(kind: Any) 
             assert kind.acquire(held, 30_000, again=again, waiter_ttl_ms=waiter_ttl_ms).script is None
 
 
-# Scripts that somebody has put in the place of redis-py's
+# Scripts that replace redis-py's
 
 
 def test_a_replaced_script_is_used(client: redis.Redis, real: Backend) -> None:

@@ -1,7 +1,7 @@
 """Histories from new seeds, for a while, or the history of one seed.
 
 python -m tests.simulation --seconds 600 --jobs 2      # make simulate SECONDS=600 JOBS=2
-python -m tests.simulation --seed 123                  # make simulate SEED=123: this one, told and made small
+python -m tests.simulation --seed 123                  # make simulate SEED=123: this one, with its story, made small
 python -m tests.simulation --tape failure.json         # a tape that was made small
 """
 

@@ -1,4 +1,4 @@
-"""The rule of hold limits that are handed over: they travel as a time of the wall clock, which somebody may set."""
+"""The rule of hold limits that are handed over: they travel as a time of the wall clock, which may be set."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class HandOvers:
         exported, limit = self._texts[text], _limit(process, lease)
         self._rules.exercised["hand-over"] += exported.until < math.inf
         early, late = self._range(exported, process, began)
-        # However far a wall clock was set back: what was left of the limit counts anew from the adoption, and no more.
+        # However far a wall clock was set back: what was left of the limit counts anew from the adoption, at most.
         sent_at = process.clock.moment_of(lease.acquired_at)
         early, late = (min(end, sent_at + left_s) for end, left_s in zip((early, late), exported.left_s, strict=True))
         if not early - _DRIFT_S <= limit <= late + _DRIFT_S:

@@ -42,9 +42,9 @@ async def block(user: User, dice: Dice) -> None:
     async with user.context.lock(name, on_lost=holding.on_lost, cancel_on_lost=cancels, **terms) as lock:
         await _in_block(user, lock, holding, dice)
         process = user.process
-        told_at, stops = holding.told_at.get(name), len(process.stops)
-        if cancels and told_at is not None and stops == holding.stops and not user.world.settings.slow_processes:
-            late_s = user.world.scheduler.now - told_at
+        reported_at, stops = holding.reported_at.get(name), len(process.stops)
+        if cancels and reported_at is not None and stops == holding.stops and not user.world.settings.slow_processes:
+            late_s = user.world.scheduler.now - reported_at
             if late_s > _STOPS_S:
                 user.world.rules.broken(
                     "callers", f"{user.name} went on for {late_s:.3f} s behind the loss of {name!r}"
@@ -167,7 +167,7 @@ async def export_many(user: User, dice: Dice) -> None:
 
 
 async def adopt_many(user: User, dice: Dice) -> None:
-    """Adopt what somebody has exported."""
+    """Adopt a lock that was exported."""
     many = user.world.many
     if not many:
         return
@@ -234,10 +234,10 @@ async def _campaign(user: User, leader: Any, dice: Dice) -> None:
             user.world.rules.leads(leader)
         if dice.one_in(3):
             user.note("resigns: %s", leader.resign())
-    user.note("stands no more")
+    user.note("no longer stands for election")
 
 
-# -- objects that several use, or nobody -----------------------------------------------------------------------------------
+# -- objects that several callers use, or none -------------------------------------------------------------------------
 
 
 async def lend(user: User, dice: Dice) -> None:
@@ -298,7 +298,7 @@ async def fork(user: User, dice: Dice) -> None:
     lock = user.context.lock(dice.pick(_names), on_lost=holding.on_lost, **terms)
     if not await user.acquire(lock, dice):
         return
-    holding.interrupted = True  # the child is told of nothing
+    holding.interrupted = True  # the child gets no reports
     world = user.world
     lives, again = dice.one_in(2), dice.one_in(2)
     user.note("forks, and the parent lives: %s", lives)

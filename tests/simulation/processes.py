@@ -542,7 +542,7 @@ class Process:
         """Fork, in the thread that runs. The process goes on as the child, and the parent is killed, or is beside it.
 
         The child has nothing of the parent but its memory, and copies of what that has opened: other threads are not
-        there, and what was to be told is not.
+        there, and what was to be reported is not.
         """
         beliefs = self.world.rules.forked(self)
         if parent_lives:

@@ -329,7 +329,7 @@ class User:
         await self.release(lock)
 
     async def adopt(self, dice: Dice) -> None:
-        """Take over a lock that somebody has exported; if there is none, export one that may not be held for long."""
+        """Take over a lock that was exported; if there is none, export one that may not be held for long."""
         if not self.world.mailbox:
             holding, terms = self.new_holding(), {"max_hold": dice.pick([1.2, 4.0]), "timeout": 1.0}
             lock = self.context.lock(dice.pick(NAMES["exclusive"]), on_lost=holding.on_lost, **terms)

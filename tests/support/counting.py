@@ -91,7 +91,7 @@ class Counting:
         self._on = True
 
     def end(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._on = False
 
     def of(self, is_wanted: Callable[[int], bool] = lambda ident: True) -> Counts:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 NAME = "order:42"
 NEVER_S = 600.0
-"""A fallback that nobody lives to see."""
+"""A fallback that no test lasts for."""
 
 
 KINDS: dict[str, Callable[[Any, str, dict[str, Any]], Any]] = {

@@ -1,4 +1,4 @@
-"""Callers' own time limits: they bound the whole call, whatever has become of the server, and concern nobody else."""
+"""Callers' own time limits: they bound the whole call, whatever has become of the server, and concern no other caller."""
 
 from __future__ import annotations
 

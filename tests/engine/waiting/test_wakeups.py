@@ -1,4 +1,4 @@
-"""Wake-ups: one connection that listens, whatever becomes of it. Nobody depends on it for more than for being quick."""
+"""Wake-ups: one connection that listens, whatever becomes of it. Waiters depend on it for speed only."""
 
 from __future__ import annotations
 

@@ -101,31 +101,31 @@ BY_HAND = tuple(
             "            if not before < deadline:",
         ),
         (
-            "a release wakes nobody",
+            "a release wakes no waiter",
             f"{_LUA}/release.lua",
             "local woken = redis.pcall('publish', ARGV[2], '0')",
             "local woken = 0",
         ),
         (
-            "a fair release wakes nobody",
+            "a fair release wakes no waiter",
             f"{_LUA}/release_fair.lua",
             "redis.pcall('publish', channel, first) end",
             "redis.pcall('get', channel) end",
         ),
         (
-            "a loss is told a tenth of a second late",
+            "a loss is reported a tenth of a second late",
             "engine/renewal/retry.py",
             "self.table.mark_lost(self.overdue.pop_until(self.timer.scale.seconds(self.timer.wheel.now + 2)))",
             "self.table.mark_lost(self.overdue.pop_until(self.timer.scale.seconds(self.timer.wheel.now - 10)))",
         ),
         (
-            "a loss is told twice",
+            "a loss is reported twice",
             "engine/leases.py",
             "            self.report_lost(lost)\n            for lease in lost:",
             "            self.report_lost(lost)\n            self.report_lost(lost)\n            for lease in lost:",
         ),
         (
-            "a loss is not told",
+            "a loss is not reported",
             "engine/leases.py",
             "            self.report_lost(lost)\n            for lease in lost:",
             "            for lease in lost:",
@@ -137,7 +137,7 @@ BY_HAND = tuple(
             "        self.quiet = quiet\n        self.start()\n        self._future.set_result(None)",
         ),
         (
-            "a grant that comes too late, or to nobody, is kept",
+            "a grant that comes too late, or without a waiting caller, is kept",
             "engine/leases.py",
             "        if clean_up:\n            self.clean_up(leases, node)",
             "        pass",
@@ -233,7 +233,7 @@ BY_HAND = tuple(
             "redis.call('zrem', name, 't') end",
         ),
         (
-            "a permit that is given back wakes nobody",
+            "a permit that is given back wakes no waiter",
             f"{_LUA}/include/leave.lua",
             "if score then redis.pcall('publish', shared, '0') end",
             "",
@@ -335,7 +335,7 @@ BY_HAND = tuple(
             "        head = next(reversed(self._waiters))\n        head.try_once",
         ),
         (
-            "a quiet release without a follow-up wakes nobody",
+            "a quiet release without a follow-up wakes no waiter",
             "engine/waiting/wait_queue.py",
             "            announce(self._registry.table, self._key, self.channel)",
             "            pass",
@@ -434,7 +434,7 @@ OLD_BUGS = tuple(
             "now = self.timer.now  # not the clock's",
         ),
         (
-            "a release of a fair lock is not told where its slot has MOVED",
+            "a release of a fair lock does not follow its slot when that has MOVED",
             "engine/requests/base.py",
             "            call = call.declared()  # so a cluster's node that does not own the key names the one that does\n",
             "            pass\n",

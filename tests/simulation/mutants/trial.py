@@ -1,6 +1,6 @@
 """Lets histories happen in a copied package: `python -m tests.simulation.mutants.trial --cpu 20 1 2 3`.
 
-The last line is the verdict in JSON: which seed broke which rule, or none. With `--reach`, a line for each seed: the
+The last line is the result in JSON: which seed broke which rule, or none. With `--reach`, a line for each seed: the
 seconds that it took, the rule that it broke, and the lines that it came to.
 """
 
