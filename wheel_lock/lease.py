@@ -87,7 +87,7 @@ class Owner:
     """The thread (or greenlet, or task) that a lease belongs to.
 
     Attributes:
-        ended: True if the thread has ended; its leases are not renewed any more.
+        ended: True if the thread has ended; its leases are no longer renewed.
         holds: The holds of reentrant locks, by lock; None if there are none.
         stands_by: True if it is content to wait for a lock, however long.
     """
@@ -110,7 +110,7 @@ class Owner:
         return self is other
 
     def releases_alone(self, lease: Lease) -> bool:
-        """Return whether nobody but this owner, which has acquired ``lease``, is to release it."""
+        """Return whether only this owner, which has acquired ``lease``, is to release it."""
         return True
 
     def lost(self, lease: Lease) -> None:

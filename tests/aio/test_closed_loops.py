@@ -141,7 +141,7 @@ def test_a_held_lock_ends_with_its_loop(real: Backend, context: LockContext, sto
     assert lock.lost is LossReason.ABANDONED
     expires(real)
     assert texts == ["the lock 'order:42' was abandoned without a release and is renewed no more"]
-    assert log.said(f"the event loop that was to be told of the loss of '{NAME}' is closed")
+    assert log.said(f"the event loop that was to be notified of the loss of '{NAME}' is closed")
     assert losses.events == []
 
 

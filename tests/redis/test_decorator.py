@@ -69,7 +69,7 @@ def test_a_field_that_is_no_parameter_is_refused_where_the_function_is_defined(c
 
     fields = {f"{{{field}}}": field for field in ("user", "", "0", "order.id", " number")}
     for template, field in {**fields, "{number:{width}d}": "width"}.items():
-        with pytest.raises(ValueError, match=r"is no parameter of .*function") as caught:
+        with pytest.raises(ValueError, match=r"is not a parameter of .*function") as caught:
             context.locked(template)(function)
         assert f"{{{field}}}" in str(caught.value)
 

@@ -84,7 +84,7 @@ class Lock(TaskSide, BaseLock):
 
     @uninterrupted_start
     async def release(self) -> bool:
-        """Release the lock; see :meth:`wheel_lock.Lock.release`. A cancelled task's release is carried out all the same."""
+        """Release the lock; see :meth:`wheel_lock.Lock.release`. A cancelled task's release is carried out nevertheless."""
         return await _release(self)
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
@@ -219,7 +219,7 @@ _running: set[asyncio.Task[object]] = set()  # an event loop keeps only weak ref
 
 
 def _call(on_lost: OnLost, event: LostEvent) -> None:
-    """Call ``on_lost``, and run a coroutine that it returns in a task. On the event loop, which is told of exceptions."""
+    """Call ``on_lost``, and run a coroutine that it returns in a task. On the event loop, whose handler gets exceptions."""
     result = on_lost(event)
     if inspect.iscoroutine(result):
         task = asyncio.get_running_loop().create_task(result, name=f"on_lost of {event.name!r:.80}")
@@ -237,4 +237,4 @@ def _called(task: asyncio.Task[object]) -> None:
 
 def _log_closed(name: str | bytes) -> None:
     fields = log_fields("loop_closed", names=[name])
-    logger.warning("the event loop that was to be told of the loss of %s is closed", quoted(name), extra=fields)
+    logger.warning("the event loop that was to be notified of the loss of %s is closed", quoted(name), extra=fields)

@@ -17,7 +17,7 @@ from wheel_lock.protocol.scripts import Command, Script
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.tokens import new_token, with_new_secret
 
-FENCE_TTL_MS = 24 * 3600 * 1000  # so that the companion keys of names that are no longer used do not stay for ever
+FENCE_TTL_MS = 24 * 3600 * 1000  # expiry of companion keys of names that are no longer used
 
 
 class Contention(enum.Enum):

@@ -49,7 +49,7 @@ class CallerToken(_WithCallerToken):
             return NO_FENCE
         if reply is None:
             return REFUSED
-        raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
+        raise MalformedReply(f"{reply!r:.40} is not a reply to an acquire")
 
 
 class FencedCallerToken(_WithCallerToken, Fenced):

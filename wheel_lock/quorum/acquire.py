@@ -4,8 +4,8 @@ A round asks all nodes at once, and is decided as soon as its outcome is certain
 concurrent rounds may split the votes. Then both return their votes, and pause for a random time, longer than a round
 takes, before the next one; but on average at most for the ``fallback_interval`` of the context.
 
-A caller whose first round too few nodes answer is told so at once. One that waits already has more rounds, and is told when
-that has lasted for as long as one server may leave a caller without an answer. Nodes without votes, because they have
+A caller whose first round too few nodes answer gets the error at once. One that waits already has more rounds, and gets it
+when that has lasted for as long as one server may leave a caller without an answer. Nodes without votes, because they have
 restarted, are waited for like a holder.
 
 Source: "Distributed Locks with Redis" on redis.io, section "Retry on failure".

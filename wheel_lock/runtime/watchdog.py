@@ -18,8 +18,8 @@ from wheel_lock.runtime.notifier import NOTIFIER
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
-LOOK_S = 0.1  # between two looks at a thread that may stand still
-STILL_S = 1.0  # after which it does
+LOOK_S = 0.1  # polling interval for a thread that may stand still
+STILL_S = 1.0  # a thread without progress for this time is reported
 
 
 class Watchdog:

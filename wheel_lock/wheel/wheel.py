@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from operator import length_hint
 from typing import Generic, TypeVar
 
-_FEW = 16  # dead entries that a slot may keep in any proportion, because removing them has a cost, too
+_FEW = 16  # dead entries that a slot may keep in any proportion: removing them has a cost, too
 _CANCELLED = -1
 
 
@@ -47,7 +47,7 @@ class Wheel(Generic[E]):
         now: The last tick that :meth:`advance` has reached.
 
     Raises:
-        ValueError: ``slots`` is no power of two of at least 2.
+        ValueError: ``slots`` is not a power of two of at least 2.
 
     >>> class Timer(WheelEntry):
     ...     __slots__ = ()

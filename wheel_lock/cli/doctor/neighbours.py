@@ -1,4 +1,4 @@
-"""The check of the keys that exist below a prefix: what is no lock of this library stands in the way of one."""
+"""The check of the keys that exist below a prefix: what is not a lock of this library blocks the name of one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def finding_of(target: Target, user: str, prefix: str, advance: Callable[[float]
         return Finding(
             "keys",
             Severity.WARNING,
-            f"{seen} {kinds['foreign']:,} are no locks of this library, such as {examples['foreign']}",
+            f"{seen} {kinds['foreign']:,} are not locks of this library, such as {examples['foreign']}",
             "A lock of such a name is never granted, or belongs to another client. Give locks a prefix of their own.",
         )
     if kinds["endless"]:

@@ -28,9 +28,9 @@ from wheel_lock.cli.target import Target
 from wheel_lock.options import seconds as checked_seconds
 
 _LEAST_INTERVAL_S = 0.05
-_PAUSE_SHARE = 4  # a look at very many locks is followed by a pause of so many times its own duration
-_CURSOR = b"\x1b[?25h\n"  # shows it
-_RECENT = 10  # changes on a terminal
+_PAUSE_SHARE = 4  # after polling very many locks, the pause is this multiple of the poll's duration
+_CURSOR = b"\x1b[?25h\n"  # shows the cursor
+_RECENT = 10  # number of changes shown on a terminal
 _COLOURS = {"acquired": "green", "held": "green", "released": "yellow", "unreadable": "red"}
 
 

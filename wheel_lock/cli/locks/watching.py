@@ -1,4 +1,4 @@
-"""The changes of locks between two looks at a server: what was acquired, and what is no longer held."""
+"""The changes of locks between two polls of a server: what was acquired, and what is no longer held."""
 
 from __future__ import annotations
 
