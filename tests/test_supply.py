@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 from tests.interop.redis_pys_source import download
 from tests.interop.redisson_peer import CHECKSUMS, redisson_version, unexpected
-from tests.support.locked import REQUIREMENTS, Pin, pins
+from tests.support.pinned_requirements import REQUIREMENTS, Pin, pins
 
 ROOT = Path(__file__).parents[1]
 THIS_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"

@@ -6,7 +6,7 @@ import faulthandler
 import sys
 import warnings
 
-from tests.greenlets.beside import Beside
+from tests.greenlets.stall_detector import StallDetector
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # eventlet says that it is deprecated
@@ -50,7 +50,7 @@ assert turns == 100
 
 lock = context.lock("order", timeout=0.6, on_lost=losses.append)
 again = context.reentrant_lock("again")
-with Beside(), lock, again, again:
+with StallDetector(), lock, again, again:
     assert not eventlet.spawn(lock.acquire, blocking=False).wait()
     assert not eventlet.spawn(again.acquire, blocking=False).wait()
     before = ticks

@@ -14,7 +14,7 @@ from typing import Any
 import gevent
 from gevent import monkey
 
-from tests.greenlets.beside import BUSY, ENDS, RECONNECTS, RENEWS, Beside
+from tests.greenlets.stall_detector import BUSY, ENDS, RECONNECTS, RENEWS, StallDetector
 
 
 def patch() -> None:
@@ -37,7 +37,7 @@ import time
 import redis
 
 left: list[str] = []  # in a scene that must not be there when the interpreter ends
-last: list[Beside] = []  # beside the end itself
+last: list[StallDetector] = []  # beside the end itself
 
 
 @atexit.register
@@ -49,7 +49,7 @@ def _look_at_last() -> None:
     """
     unfinished = left + [f"a thread with a hub: {thread.name}" for thread in list(_with_hubs)]
     if unfinished:
-        starved = any(beside.starved for beside in last)
+        starved = any(detector.starved for detector in last)
         print("starved:" if starved else "failed:", "it has ended beside", *unfinished, file=sys.stderr, flush=True)
         os._exit(BUSY if starved else 1)
 
@@ -436,7 +436,7 @@ def a_forked_child_starts_anew() -> None:
     if pid == 0:
         signal.alarm(30)
         try:
-            with Beside():
+            with StallDetector():
                 assert lock.lost is LossReason.FORKED
                 assert not context.lock("order", blocking=False).acquire()
                 with context.lock("child", timeout=0.6) as own:
@@ -510,7 +510,7 @@ def it_ends_while_a_thread_clears_up() -> None:
 
     with wheel_lock.LockContext(redis.Redis.from_url(URL, credential_provider=Busy())) as busy, busy.lock("order"):
         pass
-    last.append(Beside(ENDS))
+    last.append(StallDetector(ENDS))
     print(time.monotonic(), flush=True)
 
 
@@ -520,11 +520,11 @@ def main(when: str, scene: str, url: str) -> None:
     faulthandler.dump_traceback_later(60, exit=True)
     WHEN, URL = when, url
     naps = RECONNECTS if "connection" in scene or "transport" in scene else RENEWS
-    beside: Beside | None = None
+    detector: StallDetector | None = None
     if when == "running":
         with wheel_lock.LockContext.from_url(url) as first, first.lock("first"):
             pass
-        beside = Beside(naps)
+        detector = StallDetector(naps)
         other = wheel_lock.LockContext.from_url(url)
         kept = other.lock("kept", timeout=0.6)
         kept.acquire()
@@ -533,7 +533,7 @@ def main(when: str, scene: str, url: str) -> None:
         patch()
     context = wheel_lock.LockContext.from_url(url)
     view = redis.Redis.from_url(url, socket_timeout=LIMIT_S)
-    with beside or Beside(naps):
+    with detector or StallDetector(naps):
         globals()[scene]()
         if not scene.startswith("it_ends"):
             context.close()

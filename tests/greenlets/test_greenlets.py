@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.greenlets.beside import BUSY
+from tests.greenlets.stall_detector import BUSY
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
 

@@ -16,7 +16,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from tests.redis_lock.party import ours
+from tests.redis_lock.callers import ours
 from tests.support.backend import LONG_S, Backend, without_collection
 from tests.support.interruptions import Interruption, Struck, StruckTypeError, at_every_place
 from tests.support.lock_types import make

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from tests.redis_lock.party import NAME, client_of, ours
+from tests.redis_lock.callers import NAME, client_of, ours
 from tests.support.backend import Backend
 from tests.support.event_loops import ended, until
 from wheel_lock import LockContext

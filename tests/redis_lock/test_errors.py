@@ -12,7 +12,7 @@ import redis
 from redis.exceptions import LockError, LockNotOwnedError
 
 import wheel_lock
-from tests.redis_lock.party import NAME, Party, ours
+from tests.redis_lock.callers import NAME, Party, ours
 from tests.support.backend import LONG_S, REFUSED_S, Backend, connected
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually

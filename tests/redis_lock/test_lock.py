@@ -18,7 +18,7 @@ import redis.asyncio.lock
 import redis.lock
 from redis.exceptions import LockError, LockNotOwnedError
 
-from tests.redis_lock.party import NAME, SLEEP_S, Party, ours, plain
+from tests.redis_lock.callers import NAME, SLEEP_S, Party, ours, plain
 from tests.support.backend import BOTH, LONG_S, Backend
 from tests.support.ids import case_id
 from tests.support.waiting import eventually

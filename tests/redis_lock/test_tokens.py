@@ -11,7 +11,7 @@ import pytest
 import redis
 from redis.exceptions import LockError, LockNotOwnedError
 
-from tests.redis_lock.party import NAME, Party, ours, with_token
+from tests.redis_lock.callers import NAME, Party, ours, with_token
 from tests.support.backend import LONG_S, Backend, refused
 from tests.support.background import Background, in_thread
 from tests.support.waiting import eventually

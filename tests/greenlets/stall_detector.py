@@ -25,7 +25,7 @@ ENDS = 20  # half as many as on a machine with nothing else to do
 RECONNECTS = 13  # making a connection takes it some twenty times more, and has a second
 
 
-class Beside:
+class StallDetector:
     """Naps, and notes when it woke, as long as the block lasts.
 
     Where the block fails, a lock was lost because its renewal was not confirmed in time, and this thread was kept from
