@@ -10,8 +10,8 @@ from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.slow
 
-_ROUNDING = 0.03  # on a busy machine a waiting caller looks, once a second, whether the timer's thread is alive
-TRIES = 3  # of counting objects: what earlier tests have left in this process may end meanwhile
+_ROUNDING = 0.03  # on a busy machine a waiting caller checks once a second whether the timer's thread is alive
+TRIES = 3  # attempts to count objects: remains of earlier tests in this process may end meanwhile
 OF_RENEWALS = {"evalsha", "eval", "get", "mget", "pexpire"}
 
 

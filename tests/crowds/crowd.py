@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 from wheel_lock import LockContext, LockLost, LockTimeout, LockUnavailable, LostEvent, WheelLockError
 
 TIMEOUT_S = 1.0
-WORKERS = 4  # of each kind
+WORKERS = 4  # workers of each kind
 PERMITS = 3
-CROWD = 1000  # more than there are readers
+CROWD = 1000  # exceeds the number of readers
 
 now = time.monotonic  # one clock for all processes of a host
 

@@ -45,12 +45,12 @@ from wheel_lock.testing import ManualClock
 T = TypeVar("T")
 
 TICK_S = 0.01
-START = 1000.0  # where the clock begins
-_ROUND_TRIPS = 1000  # more than any test needs without the clock being moved
+START = 1000.0  # initial time of the clock
+_ROUND_TRIPS = 1000  # limit of round trips without a change of the clock
 
 OK = b"+OK\r\n"
 NIL = b"$-1\r\n"
-FINE = b"*0\r\n"  # a batched script without exceptions
+FINE = b"*0\r\n"  # reply of a batched script without exceptions
 GONE, TAKEN = 0, 1
 BUG = ZeroDivisionError("a bug of the library's own")
 REFUSED = ConnectionRefusedError("nobody listens")

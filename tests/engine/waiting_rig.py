@@ -16,7 +16,7 @@ from wheel_lock.lock_types import EXCLUSIVE, Exclusive
 from wheel_lock.options import lock_name, lock_options
 from wheel_lock.protocol.keys import wake_channel
 
-LINGER_S = 2.0  # a line and its subscription outlive their last waiter for so long
+LINGER_S = 2.0  # time for which a queue and its subscription outlive their last waiter
 
 
 class Subscriptions:

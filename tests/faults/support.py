@@ -14,7 +14,7 @@ from tests.support.standstill import Standstills
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.runtime.notifier import NOTIFIER
 
-LATE_S = 0.2  # how late a thread that can run may be to tell a loss where the machine is busy; idle, it is not late
+LATE_S = 0.2  # tolerance for reports of losses on a busy machine; on an idle one they are not late
 
 
 def now() -> float:

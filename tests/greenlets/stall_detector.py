@@ -15,13 +15,13 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Self
 
-BUSY = 75  # the exit status of a program that could not show anything; the machine may do better the next time
+BUSY = 75  # exit status of a program that was starved; the machine may do better the next time
 
-_STRETCH_S = 0.39  # what a lock of 0.6 s has left when its renewal is due
+_STRETCH_S = 0.39  # the rest of a lock of 0.6 s when its renewal is due
 _NAP_S = 0.01
 _LIMIT_S = 2.0
 RENEWS = 8  # naps in a stretch: a renewal takes the interpreter five or six times, as each nap does once
-ENDS = 20  # half as many as on a machine with nothing else to do
+ENDS = 20  # half of the naps on an idle machine
 RECONNECTS = 13  # making a connection takes it some twenty times more, and has a second
 
 

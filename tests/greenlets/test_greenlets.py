@@ -62,7 +62,7 @@ ENDS = ("it_ends_while_it_holds", "it_ends_without_its_server", "it_ends_while_a
 ALLOWED_S = 5.0  # a second by design; the rest is for a busy machine
 LIMIT_S = 100.0  # only a deadlock takes longer
 STRICT = ("-W", "error")
-TRIES = 8  # of a program that the machine keeps from running
+TRIES = 8  # attempts to run a program that the machine starves
 
 
 def needs(package: str) -> pytest.MarkDecorator:

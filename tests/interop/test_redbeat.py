@@ -21,7 +21,7 @@ from wheel_lock.redis_lock import Lock
 
 DATABASE = 1
 NAME = "redbeat::lock"
-TIMEOUT_S = 2  # a renewal comes in time although the machine stands still for a while
+TIMEOUT_S = 2  # enough for renewals although the machine stalls for a while
 
 
 @pytest.fixture

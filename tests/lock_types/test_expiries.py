@@ -38,7 +38,7 @@ from wheel_lock.protocol.scripts import ALL, Script
 from wheel_lock.testing import EmbeddedServer
 
 TOKEN, OTHER_TOKEN = WAITER_1 + b"1" * 22, WAITER_2 + b"2" * 22
-SLACK_MS = 100  # between the server's TIME and the time by which it counts expiries
+SLACK_MS = 100  # tolerance between the server's TIME and the clock of its expiries
 FORMS = ["plain", "flagged"]
 Step = Callable[[Server], object]
 

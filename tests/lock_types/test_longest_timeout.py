@@ -18,7 +18,7 @@ pytestmark = pytest.mark.servers("real")
 extended = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multi"])
 
 TOO_LONG = r"additional_time and what is left must be at most 1e\+09 seconds together, not "
-KNOWN_HERE_S = 0.02 * MAX_SECONDS  # more than the share of a timeout that is not believed in
+KNOWN_HERE_S = 0.02 * MAX_SECONDS  # exceeds the margin between a timeout and the local deadline
 KNOWN_THERE_S = 0.005 * MAX_SECONDS
 ABSURD_MS = [MAX_TTL_MS + 1_000_000, 1 << 53, 1 << 62]
 

@@ -40,7 +40,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.scripts import Script
 
 END = b"the end"
-TURN_MS = 100  # for which the turn is the readers'
+TURN_MS = 100  # length of the readers' turn
 HOLDER, FIRST, SECOND = b"H" * 44, WAITER_1 + b"1" * 22, WAITER_2 + b"2" * 22
 Step = Callable[[Server], Any]
 

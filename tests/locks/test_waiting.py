@@ -75,7 +75,7 @@ def test_two_reentrant_locks_whose_waiters_are_woken_on_one_channel_are_still_tw
 
 FORGED = 600
 TICK_S = 0.01
-MOST_AT_ONCE = 16  # with one change of what is known of the holder in between
+MOST_AT_ONCE = 16  # attempts of a waiter, with one change of the holder in between
 
 
 def scripts(backend: Backend) -> int:

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from tests.engine.rig import NotingRequest, PairConnection
 from wheel_lock.net.connection import PipelinedConnection
 
-PATTERN = bytes(range(251)) * 300  # no two places that are near each other look alike
+PATTERN = bytes(range(251)) * 300  # no two nearby places look alike
 ERROR = ConnectionResetError("dropped by the test")
 
 

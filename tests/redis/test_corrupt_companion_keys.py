@@ -16,7 +16,7 @@ from wheel_lock.protocol.keys import fence_key, permits_key, queue_keys
 NAME = "order"
 FENCE, PERMITS = fence_key(NAME.encode()), permits_key(NAME.encode())
 QUEUE, ALIVE = queue_keys(NAME.encode())
-SOON = 4e12  # by the server's clock in ms: in a century
+SOON = 4e12  # a time in a century, by the server's clock in ms
 LOCKS: dict[str, Callable[[LockContext], Any]] = {
     "fenced": lambda context: context.lock(NAME, timeout=3.0, renew_every=0.05, fencing=True),
     "fenced reentrant": lambda context: context.reentrant_lock(NAME, timeout=3.0, renew_every=0.05, fencing=True),

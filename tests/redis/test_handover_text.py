@@ -119,7 +119,7 @@ def test_a_text_may_be_as_long_as_its_name_and_token_can_be_and_no_longer(backen
     context.adopt(text).release()
 
 
-_EARLIER: dict[str, Any] = {"hold_left": None}  # which earlier versions do not write
+_EARLIER: dict[str, Any] = {"hold_left": None}  # the field that earlier versions do not write
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ Scene = Callable[[Any, Interruption], Coroutine[Any, Any, object]]
 Play = Callable[[LockContext, Interruption], object]
 NAME = "order:42"
 NAMES = [f"{NAME}:{number}" for number in range(3)]
-TIMEOUT_S = 60.0  # so what is left behind is there for long
+TIMEOUT_S = 60.0  # long, so that what is left behind is seen
 OF_THEIR_OWN = ("exclusive", "reentrant", "write", "multi")
 """The kinds whose methods have bodies of their own; the others have those of one of these."""
 

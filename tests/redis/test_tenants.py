@@ -24,7 +24,7 @@ from wheel_lock.protocol import keys, scripts
 
 PASSWORD = "secret"
 DATABASE = 1
-UNSEEN_BEFORE_7 = {"client|setname"}  # by MONITOR
+UNSEEN_BEFORE_7 = {"client|setname"}  # commands that MONITOR does not show
 COMPANIONS: list[Callable[[bytes], bytes]] = [
     keys.fence_key,
     keys.permits_key,

@@ -30,8 +30,8 @@ from tests.simulation.world import World, history
 SEEDS = Path(__file__).with_name("seeds.txt")
 _BUILD = Path("build")
 _SHRINK_S = 60.0
-_PROGRESS_S = 10.0  # between two lines on a terminal
-_FULL_RUN = 1000  # histories, in which each rule has a chance; else the run has failed
+_PROGRESS_S = 10.0  # interval of progress lines on a terminal
+_FULL_RUN = 1000  # histories in which each rule must be exercised
 _YEAR_S = 365.25 * 24 * 3600
 
 

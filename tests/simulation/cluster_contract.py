@@ -20,10 +20,10 @@ from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 
-_SLOT = hash_slot(b"b")  # of the first master, and of one of the names that commands are about
+_SLOT = hash_slot(b"b")  # the slot of the first master, and of one of the names in commands
 _CHANNEL = b"{b}channel"
 _COMMANDS = 40
-_TRIES = 5  # a late message of a node about an earlier move may come in between
+_TRIES = 5  # attempts: a late message of a node about an earlier move may come in between
 
 
 class Pair:

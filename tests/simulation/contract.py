@@ -20,7 +20,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, permits_key, queue_keys
 from wheel_lock.protocol.scripts import Script
 
-_SOON_MS = 250  # what is far above a count is a time, and the two clocks are read one after the other
+_SOON_MS = 250  # a number far above a count is a time, and the two clocks are read one after the other
 _COMMANDS = 25
 _TRIES = 3
 

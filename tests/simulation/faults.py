@@ -271,7 +271,7 @@ def rob(world: World, dice: Dice) -> None:
         host.robs = True
 
 
-ONE_SERVER = ("tamper", "set clock", "rob")  # where each of several masters were tampered with, two might hold a lock
+ONE_SERVER = ("tamper", "set clock", "rob")  # on several masters at once these let two hold a lock
 
 WALL_CLOCK = "set wall clock"
 HARMLESS = ("interrupt", "report", WALL_CLOCK)  # nothing else may go wrong because of one of them

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from wheel_lock.errors import InvalidHandoff
     from wheel_lock.lease import Lease
 
-_DRIFT_S = 0.02  # of two processes' clocks while a lock may be held, and of one that is stopped between two readings
+_DRIFT_S = 0.02  # drift of two processes' clocks while a lock may be held, or between two readings of one
 
 
 @dataclass

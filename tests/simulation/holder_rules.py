@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from tests.simulation.processes import Process
 
 _TICK_S = 0.01
-_GRACE_S = 2 * _TICK_S  # in which a thread that could not run handles what it has missed
-_LONGEST_PAUSE = 1.5  # between two rounds, in fallback intervals
-_LONGEST_LIMIT_S = 3.0  # of a caller
-_LATE_S = 0.6  # by which a caller's limit may be passed
-_LEFT_S = 0.2  # until a replaced master is left
-_RECENT = 8  # leases that have ended, of which each look sees whether one has come back
+_GRACE_S = 2 * _TICK_S  # time in which a thread that could not run handles what it has missed
+_LONGEST_PAUSE = 1.5  # limit of the pause between two rounds, in fallback intervals
+_LONGEST_LIMIT_S = 3.0  # the longest limit of a caller
+_LATE_S = 0.6  # tolerance for a caller's limit
+_LEFT_S = 0.2  # time in which a replaced master is left
+_RECENT = 8  # number of ended leases that are checked for a return
 
 
 class HolderRules(ServerRules):

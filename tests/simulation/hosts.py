@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _EPOCH_S = 1_700_000_000.0
 _LUA = Lua()
-_CLEAN_UP_S = 0.1  # between two looks of a server for keys that have expired
+_CLEAN_UP_S = 0.1  # interval at which a server removes expired keys
 _UNBLOCKED = (
     b"-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n"  # as Redis 7
 )

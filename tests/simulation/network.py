@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 REQUESTS, REPLIES = 0, 1  # the directions
 _SLOWEST_S = 0.03
-LATE_S = 0.2  # no request travels for so long, if nothing is wrong
+LATE_S = 0.2  # upper bound of a request's delay, if nothing is wrong
 _EXTENSIONS = [
     text
     for script in (scripts.EXTEND, scripts.EXTEND_REENTRANT, scripts.EXTEND_HOLDER)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tests.simulation.programs import User
     from tests.simulation.record import Holding
 
-CALLERS_TOKEN = b"caller-"  # what tokens of callers begin with
-_STOPS_S = 0.5  # in which a task is cancelled when its lock is lost
+CALLERS_TOKEN = b"caller-"  # prefix of callers' tokens
+_STOPS_S = 0.5  # time in which a task is cancelled when its lock is lost
 _names = ("x", "y", "z")
 
 
@@ -372,6 +372,6 @@ async def redis_lock(user: User, dice: Dice) -> None:
         user.note("released %s", lock.name)
 
 
-OF_BOTH = (block, decorated, lend, use_lent, leave_to_collector)  # kinds of contexts: of one store, and of a majority
+OF_BOTH = (block, decorated, lend, use_lent, leave_to_collector)  # actions for contexts of one store, and of a majority
 EVERYDAY = (*OF_BOTH, row, keep_extended, with_own_token, export_many, adopt_many, stand, redis_lock)
 UNUSUAL = (set_permits, end_holding, fork)

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from tests.simulation.hosts import Host
     from tests.simulation.world import World
 
-_JOIN_S = 0.01  # between two looks whether a thread has ended
-_TURN_S = 0.0001  # between a reason to turn and the turn
-_MOST_TURNS = 8000  # in a second: more are a hot loop
-_SLOTS = 64  # of a wheel: entries come near from beyond its rotation all the time, and there is less to collect
+_JOIN_S = 0.01  # polling interval for the end of a thread
+_TURN_S = 0.0001  # delay from a cause to the turn
+_MOST_TURNS = 8000  # limit per second: more are a hot loop
+_SLOTS = 64  # size of a wheel: entries often come from beyond its rotation, and there is less to collect
 
 
 class Clock:

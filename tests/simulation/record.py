@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from tests.simulation.processes import Process
 
 SAME_S = 1e-6  # two readings of one moment
-MAJORITY = "a majority"  # in place of the name of a server
+MAJORITY = "a majority"  # replaces the name of a server
 _RECOVERY_S = 2.0
-_LONGEST_S = 4.0  # for which the effects of a trouble may last: a timeout and more
+_LONGEST_S = 4.0  # limit of the effects of a trouble: a timeout and more
 
 RULES = {
     "S1": "a belief lies within what the server said",
@@ -54,7 +54,7 @@ RULES = {
     "internal failure": "no code of the library fails",
     "callers": "no public method raises what it does not promise",
 }
-ALWAYS = ("hot loop", "internal failure", "callers")  # which every moment exercises
+ALWAYS = ("hot loop", "internal failure", "callers")  # rules that every moment exercises
 
 
 @dataclass

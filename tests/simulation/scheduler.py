@@ -19,7 +19,7 @@ from greenlet import getcurrent, greenlet
 
 T = TypeVar("T")
 
-_BITS = 60  # of a choice
+_BITS = 60  # size of a choice
 
 
 class Dice:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _WOKEN_S, _WOKEN_SOON_S = 0.3, 0.06  # where anything is slow, and elsewhere
 _ORPHAN_S = 0.6
-_HEARD_S = 0.15  # in which a caller hears of its result
+_HEARD_S = 0.15  # time in which a caller gets its result
 # The types whose waiters of one process are a queue. (So are those of reentrant locks; but who holds one does not wait.)
 _IN_LINE = ("exclusive", "fenced")
 
@@ -40,7 +40,7 @@ _FORCED = _texts(scripts.FORCE_RELEASE)
 _RELEASES = _texts(scripts.RELEASE, scripts.RELEASE_MANY)
 # Queries change nothing, and a forced release names the holders that were seen.
 _UNCONCERNED = _FORCED | _texts(scripts.LOOK, scripts.LOOK_HOLDERS)
-_UNCONFIRMED = _texts(scripts.ADOPT, scripts.SWAP_HOLDER)  # what they grant is not waited for at replicas
+_UNCONFIRMED = _texts(scripts.ADOPT, scripts.SWAP_HOLDER)  # scripts whose grants are not confirmed by replicas
 _READS = (b"GET", b"EXISTS", b"HEXISTS")
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _PORT = 6379
 SLOTS = 32  # in place of 16,384: several names share one
-_GOSSIP_S = 0.4  # until all nodes of a cluster have heard of something
-_NOTICE_S = 1.0  # of silence, after which the others take a master to be down
+_GOSSIP_S = 0.4  # time in which all nodes of a cluster learn of a change
+_NOTICE_S = 1.0  # silence after which the others take a master to be down
 
 
 def address(host: Host) -> Address:

@@ -37,11 +37,11 @@ from tests.simulation.themes import THEMES
 from tests.simulation.topologies import TOPOLOGIES, Topology
 
 _package = wheel_lock
-_LONGEST_S = 6.0  # for which a lock may last at a server, extensions included
-_COLLECTIONS_S = 2.0, 4.0  # after the last fault, and between two others as long as callers wait
-_LIMIT_S = 25.0  # Once faults have ended, every caller has its answer within this time.
-_HEARD_S = 0.5  # in which replicas hear of an expiry
-_REST_S = 8.5  # until every key has expired: two timeouts, and for how long subscriptions outlive their last waiter
+_LONGEST_S = 6.0  # limit of a lock's time at a server, extensions included
+_COLLECTIONS_S = 2.0, 4.0  # delays: after the last fault, and between two others as long as callers wait
+_LIMIT_S = 25.0  # once faults have ended, every caller has its answer within this time
+_HEARD_S = 0.5  # time in which replicas learn of an expiry
+_REST_S = 8.5  # time in which every key expires: two timeouts, and the time that idle subscriptions last
 
 # Which find the least in their time.
 _OFTEN = ("meetings", "interruptions", "crowds", "crowds", "stops", "restarts", "late votes", "late votes", "forced")

@@ -26,7 +26,7 @@ from typing import Any, Self
 ROOT = Path(__file__).parents[2]
 ANSWER_S = 60.0
 MANY_FDS = 9
-MOST = 65_536  # bytes of a request
+MOST = 65_536  # limit of a request in bytes
 
 
 class ForkServer:

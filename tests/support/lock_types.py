@@ -41,7 +41,7 @@ EXCLUDING = [
 ]
 """Which kind of holder keeps which kind of waiter out."""
 
-WAKING = [pair for pair in EXCLUDING if pair != ("reentrant", "exclusive")]  # which have channels of their own
+WAKING = [pair for pair in EXCLUDING if pair != ("reentrant", "exclusive")]  # kinds with channels of their own
 """And wakes it."""
 
 

@@ -164,7 +164,7 @@ class Member:
         self.notes.append("timer stopped")
 
 
-ALLOCATIONS = 60  # more than any call here makes
+ALLOCATIONS = 60  # exceeds the allocations of any call here
 
 
 class Garbage:

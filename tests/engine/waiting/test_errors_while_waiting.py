@@ -12,7 +12,7 @@ from tests.engine.waiting_rig import LINGER_S, Wait, WaitingRig, message
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.lease import EXTENDING
 
-LONGEST_LOOK_S = 5.1  # after which a waiter that has heard nothing looks by itself
+LONGEST_LOOK_S = 5.1  # limit after which a waiter without messages polls
 FILES = (
     "engine/waiting/registry.py",
     "engine/waiting/waiter.py",

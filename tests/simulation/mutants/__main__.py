@@ -36,10 +36,10 @@ _ROOT = PACKAGE.parent
 _BUILD = _ROOT / "build"
 _WORLD = Path(__file__).parents[1]
 _SURVIVORS = Path(__file__).with_name("survivors.txt")
-_TESTS = ("engine", "lease", "protocol", "lock_types", "quorum", "net", "wheel")  # those of them that need no server
+_TESTS = ("engine", "lease", "protocol", "lock_types", "quorum", "net", "wheel")  # tests that need no server
 _FIRST_SEED, _SEEDS, _FURTHER = 1, 200, 1000
-_TESTS_S = 5.0  # the tests of one mutant: the quickest first
-_START_S = 12.0  # which a process takes at most, beside what it is given
+_TESTS_S = 5.0  # time for the tests of one mutant: the quickest first
+_START_S = 12.0  # limit of a process beside its given time
 
 Result = dict[str, Any]
 

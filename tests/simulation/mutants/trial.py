@@ -16,7 +16,7 @@ import time
 from tests.simulation.mutants.reach import reached, watch_scripts
 from tests.simulation.world import history
 
-_START_S = 3.0  # which a process may take to start
+_START_S = 3.0  # limit of the start of a process
 _MOST_BYTES = 3 << 30
 
 
