@@ -55,7 +55,7 @@ def test_a_renewals_reply_that_makes_no_sense_drops_the_connection_and_proves_no
 
 
 def acquire_again(rig: Rig) -> Future[Any]:
-    """Acquire, have the connection break before the reply, and the second try on its way."""
+    """Acquire, have the connection break before the reply, and the second attempt sent."""
     attempt = rig.acquire("a")
     rig.reconnect()
     return attempt.future

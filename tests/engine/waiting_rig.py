@@ -58,7 +58,7 @@ class Wait(NamedTuple):
 
     @property
     def waiter(self) -> Waiter | None:
-        """What goes on with the wait, or None as long as it is its first try."""
+        """What goes on with the wait, or None as long as it is its first attempt."""
         return self.acquisition._waiter if isinstance(self.acquisition, FirstTry) else self.acquisition
 
     @property
@@ -71,7 +71,7 @@ class Wait(NamedTuple):
 
     @property
     def request(self) -> Acquire:
-        """Its latest try."""
+        """Its latest attempt."""
         if self.waiter is None:
             assert isinstance(self.acquisition, FirstTry)
             return self.acquisition
@@ -165,7 +165,7 @@ class WaitingRig(Rig):
         return wait
 
     def grant(self, wait: Wait) -> None:
-        """Grant the try of a waiter, which is under way and all there is."""
+        """Grant the attempt of a waiter, which is under way and the only one."""
         [command] = self.server.take()
         assert command.what in ("SET", "acquire")
         self.say(agreement(command))

@@ -101,7 +101,7 @@ def test_hundreds_of_forged_wake_ups_cost_a_handful_of_scripts(
     eventually(lambda: scripts(backend) > before and not context._engine.busy, LONG_S, "they are heard")
     assert not any(one.done() for one in waiting), "no caller is granted what another holds"
     ran, ticks = scripts(backend) - before, (time.monotonic() - began) / TICK_S
-    assert ran <= len(waiting) * (MOST_AT_ONCE + ticks + 4)  # one try of a waiter for each tick, and a few at once
+    assert ran <= len(waiting) * (MOST_AT_ONCE + ticks + 4)  # one attempt of a waiter for each tick, and a few at once
     held.release()
     while locks:
         [turn] = eventually(lambda: [number for number, one in enumerate(waiting) if one.done()][:1], LONG_S)

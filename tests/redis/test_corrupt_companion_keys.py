@@ -67,7 +67,7 @@ def holders(members: dict[str, float]) -> Prepare:
 NO_TIMES = (float("inf"), 1e300, 2.0**53)
 
 
-def tries(lock: Any) -> object:
+def acquires(lock: Any) -> object:
     return lock.acquire(blocking=False)
 
 
@@ -80,8 +80,8 @@ def looks(lock: Any) -> object:
 
 
 CORRUPT: dict[str, tuple[list[str], tuple[Callable[[Any], object], ...], str, list[Prepare]]] = {
-    "fence": (FENCED, (tries, waits), "the fence key of this", instead_of_a_number(FENCE, "9007199254740991")),
-    "permits": (["permit"], (tries, waits, looks), "the permits key of this", instead_of_a_number(PERMITS)),
+    "fence": (FENCED, (acquires, waits), "the fence key of this", instead_of_a_number(FENCE, "9007199254740991")),
+    "permits": (["permit"], (acquires, waits, looks), "the permits key of this", instead_of_a_number(PERMITS)),
     "queue": (
         ["fair", "fenced fair"],
         (waits,),
@@ -95,7 +95,7 @@ CORRUPT: dict[str, tuple[list[str], tuple[Callable[[Any], object], ...], str, li
     ),
     "holder": (
         ["read", "write", "fenced write", "permit"],
-        (tries, waits),
+        (acquires, waits),
         "a zset of other members that does not expire",
         [
             *(holders({"r:" + "r" * 44: score}) for score in NO_TIMES),

@@ -24,7 +24,7 @@ def taken(backend: Backend) -> str:
     return "order:42"
 
 
-def tries(proxy: TcpProxy, name: str) -> int:
+def attempts(proxy: TcpProxy, name: str) -> int:
     """How many acquires of a name have been sent: plain, and by the script, which replies more."""
     key, sent = b"$%d\r\n%b\r\n" % (len(name), name.encode()), proxy.seen("to_server")
     by_script = [form.sha1.encode() + b"\r\n$1\r\n1\r\n" + key for form in (ACQUIRE.plain, ACQUIRE.flagged)]
@@ -42,7 +42,7 @@ def test_one_try_without_blocking(
     assert not locks.lock(taken, blocking=False).acquire()
     assert not locks.lock(taken, blocking_timeout=0.0).acquire()
     assert not locks.lock(taken).acquire(blocking=True, blocking_timeout=0)
-    assert tries(proxy, taken) == 4
+    assert attempts(proxy, taken) == 4
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_a_limit_in_the_wrong_place_is_refused(me: Caller, arguments: tuple[Any,
 def test_max_attempts(proxy: TcpProxy, through_proxy: LockContext, new_caller: NewCaller, taken: str) -> None:
     lock = new_caller(through_proxy).locks.lock(taken, max_attempts=3, retry_every=0.01)
     assert not lock.acquire()
-    assert tries(proxy, taken) == 3
+    assert attempts(proxy, taken) == 3
     with pytest.raises(LockNotAcquired), lock:
         pass
-    assert tries(proxy, taken) == 6
+    assert attempts(proxy, taken) == 6
 
 
 @pytest.mark.parametrize("way", ["redis-py", "DEL"])
@@ -94,7 +94,7 @@ def test_ctrl_c_ends_the_waiting_and_no_more(backend: Backend, context: LockCont
         lock.acquire()
     assert not lock.is_held
     backend.view.delete(taken)
-    time.sleep(0.05)  # long enough for five more tries
+    time.sleep(0.05)  # long enough for five more attempts
     assert not backend.view.exists(taken)
     with lock:
         assert lock.is_held

@@ -297,7 +297,7 @@ class HolderRules(ServerRules):
             return
         self.exercised["released"] += 1
         for (host, key, token), spans in self._spans.items():
-            # Without its reply a release is repeated, and takes it that its first try removed the lock.
+            # Without its reply a release is repeated, and takes it that its first attempt removed the lock.
             # A failover may bring it back, and a replaced master keeps it.
             if token != lease.token or any(span.released for span in spans):
                 continue
@@ -305,7 +305,7 @@ class HolderRules(ServerRules):
                 self.broken("released", f"{key!r} was released, and its key was still there, or had gone before")
 
     def found_lost(self, lease: Lease | None, error: LockLost) -> None:
-        """A release has found that the lock was lost: not because a try of this very release had removed it."""
+        """A release has found that the lock was lost: not because an attempt of this very release had removed it."""
         if (
             lease is None
             or isinstance(lease, QuorumLease)
@@ -335,7 +335,7 @@ class HolderRules(ServerRules):
                 self.broken("S5", f"{lease.name!r} was granted, and was never held")
 
     def limit_kept(self, what: str, limit: float, took: float) -> None:
-        """A call with a limit has ended. A try that waits for a connection takes half a second, even if less is left."""
+        """A call with a limit has ended. An attempt without a connection takes half a second, even if less is left."""
         self.exercised["limits"] += 1
         if took > limit + _LATE_S:
             self.broken("limits", f"{what} took {took:.3f} s, its limit was {limit:.3f} s")
@@ -343,7 +343,7 @@ class HolderRules(ServerRules):
     def refused(self, lock: Any, limit: float | None, took: float, error: LockUnavailable) -> None:
         """A caller that waits hears that there is no server. Where it never was, that takes as long as its own limit.
 
-        Its try may be shared, and end with another one's limit for an answer: not so where that is longer than all others.
+        Its attempt may be shared, and end with another one's limit for an answer, unless that is longer than all others.
         """
         engine = lock._engine
         if (

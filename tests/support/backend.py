@@ -142,7 +142,7 @@ class Losses:
 def refused(acquire: Callable[..., object]) -> bool:
     """Whether an acquire waits without a grant until its time is up, `REFUSED_S` after its begin.
 
-    Where the server is kept from running at that very moment the last try is unanswered, so it is asked again.
+    Where the server is kept from running at that very moment the last attempt is unanswered, so it is asked again.
     """
 
     def answered() -> list[object]:

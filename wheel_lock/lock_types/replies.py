@@ -50,7 +50,7 @@ def acquired(reply: Reply, *, fenced: bool = False) -> int | Refusal:
 
 
 def refusal(reply: Sequence[Reply]) -> Refusal:
-    """Parse a refusal: milliseconds until the next try or -1 for an unknown time, and the key's type if another one."""
+    """Parse a refusal: milliseconds until the next attempt or -1 for an unknown time, and the key's type if another one."""
     retry_ms, found = reply if len(reply) == 2 else (reply[0] if len(reply) == 1 else None, b"")
     if type(retry_ms) is int and type(found) is bytes:
         return Refusal(retry_ms if retry_ms >= 0 else None, found.decode("ascii", "backslashreplace") or None)

@@ -465,7 +465,7 @@ class Node:
         if not self._closed:
             self.observer.trouble(self)
             self._log(logger.debug, "connection_lost", "lost the connection to %s: %s", error)
-            self._set_retry()  # a pause even before the first try: a server may hang up right after each accept
+            self._set_retry()  # a pause even before the first attempt: a server may hang up right after each accept
 
     def close(self, error: Exception) -> None:
         """Close the connection for good; unanswered and queued requests are refused with ``error``."""

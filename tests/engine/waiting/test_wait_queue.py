@@ -1,4 +1,4 @@
-"""Wait queues: what waiting costs the server, how often a queue looks and tries, and when it lets others go first."""
+"""Wait queues: what waiting costs the server, how often a queue polls, and when it lets others go first."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ AT_ONCE = 8
 
 
 def flood(rig: WaitingRig, expires_at: float, wake_ups: int = 100) -> int:
-    """Forge wake-ups while the holder's lease goes on as it was; return how many tries they have cost."""
+    """Forge wake-ups while the holder's lease goes on as it was; return how many attempts they have caused."""
     tries = 0
     for _ in range(wake_ups):
         rig.wake("a")

@@ -323,7 +323,7 @@ BY_HAND = tuple(
             "            pass",
         ),
         (
-            "a wake-up during a try is lost",
+            "a wake-up during an attempt is lost",
             "engine/waiting/wait_queue.py",
             "            self._called = True\n",
             "            pass\n",

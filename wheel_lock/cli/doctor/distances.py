@@ -83,7 +83,7 @@ def round_trip(distance: Distance, timeout_s: float, address: str) -> Finding:
         )
         return Finding("round trip", Severity.PROBLEM, text, advice, address)
     if worst_s > _SLOW * timeout_s:
-        advice = f"A timeout above {30 * worst_s:.3g} s leaves time for a second try of a renewal that is late."
+        advice = f"A timeout above {30 * worst_s:.3g} s leaves time to repeat a renewal that is late."
         return Finding("round trip", Severity.WARNING, text, advice, address)
     return Finding("round trip", Severity.OK, text, server=address)
 
