@@ -1,4 +1,4 @@
-"""Without the password no client gets through to fakeredis."""
+"""Nobody but those who know the password gets anywhere near fakeredis."""
 
 from __future__ import annotations
 
