@@ -1,4 +1,4 @@
-"""What random users do beside acquiring and releasing a lock: blocks, decorators, elections, hand-over in bulk, others."""
+"""What random users do beside acquiring and releasing a lock: blocks, decorators, elections, bulk handoffs, others."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def set_permits(user: User, dice: Dice) -> None:
     await user.do(semaphore.set_permits(permits))
 
 
-# -- hand-over in bulk -------------------------------------------------------------------------------------------------
+# -- bulk handoffs -----------------------------------------------------------------------------------------------------
 
 
 async def export_many(user: User, dice: Dice) -> None:

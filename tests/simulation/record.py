@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.hand_overs import HandOvers
+from tests.simulation.handoffs import Handoffs
 from wheel_lock.engine.engine import Engine
 from wheel_lock.lease import Lease
 from wheel_lock.observe import LostEvent
@@ -44,7 +44,7 @@ RULES = {
     "absent server": "a caller with a time limit waits up to it for a server that was never there",
     "limits": "an acquire ends by its caller's limit, and a lease by its own",
     "orphan": "a grant without a waiting caller is released at once, when nothing is wrong",
-    "hand-over": "an adopted lease has the hold limit of the exported one, whatever wall clocks show",
+    "handoff": "an adopted lease has the hold limit of the exported one, whatever wall clocks show",
     "leader": "there is one leader at a time",
     "fork": "a forked child holds nothing, and sends nothing for what its parent holds",
     "kept": "no lease is lost without a cause",
@@ -184,7 +184,7 @@ class Record:
         self.clocks_went_back = False
         self.fences_lost = False
         self.candidates: list[tuple[Process, Any]] = []  # who stands, or has stood, for election
-        self.hand_overs = HandOvers(self)
+        self.handoffs = Handoffs(self)
         self.permits: dict[bytes, int] = {}  # set by its world
         self._parents: dict[bytes, float] = {}  # tokens of forked parents, and when they forked
 

@@ -186,7 +186,7 @@ class BaseLock(Side):
         return partial(self._server.look, self.name)
 
     def _handoff(self, lease: Lease) -> Handoff:
-        """Return the data from which ``lease`` can be adopted. Raises WheelLockError if its type has no hand-over."""
+        """Return the data from which ``lease`` can be adopted. Raises WheelLockError if its type cannot be handed over."""
         if self._lock_type.name not in HANDED_OVER:
             raise WheelLockError(f"A lock of the kind {self._lock_type.name!r} cannot be handed over", self.name)
         if not group_of(lease).lock_type.unique_tokens:

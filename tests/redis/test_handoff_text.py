@@ -1,4 +1,4 @@
-"""The text of a hand-over: it works once and as it was written, and it is a secret."""
+"""The text of a handoff: it works once and as it was written, and it is a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hand-over: the one lets go of a lock without releasing it, the other takes over what is left, on the same terms."""
+"""Handoff: one caller gives up a lock without a release, another takes over the rest of the lease, on the same terms."""
 
 from __future__ import annotations
 
