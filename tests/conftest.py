@@ -126,14 +126,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     # The interpreter stands still while it collects, and with it every renewal. What is there for the whole session, some
-    # 200,000 objects, is looked at by no collection after this.
+    # 200,000 objects, is scanned by no collection after this.
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    # What a test has caused is logged before the next one looks at the log.
+    # What a test has caused is logged before the next one reads the log.
     NOTIFIER.drain(PATIENCE_S)
 
 

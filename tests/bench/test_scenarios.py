@@ -1,4 +1,4 @@
-"""Each scenario of the benchmark suite runs, with tiny numbers; what it finds is not looked at but for what is wrong."""
+"""Each scenario of the benchmark suite runs, with tiny numbers; its figures are checked for errors only."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_pairs(fresh_redis: RedisServer, caller: str) -> None:
         check(costs.each(), most, costs.count, caller=costs.caller, engine=costs.engine)
     # What an earlier test has left may end meanwhile, once; what a pair leaves is there as often as there are pairs.
     left = {kind: number for kind, number in pairs.in_cycles.items() if number >= pairs.acquires.count}
-    assert left == {}, "objects that only the collector finds: each is looked at several times until then"
+    assert left == {}, "objects that only the collector finds: each is scanned several times until then"
     assert pairs.left < pairs.acquires.count, "something of each pair stays"
 
 

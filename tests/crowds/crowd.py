@@ -136,7 +136,7 @@ class Crowd:
             return False  # the process was stopped meanwhile, or there was next to no time
         since = until = now()
         enough = since + random.uniform(0.0, 0.005)
-        while (at := now()) < enough and lock.is_held:  # the time is read before the look
+        while (at := now()) < enough and lock.is_held:  # the time is read before the state
             until = at
             await sleep(0.001, self.in_tasks)
         lost = False

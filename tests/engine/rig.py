@@ -165,7 +165,7 @@ class ScriptedServer:
     Attributes:
         log: Every byte that has arrived.
         hung_up: Whether the engine has closed its end.
-        taken: How many commands the test has looked at.
+        taken: How many commands the test has read.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -195,7 +195,7 @@ class ScriptedServer:
                 self._commands.append(read_command(parts))
 
     def take(self) -> list[Command]:
-        """The commands that have arrived since the last look."""
+        """The commands that have arrived since the last call."""
         self.read()
         commands = list(self._commands)
         self._commands.clear()
@@ -203,7 +203,7 @@ class ScriptedServer:
         return commands
 
     def one(self, what: str) -> Command:
-        """The only command that has arrived since the last look."""
+        """The only command that has arrived since the last call."""
         commands = self.take()
         assert [command.what for command in commands] == [what]
         return commands[0]
@@ -216,7 +216,7 @@ class ScriptedServer:
             self.hung_up = True
 
     def agree(self) -> list[Command]:
-        """Grant whatever has arrived since the last look."""
+        """Grant whatever has arrived since the last call."""
         commands = self.take()
         for command in commands:
             self.say(agreement(command))
@@ -562,7 +562,7 @@ class Rig:
         self.turn()
 
     def whats(self) -> list[str]:
-        """What has arrived at the newest server since the last look."""
+        """What has arrived at the newest server since the last call."""
         return [command.what for command in self.server.take()]
 
     def reply(self, to: str | None, *replies: bytes) -> None:
@@ -676,7 +676,7 @@ class Rig:
         """Do what is done in a forked child."""
         self.timer._forked()
 
-    # -- what can be seen: the engine's internals are looked up here, and nowhere else -----------------------------------
+    # -- what can be seen: the engine's internals are read here, and nowhere else --------------------------------------
 
     @property
     def held(self) -> dict[Lease, None]:

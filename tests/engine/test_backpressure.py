@@ -41,7 +41,7 @@ def ask(rig: Rig, count: int, first: int = 0) -> list[Attempt]:
 
 
 def asked(rig: Rig) -> list[str]:
-    """The names for which SETs have arrived since the last look."""
+    """The names for which SETs have arrived since the last call."""
     return [name for command in rig.server.take() if command.what in ("SET", "acquire_many") for name in command.names]
 
 

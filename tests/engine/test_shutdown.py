@@ -142,7 +142,7 @@ def test_a_close_is_over_in_the_last_turn_of_a_timer_that_stops(
     assert not closed.done
     rig.engine.timer_stopped()
     rig.timer.turn()
-    assert closed.done, "its caller would wait until it looks around"
+    assert closed.done, "its caller would wait until its next check"
     assert closed.error is None
     assert valid == [False] * len(leases)
     assert rig.reasons == [(lease.name, LossReason.CONTEXT_CLOSED) for lease in leases]
@@ -177,7 +177,7 @@ def test_a_retired_engine_hangs_up_when_nothing_is_held_any_more(rig: Rig, end: 
 
 
 def die(rig: Rig) -> None:
-    rig.launch.slow = True  # so that an attempt to connect, should there be one, does not end before the test looks
+    rig.launch.slow = True  # so that an attempt to connect, should there be one, does not end before the test checks
     rig.timer._died(SystemExit("an exception thrown into the thread"))
     rig.turn()
 
@@ -206,7 +206,7 @@ def test_requests_are_refused_at_once_when_the_thread_dies(rig: Rig, connected: 
     ]
     die(rig)
     for future in requests:
-        assert future.done, "its caller would wait until it looks around"
+        assert future.done, "its caller would wait until its next check"
         assert isinstance(future.error, LockUnavailable)
     rig.launch.go_on()  # the attempt of the life before, if there was one
     rig.go_on(5.0)

@@ -254,7 +254,7 @@ class WaitingRig(Rig):
     def assert_clean(self) -> None:
         """Fail unless nothing is left of those who waited, once everything has lingered for long enough."""
         assert self.waiting == 0
-        self.drain()  # callbacks that run in real time are looked after
+        self.drain()  # wait for callbacks that run in real time
         self.go_on(LINGER_S + 0.1, self.agree)
         assert len(self.engine.wait_queues) == 0
         self.go_on(LINGER_S + 0.1, self.agree)

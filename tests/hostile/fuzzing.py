@@ -81,7 +81,7 @@ class FuzzedEngine(WaitingRig):
         assert self._kept.is_valid(self.now)
 
     def agree(self) -> None:
-        """Have every server grant whatever has arrived; of what is looked for none is there."""
+        """Have every server grant whatever has arrived; keys that are checked do not exist."""
         for server in self.connector.servers:
             server.say(*[NIL if command.what == "GET" else agreement(command) for command in server.take()])
 

@@ -24,7 +24,7 @@ ASKED_S = 0.05
 
 pytestmark = [
     pytest.mark.servers("real"),
-    pytest.mark.settings(fallback_interval=60.0),  # waiters hardly look by themselves
+    pytest.mark.settings(fallback_interval=60.0),  # waiters hardly poll
 ]
 _numbers = itertools.count(1)
 
@@ -55,7 +55,7 @@ def java(real: Backend, peer: LockPeer) -> JavaThread:
 
 @pytest.fixture
 def patient(real: Backend) -> LockContext:
-    """One whose waiters never look by themselves: its clock stands still."""
+    """One whose waiters never poll: its clock stands still."""
     return real.stepped_context()[0]
 
 
@@ -148,7 +148,7 @@ def test_java_excludes_python(name: str, java: JavaThread, context: LockContext,
 @ALL_NAMES
 def test_java_wakes_python(name: str, java: JavaThread, patient: LockContext, view: redis.Redis) -> None:
     java.lock(name)
-    waiting = wait_in_python(patient, name)  # which never looks by itself
+    waiting = wait_in_python(patient, name)  # which never polls
     until_a_caller_waits(view, name)
     assert not waiting.done
     java.unlock(name)
@@ -158,7 +158,7 @@ def test_java_wakes_python(name: str, java: JavaThread, patient: LockContext, vi
 @pytest.mark.slow
 @ALL_NAMES
 def test_python_wakes_java(name: str, peer: LockPeer, context: LockContext, view: redis.Redis) -> None:
-    lock = context.reentrant_lock(name)  # for 30 s, after which java would look by itself
+    lock = context.reentrant_lock(name)  # for 30 s, after which java would poll
     lock.acquire()
     waiting = peer.thread().begin_lock(name)
     until_a_caller_waits(view, name)

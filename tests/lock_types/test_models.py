@@ -1,7 +1,7 @@
 """Locks of each kind in any sequence of calls by several contexts, against models that fit on a page.
 
 Each context lives by a clock of its own that stands still, so nothing is renewed but when a rule says so. What a call
-must return or raise follows from the model alone; the server is looked at behind the library's back after every step.
+must return or raise follows from the model alone; the server's keys are read directly after every step.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def called(context: LockContext, face: str, maker: str, name: Any, **terms: Any)
 @makers
 @faces
 def test_bad_names_and_terms_are_refused(nowhere: LockContext, face: str, maker: str) -> None:
-    """What is bad tests/test_options.py says; here it is that each of these looks."""
+    """tests/test_options.py says what is bad; here each of these must check it."""
     refuse = partial(called, nowhere, face, maker)
     with pytest.raises(ValueError, match="lock name"):
         refuse("")

@@ -50,7 +50,7 @@ def test_the_end_of_a_hold_wakes_the_waiter(
 def test_two_reentrant_locks_whose_waiters_are_woken_on_one_channel_are_still_two(
     context: LockContext, crowded: bool
 ) -> None:
-    """Redisson's channel for `x` is the one for `{x}`, too: that may cost a look, but no lock."""
+    """Redisson's channel for `x` is the one for `{x}`, too: that may cost a poll, but no lock."""
 
     def new(name: str) -> Any:
         return ThreadCaller(context).locks.reentrant_lock(name, blocking_timeout=LONG_S)

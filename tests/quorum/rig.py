@@ -109,7 +109,7 @@ class QuorumRig:
             self.turn()
 
     def commands(self) -> list[list[Command]]:
-        """What has arrived at each master since the last look."""
+        """What has arrived at each master since the last call."""
         return [server.take() for server in self.servers]
 
     def lease(self, timeout: float, owner: Owner = NOBODY, **terms: Any) -> QuorumLease:

@@ -77,7 +77,7 @@ def test_a_release_that_is_not_published_is_noticed_within_the_fallback_interval
     stranger = backend.view.lock("order:42", timeout=60.0)
     assert stranger.acquire()
     waiting = Background(context.lock("order:42", thread_local=False).acquire)
-    time.sleep(0.5)  # by now the looks are as far apart as they get
+    time.sleep(0.5)  # by now the polling interval is at its maximum
     assert not waiting.done
     released_at = time.monotonic()
     stranger.release() if way == "redis-py" else backend.view.delete("order:42")

@@ -54,7 +54,7 @@ def test_a_flood_of_messages_is_dealt_with_in_portions(by_hand: HashedWheelTimer
     portions = []
     while len(seen) < 50:
         before = len(seen)
-        by_hand.turn()  # which looks at replies and at what is due
+        by_hand.turn()  # which reads replies and what is due
         portions.append(len(seen) - before)
     assert seen == list(range(50))
     assert len(portions) > 2
@@ -212,7 +212,7 @@ def test_what_has_arrived_by_a_tick_is_read_before_the_tick_is_over(
 
     def read_first(events: int) -> None:
         first.ready(events)
-        second.there.send(b"!")  # it comes after the sockets were looked at
+        second.there.send(b"!")  # it comes after the sockets were polled
         seen.append("first")
 
     def read_second(events: int) -> None:

@@ -85,7 +85,7 @@ class Report:
 def simulate(seeds: Iterable[int], seconds: float, clock: Callable[[], float] = time.monotonic) -> Report:
     """Let histories happen, for so many seconds of a clock or until one breaks a rule."""
     report, until, began = Report(), clock() + seconds, time.process_time()
-    gc.freeze()  # what is there already is not looked at after each history
+    gc.freeze()  # what is there already is not scanned after each history
     for seed in seeds:
         if _breaks_a_rule(seed, report):
             report.failed = seed

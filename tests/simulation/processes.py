@@ -526,7 +526,7 @@ class Process:
             self._halted.pop().switch()
         postponed, self._postponed = self._postponed, deque()
         if self.alive:
-            self._turn()  # what the timer's thread does first is not certain; a look by a caller may come before it
+            self._turn()  # what the timer's thread does first is not certain; a check by a caller may come before it
         for call in postponed:
             self.run(call)
 

@@ -1,6 +1,6 @@
 """What must never happen. The world knows the truth, because it runs the servers: beliefs of holders against spans of keys.
 
-Most rules look while things happen; here are those that look at the end, at all that has been believed.
+Most rules check while things happen; here are those that check all beliefs at the end.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class ServerRules(Record):
             return
         there = [wait for wait in self._waiters if wait.name == key and wait.process.alive]
         if key in self.fair and any(wait.polls for wait in there):
-            return  # it may be that one's turn, and the others have to wait until it looks
+            return  # it may be that one's turn, and the others have to wait until it polls
         waits = [wait for wait in there if not wait.polls and wait.since < free.since]
         waits = [wait for wait in waits if wait.process not in free.unaware]
         if waits:

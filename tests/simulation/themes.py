@@ -65,7 +65,7 @@ async def _take(
 async def _meet(kind: str, user: User, dice: Dice) -> None:
     """Want a lock when others want it, too, as jobs that are due at the same time; then all rest.
 
-    The first one may hold it until the others have waited for so long that they look rarely.
+    The first one may hold it until the others have waited for so long that they poll rarely.
     """
     now = user.world.scheduler.now
     begin = now - now % _EVERY_S + _EVERY_S

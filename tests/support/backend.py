@@ -220,7 +220,7 @@ def token_of(lock: Lock) -> bytes:
 
 
 def believes_no_longer_than_the_server(lock: Lock, view: redis.Redis) -> bool:
-    """Whether the local deadline lies before the key's expiry. A renewal in between must not blur it: two looks."""
+    """Whether the local deadline lies before the key's expiry. A renewal in between must not blur it: it is read twice."""
     before = view.pttl(lock.name)
     remaining_s = lock.remaining()
     after = view.pttl(lock.name)

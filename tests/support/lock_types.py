@@ -51,7 +51,7 @@ def make(face: LockContext | AsyncContext, kind: str, name: str = NAME, **terms:
 
 
 def deaf(backend: Backend, **options: Any) -> tuple[LockContext, Clock]:
-    """A context whose waiters never look by themselves, because its clock stands still: they must be woken."""
+    """A context whose waiters never poll, because its clock stands still: they must be woken."""
     return backend.stepped_context(fallback_interval=NEVER_S, **options)
 
 

@@ -40,7 +40,7 @@ STOP_TIMEOUT_S = 3.0
 
 # Becomes redis-server, after asking the kernel to kill it when its parent dies in whatever way. This is a
 # program of its own and not a preexec_fn, because Python warns of running its own code between fork and exec
-# in a process that has threads. The look at the parent is for one that died before the request was made.
+# in a process that has threads. The check of the parent is for one that died before the request was made.
 _LAUNCHER = """
 import os, sys
 if sys.platform == "linux":

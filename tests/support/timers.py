@@ -185,7 +185,7 @@ def with_garbage_at_every_allocation(call: Callable[[], object], new_garbage: Ca
     finaliser that blocks ends all collection in its process.
     """
     gc.collect()
-    gc.freeze()  # so that a collection looks at little else
+    gc.freeze()  # so that a collection scans little else
     for allocations in range(1, ALLOCATIONS + 1):
         gc.collect()
         gc.disable()

@@ -207,7 +207,7 @@ class Context(LockContext):
             pass
 
     def pair(self, name: str = NAME) -> None:
-        """Acquire and release a lock, and look at it in between."""
+        """Acquire and release a lock, and read its state in between."""
         lock = self.lock(name)
         assert lock.acquire()
         token = lock.token

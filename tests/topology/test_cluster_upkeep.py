@@ -159,7 +159,7 @@ def test_what_the_user_says_about_addresses_is_asked_on_no_thread_of_a_timer(nod
     assert not any("timer" in name for name in asked_on)
 
 
-# -- a slot without an owner -----------------------------------------------------------------------------------------
+# -- a slot without an owner -------------------------------------------------------------------------------------------
 
 
 def test_a_lock_whose_slot_has_no_owner_does_not_hold_up_its_neighbours(nodes: Nodes, context: LockContext) -> None:

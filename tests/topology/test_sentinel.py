@@ -17,7 +17,7 @@ from wheel_lock import LockContext, LossReason, LostEvent
 pytestmark = pytest.mark.slow
 
 UNHURRIED_S = 300.0
-"""A lock of that is not due within any bound here, so a renewal is the look at what a new master knows."""
+"""A lock of that is not due within any bound here, so a renewal is the check of a new master's keys."""
 
 
 @pytest.fixture

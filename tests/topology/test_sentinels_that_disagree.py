@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 LONG_S = 20.0
 NEVER_S = 3600.0
 UNHURRIED_S = 300.0
-"""A lock of that is not renewed within any bound here, so a renewal is the look at what a new master knows."""
+"""A lock of that is not renewed within any bound here, so a renewal is the check of a new master's keys."""
 
 
 @pytest.fixture

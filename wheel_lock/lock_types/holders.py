@@ -25,7 +25,7 @@ Kind = Literal[
 ]  # fmt: skip
 
 MAX_HOLDERS = 64
-"""The most holders that a look returns; those of a sorted set that expire first."""
+"""The most holders that are returned; those of a sorted set that expire first."""
 
 _MOST_BYTES = MAX_TOKEN_BYTES + 64  # a member has a letter in front, a field a number at the end
 _MOST_MARKS = (
@@ -91,7 +91,7 @@ def look_arguments(key: bytes, *, companions: bool = True, most: int = MAX_HOLDE
 
     Args:
         key: The lock's name.
-        companions: False to look at nothing but the key itself: for many names, and for a user who has no right to the
+        companions: False to read only the key itself: for many names, and for a user who has no right to the
             companion keys. Fence, permits, listeners and the queue of a fair lock are unknown then.
         most: The most holders to return.
     """

@@ -208,7 +208,7 @@ class PubSub(NodeObserver):
                 return
             if self._refused and not self._refusal_logged:
                 self._refusal_logged = True
-                text = "the server refuses to send wake-ups, so waiters have to look by themselves: %s"
+                text = "the server refuses to send wake-ups, so waiters have to poll: %s"
                 node, reason = self._node.connector.describe(), error_text(reply)
                 fields = log_fields("subscription_refused", reason=reason, node=node)
                 NOTIFIER.post(partial(logger.warning, extra=fields), text, reason)

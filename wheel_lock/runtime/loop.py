@@ -404,7 +404,7 @@ class Loop:
         """Return how long to sleep, and publish it to callers that change timeouts.
 
         No wake-up is lost. A caller appends to ``_changed``, then reads ``_sleeps_until``, ``_woken``, ``_sleeping``. The
-        thread writes these, then looks whether anything has been appended, before it sleeps. So if the thread does not see
+        thread writes these, then checks whether anything has been appended, before it sleeps. So if the thread does not see
         what was appended, the caller sees all that the thread has written, and wakes it.
         """
         tick = self.wheel.next_due_tick()

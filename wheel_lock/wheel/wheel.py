@@ -212,7 +212,7 @@ class Wheel(Generic[E]):
         return True
 
     def _bury(self, index: int, tick: int, dead: int) -> None:
-        """Remove the dead entries of a slot if no other is in it, or they are too many; else say when to look again."""
+        """Remove the dead entries of a slot if no other is in it, or they are too many; else return when to check again."""
         slot = self._near[index]
         size = len(slot)
         if dead == size:

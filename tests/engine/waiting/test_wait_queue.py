@@ -196,7 +196,7 @@ def test_after_lost_races_a_try_asks_who_holds_it_now(rig: WaitingRig) -> None:
 
 def test_after_a_lost_race_it_soon_asks_how_long_the_new_holder_has(rig: WaitingRig) -> None:
     wait = rig.wait_first("a", 30.0, fallback=None)
-    rig.go_on(3.0, rig.be_taken())  # by now its looks are seconds apart
+    rig.go_on(3.0, rig.be_taken())  # by now its polls are seconds apart
     rig.server.take()
     rig.wake("a")
     rig.reply("SET", NIL)

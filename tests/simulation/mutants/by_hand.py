@@ -83,7 +83,7 @@ BY_HAND = tuple(
             "if value then redis.call('del', name) end",
         ),
         (
-            "a reentrant lock is released without a look at its holder",
+            "a reentrant lock is released without a check of its holder",
             f"{_LUA}/release_reentrant.lua",
             "if mine == 1 then",
             "if type(mine) == 'number' then",
@@ -155,13 +155,13 @@ BY_HAND = tuple(
             "        return deadline",
         ),
         (
-            "a reader does not look for a writer",
+            "a reader does not check for a writer",
             f"{_LUA}/acquire_read.lua",
             "local until_ms = math.max(held, waits)",
             "local until_ms = waits",
         ),
         (
-            "a writer does not look for readers",
+            "a writer does not check for readers",
             f"{_LUA}/acquire_write.lua",
             "if last[2] then until_ms = math.max(until_ms, tonumber(last[2])) end",
             "",
@@ -215,7 +215,7 @@ BY_HAND = tuple(
             "if there and type(mine) == 'table' then",
         ),
         (
-            "a writer does not look for another writer",
+            "a writer does not check for another writer",
             f"{_LUA}/acquire_write.lua",
             "if what == 'w' or what == 't' then",
             "if what == 't' then",
@@ -269,13 +269,13 @@ BY_HAND = tuple(
             "if not value then",
         ),
         (
-            "all or none, but set one by one before all are looked at",
+            "all or none, but set one by one before all are checked",
             f"{_LUA}/acquire_all.lua",
             "return {i / 2, unpack(held(ARGV[i], value))} end",
             "return {i / 2, unpack(held(ARGV[i], value))} end\n  redis.call('set', ARGV[i], ARGV[i + 1], 'NX', 'PX', ttl)",
         ),
         (
-            "a forced release does not look at who holds the lock by now",
+            "a forced release does not check who holds the lock by now",
             f"{_LUA}/force_release.lua",
             "if not as_expected({value}) then return -1 end",
             "",

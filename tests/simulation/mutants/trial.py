@@ -30,7 +30,7 @@ def main() -> int:
     if arguments.reach:
         watch_scripts()
     began = time.process_time()
-    gc.freeze()  # what is there already is not looked at after each history
+    gc.freeze()  # what is there already is not scanned after each history
     number = 0
     for number, seed in enumerate(arguments.seeds, start=1):
         reached.clear()

@@ -83,7 +83,7 @@ def look_for(target: Target, pattern: str, advance: Callable[[float], object]) -
     SCAN may return a key more than once, and so may this.
 
     Args:
-        target: Where to look: on a cluster at every master.
+        target: The server to query; of a cluster every master.
         pattern: As for SCAN.
         advance: Called with the share of the keys that have been seen, an estimate.
 

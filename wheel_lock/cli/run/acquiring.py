@@ -186,7 +186,7 @@ class Acquiring:
         """Return what ``make`` returns. The end of the block closes it; if that has come, this thread does."""
         part = make()
         self._parts.append(part)
-        if self._over.is_set():  # read behind the append, as the end of the block sets it before it looks for parts
+        if self._over.is_set():  # read behind the append, as the end of the block sets it before it reads the parts
             self._close_parts()
             raise _Over
         return part
