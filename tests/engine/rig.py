@@ -26,7 +26,7 @@ from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.errors import LossReason
-from wheel_lock.lease import NOBODY, Lease, Owner, State
+from wheel_lock.lease import NO_OWNER, Lease, Owner, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.connection import PipelinedConnection
@@ -597,7 +597,7 @@ class Rig:
         timeout: float = 3.0,
         *,
         kind: LockType = EXCLUSIVE,
-        owner: Owner = NOBODY,
+        owner: Owner = NO_OWNER,
         token: str | None = None,
         **terms: Any,
     ) -> Lease:
@@ -618,7 +618,7 @@ class Rig:
         timeout: float = 3.0,
         *,
         kind: LockType = EXCLUSIVE,
-        owner: Owner = NOBODY,
+        owner: Owner = NO_OWNER,
         token: str | None = None,
         **terms: Any,
     ) -> Attempt:

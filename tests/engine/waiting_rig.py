@@ -11,7 +11,7 @@ from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue
 from wheel_lock.engine.waiting.waiter import Waiter
-from wheel_lock.lease import NOBODY, Lease, Owner
+from wheel_lock.lease import NO_OWNER, Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE, Exclusive
 from wheel_lock.options import lock_name, lock_options
 from wheel_lock.protocol.keys import wake_channel
@@ -124,7 +124,7 @@ class WaitingRig(Rig):
         timeout: float = 3.0,
         *,
         kind: Exclusive = EXCLUSIVE,
-        owner: Owner = NOBODY,
+        owner: Owner = NO_OWNER,
         blocking_timeout: float | None = None,
         token: str | None = None,
         notify: Callable[[], object] = lambda: None,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.rig import START, Command, Launch, ScriptedConnector, ScriptedServer
 from wheel_lock.engine.future import Future
-from wheel_lock.lease import NOBODY, Lease, Owner
+from wheel_lock.lease import NO_OWNER, Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.observe import LostEvent
 from wheel_lock.options import ContextOptions, lock_name, lock_options
@@ -112,7 +112,7 @@ class QuorumRig:
         """What has arrived at each master since the last call."""
         return [server.take() for server in self.servers]
 
-    def lease(self, timeout: float, owner: Owner = NOBODY, **terms: Any) -> QuorumLease:
+    def lease(self, timeout: float, owner: Owner = NO_OWNER, **terms: Any) -> QuorumLease:
         """A lease that is not acquired yet."""
         options = lock_options(timeout, **terms)
         key = lock_name("n", b"")

@@ -17,7 +17,7 @@ from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.loss_events import LoopCallback
 from wheel_lock.errors import WheelLockError, quoted
 from wheel_lock.holder import Holder
-from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner
+from wheel_lock.lease import EXTENDING, NO_OWNER, Lease, Owner
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost
@@ -69,7 +69,7 @@ class Lock(TaskSide, BaseLock):
         if self._options.thread_local:
             return self._caller()
         task = asyncio.current_task() if self._cancel_on_lost else None
-        return NOBODY if task is None else TaskOwner(task, outlived=True)
+        return NO_OWNER if task is None else TaskOwner(task, outlived=True)
 
     def _loss_callback(self) -> OnLost | None:
         if self._on_lost is None:
