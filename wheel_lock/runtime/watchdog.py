@@ -1,7 +1,7 @@
 """A watchdog over the thread of a timer, kept by those that wait for it: they say so if it stands still.
 
 Nothing of the library blocks that thread. But a finaliser of the program that runs there may, or a call of the system: then
-no lock is renewed, and no loss is reported. A *check* wakes the thread, and the next one sees whether it has turned since.
+no lock is renewed, and no loss is reported. A *look* wakes the thread, and the next one sees whether it has turned since.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ STILL_S = 1.0  # a thread without progress for this time is reported
 
 
 class Watchdog:
-    """The checks of a timer's thread by one waiting caller, or by one event loop.
+    """The looks of one waiting caller, or of one event loop, at a timer's thread.
 
-    Only time in which other threads ran counts: if a check comes late, the process was stopped, the machine suspended, or
+    Only time in which other threads ran counts: if a look comes late, the process was stopped, the machine suspended, or
     the interpreter kept by one call, and the timer's thread could not turn either.
 
     Args:
@@ -55,7 +55,7 @@ class Watchdog:
             now: The time, in seconds of ``time.monotonic``.
 
         Returns:
-            True if it has not turned since the last check: the next one comes after ``LOOK_S``.
+            True if it has not turned since the last look: the next one comes after ``LOOK_S``.
         """
         loop, since_s = self._loop, now - self._looked_at
         self._looked_at = now
