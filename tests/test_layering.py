@@ -135,7 +135,7 @@ def _import_violations(path: Path, imported: Import) -> Iterator[str]:
         target, is_module, _ = rest.partition(".")
         if target not in LEVEL and not is_module:  # the package itself, or a name that it offers
             target = "__init__"
-        # A module without a place is told of once, where it stands, and not by all who import it.
+        # A module without a place is reported once, where it stands, and not by each of its importers.
         if target in LEVEL and here in LEVEL and LEVEL[target] > LEVEL[here]:
             yield f"rule layers: {here} must not import {target}, which is above it"
         if here == target == "engine":

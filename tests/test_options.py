@@ -34,7 +34,7 @@ from wheel_lock.options import (
     seconds,
 )
 
-# From Any on: the types forbid these values, which is why callers without a type checker must be told.
+# From Any on: the types forbid these values, which is why callers without a type checker need an error.
 make_lock_options: Callable[..., LockOptions] = lock_options
 make_context_options: Callable[..., ContextOptions] = ContextOptions
 
@@ -73,7 +73,7 @@ CONTEXT_COUNTS = ["batch_size", "max_calls_in_flight", "max_held"]
             if parameter != "blocking_timeout"
         ),
         *((make_lock_options, parameter, NO_COUNTS) for parameter in LOCK_COUNTS),
-        # Options are cached by their values; the cache must not be the first to look at what cannot be hashed.
+        # Options are cached by their values; the cache must not be the first to use what cannot be hashed.
         *((make_lock_options, parameter, [[30]]) for parameter in [*LOCK_SECONDS, *LOCK_COUNTS]),
         *((make_context_options, parameter, [*NO_SECONDS, None, 0, 0.0]) for parameter in CONTEXT_SECONDS),
         *((make_context_options, parameter, [*NO_COUNTS, 0]) for parameter in CONTEXT_COUNTS),

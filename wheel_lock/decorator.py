@@ -90,7 +90,7 @@ class Locked:
         for field in self._fields:
             name = field.partition(".")[0].partition("[")[0]
             if name not in signature.parameters:
-                raise ValueError(f"{{{field}}} in {self._template!r} is no parameter of {title}")
+                raise ValueError(f"{{{field}}} in {self._template!r} is not a parameter of {title}")
 
         def filled(*arguments: P.args, **named: P.kwargs) -> str:
             bound = signature.bind(*arguments, **named)

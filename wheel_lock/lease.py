@@ -87,7 +87,7 @@ class Owner:
     """The thread (or greenlet, or task) that a lease belongs to.
 
     Attributes:
-        ended: True if the thread has ended; its leases are not renewed any more.
+        ended: True if the thread has ended; its leases are no longer renewed.
         holds: The holds of reentrant locks, by lock; None if there are none.
         stands_by: True if it is content to wait for a lock, however long.
     """
@@ -117,7 +117,7 @@ class Owner:
         """Called when a lease of this owner is lost. On the timer's thread, so it must be quick."""
 
 
-NOBODY = Owner()  # the owner of leases that any thread may use: it never ends
+NO_OWNER = Owner()  # the owner of leases that any thread may use; it never ends
 
 
 class Limits:
@@ -234,7 +234,7 @@ class Lease(WheelEntry):
         name: str | bytes,
         lease_args: bytes,
         group: Group,
-        owner: Owner = NOBODY,
+        owner: Owner = NO_OWNER,
         on_lost: Callable[[LostEvent], object] | None = None,
         call_site: str | None = None,
     ) -> None:

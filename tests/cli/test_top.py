@@ -28,7 +28,7 @@ from wheel_lock.cli.top.view import lines, screen
 
 @pytest.fixture
 def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A short directory, in which sockets are looked for and made by default."""
+    """A short directory, in which sockets are made and found by default."""
     path = Path(tempfile.mkdtemp(prefix="wl-", dir="/tmp"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
     monkeypatch.setattr(tempfile, "tempdir", str(path))

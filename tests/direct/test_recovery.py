@@ -20,7 +20,7 @@ from wheel_lock.testing import settle
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 NAME = "order:42"
-TIMEOUT_S = 60.0  # so what is left behind is there for long
+TIMEOUT_S = 60.0  # long, so that what is left behind is seen
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.lease.leases import LEGAL, Terms, granted, new_lease
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import (
-    NOBODY,
+    NO_OWNER,
     TRANSITIONS,
     Event,
     Lease,
@@ -72,8 +72,8 @@ def test_a_lease_begins_as_nobodys() -> None:
     assert lease.loss is None
     assert not lease.is_valid(-math.inf)
     assert not lease.is_valid(0.0)
-    assert lease.owner is NOBODY
-    assert not NOBODY.ended
+    assert lease.owner is NO_OWNER
+    assert not NO_OWNER.ended
     assert not Owner().ended
 
 
@@ -203,7 +203,7 @@ def test_the_last_renewal_allowed_is_the_last() -> None:
         assert lease.renewals == renewals
     assert lease.at_limit
     assert lease.lapse_reason() is LossReason.RENEWAL_LIMIT
-    assert lease.is_valid(now)  # until its deadline all the same
+    assert lease.is_valid(now)  # until its deadline nevertheless
 
 
 def test_limits_may_be_shared_by_the_leases_of_one_call() -> None:

@@ -23,8 +23,8 @@ class Asked:
         self.opinions = Opinions(sentinels, lambda: self.now)
         self.masters = {A, A_BY_NAME, B}
         self.asked: list[Server] = []
-        self.told: list[tuple[Server, ...]] = []
-        self.opinions.on_change = self.told.append
+        self.changes: list[tuple[Server, ...]] = []
+        self.opinions.on_change = self.changes.append
         self.meanwhile: Callable[[], object] = lambda: None
 
     def _is_master(self, server: Server) -> bool:
@@ -103,10 +103,10 @@ def test_the_newest_epoch_wins_whoever_says_so(asked: Asked, leader: int) -> Non
     assert asked.after(*[(2, B) if number == leader else (1, A) for number in range(3)]) == (B,)
 
 
-def test_a_change_is_told_once(asked: Asked) -> None:
+def test_a_change_is_reported_once(asked: Asked) -> None:
     assert asked.after((1, A), (1, A), (1, A)) == asked.believed == (A,)
     assert asked.after((2, B)) == asked.believed == (B,)
-    assert asked.told == [(A,), (B,)]
+    assert asked.changes == [(A,), (B,)]
 
 
 def test_an_old_epoch_is_not_believed_when_the_others_have_been_silent_for_long_and_the_master_is_well(
@@ -125,7 +125,7 @@ def test_epochs_that_begin_anew_with_the_same_master_change_nothing(asked: Asked
         asked.now += 5.0
         assert asked.after((0, A), (0, A), (0, A)) == (A,)
     assert asked.after((1, B)) == (B,)
-    assert asked.told == [(A,), (B,)]
+    assert asked.changes == [(A,), (B,)]
 
 
 def test_one_name_for_many_sentinels_does_not_go_back_and_forth() -> None:

@@ -87,7 +87,7 @@ def test_the_state_is_json_and_bounded(labelled: LockContext, label: str) -> Non
 
 
 class Changing(dict[Lease, None]):
-    """What is held, which changes during the first look at it: without a GIL another thread may do that."""
+    """What is held, which changes while it is read first: without a GIL another thread may do that."""
 
     looks = 0
 

@@ -178,7 +178,7 @@ class _StrikesAtTheEnd(SpanProcessor):
 
 
 @pytest.mark.parametrize("tasks", [False, True])
-def test_a_trace_tells_that_a_granted_lock_was_undone(
+def test_a_trace_shows_that_a_granted_lock_was_undone(
     traced: Traced, caplog: pytest.LogCaptureFixture, real: Backend, tasks: bool
 ) -> None:
     traced.provider.add_span_processor(_StrikesAtTheEnd())
@@ -210,14 +210,14 @@ class _StrikesAheadOfTheEnd(NoOpTracer):
 
     def start_span(self, *arguments: Any, **keywords: Any) -> Any:
         span: Any = self._tracer.start_span(*arguments, **keywords)
-        end, strikes = span.end, [KeyboardInterrupt]
+        end, interruptions = span.end, [KeyboardInterrupt]
 
-        def struck() -> None:
-            if strikes:
-                raise strikes.pop()
+        def interrupted() -> None:
+            if interruptions:
+                raise interruptions.pop()
             end()
 
-        span.end = struck
+        span.end = interrupted
         return span
 
 

@@ -16,7 +16,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from tests.redis_lock.party import ours
+from tests.redis_lock.callers import ours
 from tests.support.backend import LONG_S, Backend, without_collection
 from tests.support.interruptions import Interruption, Struck, StruckTypeError, at_every_place
 from tests.support.lock_types import make
@@ -36,7 +36,7 @@ Scene = Callable[[Any, Interruption], Coroutine[Any, Any, object]]
 Play = Callable[[LockContext, Interruption], object]
 NAME = "order:42"
 NAMES = [f"{NAME}:{number}" for number in range(3)]
-TIMEOUT_S = 60.0  # so what is left behind is there for long
+TIMEOUT_S = 60.0  # long, so that what is left behind is seen
 OF_THEIR_OWN = ("exclusive", "reentrant", "write", "multi")
 """The kinds whose methods have bodies of their own; the others have those of one of these."""
 
@@ -314,7 +314,7 @@ def everywhere(play: Play, context: LockContext, real: Backend) -> None:
     places = 0
     for where in at_every_place(lambda interruption: play(context, interruption)):
         nothing_is_left(context, real.view, where)
-        play(context, Interruption(-1))  # nor does the caller believe to hold it still
+        play(context, Interruption(-1))  # nor does the caller's object still count as held
         nothing_is_left(context, real.view, where)
         places += 1
     assert places > 5

@@ -41,7 +41,7 @@ def new_linger(monkeypatch: pytest.MonkeyPatch) -> NewLinger:
 
 
 class Fails:
-    """A callback that raises, and tells of it by a name."""
+    """A callback that raises an error with a name."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -101,13 +101,13 @@ def test_a_call_that_fails_is_logged_and_the_next_runs(error: BaseException, cap
 
 
 def test_a_log_handler_that_fails_does_not_keep_the_next_call_from_running() -> None:
-    told = threading.Event()
+    called = threading.Event()
     with log_handler(RaisingHandler()):
         with Gate():  # so that all three are in the queue before the first runs
             NOTIFIER.post(Fails(ValueError()))
             NOTIFIER.post(logging.getLogger("wheel_lock").warning, "lost 1 lock(s)")
-            NOTIFIER.post(told.set)
-        assert told.wait(PATIENCE_S), "what was posted after a failure to log was never run"
+            NOTIFIER.post(called.set)
+        assert called.wait(PATIENCE_S), "what was posted after a failure to log was never run"
 
 
 def test_where_the_system_has_no_thread_a_post_logs_nothing_by_itself(

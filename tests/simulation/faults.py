@@ -233,10 +233,10 @@ def move_a_slot(world: World, dice: Dice) -> None:
     world.topology.move_a_slot(dice)
 
 
-def stray_sentinel(world: World, dice: Dice) -> None:
+def isolate_sentinel(world: World, dice: Dice) -> None:
     """A Sentinel goes on saying what it knew."""
     assert isinstance(world.topology, Sentinels)
-    world.topology.stray_sentinel(dice)
+    world.topology.isolate_sentinel(dice)
 
 
 def collect(world: World, dice: Dice) -> None:
@@ -278,14 +278,14 @@ def rob(world: World, dice: Dice) -> None:
         host.robs = True
 
 
-ONE_SERVER = ("tamper", "set clock", "rob")  # where each of several masters were tampered with, two might hold a lock
+ONE_SERVER = ("tamper", "set clock", "rob")  # on several masters at once these let two hold a lock
 
 WALL_CLOCK = "set wall clock"
 HARMLESS = ("interrupt", "report", "forge", WALL_CLOCK)  # nothing else may go wrong because of one of them
-# Those that keep nobody from releasing what nobody waits for; a connection of its own breaks for a moment at most.
+# Faults that hinder no clean-up of unawaited grants; a connection of its own breaks for a moment at most.
 HINDER_NO_RELEASE = (*HARMLESS, "collect", "tamper", "rob", "kill", "flush scripts")
 
-OF_TOPOLOGIES = ("fail over", "lag", "move a slot", "stray sentinel")
+OF_TOPOLOGIES = ("fail over", "lag", "move a slot", "isolate a sentinel")
 
 FAULTS: dict[str, Fault] = {
     "silence": silence,
@@ -306,7 +306,7 @@ FAULTS: dict[str, Fault] = {
     "fail over": fail_over,
     "lag": lag,
     "move a slot": move_a_slot,
-    "stray sentinel": stray_sentinel,
+    "isolate a sentinel": isolate_sentinel,
     "collect": collect,
     "set clock": set_clock,
     WALL_CLOCK: set_wall_clock,

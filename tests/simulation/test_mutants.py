@@ -63,7 +63,7 @@ def test_known_survivors_are_places_that_are_there() -> None:
 
 @pytest.mark.slow
 def test_a_mistake_is_found() -> None:
-    [mutant] = [mutant for mutant in BY_HAND if mutant.name == "a loss is told twice"]
+    [mutant] = [mutant for mutant in BY_HAND if mutant.name == "a loss is reported twice"]
     stage = Stage()
     stage.plant(mutant)
     assert stage.histories(list(range(1, 60)), 60.0)["rule"] == "S5"

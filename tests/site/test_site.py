@@ -15,7 +15,7 @@ from tests.site.pages import ROOT
 
 
 def script(name: str) -> ModuleType:
-    """A program of scripts/, which is no package."""
+    """A program of scripts/, which is not a package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

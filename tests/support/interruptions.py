@@ -170,4 +170,4 @@ def at_every_place(
             interruption.end()
         struck = bool(interruption.where)
         nth += 1
-        yield " and ".join(interruption.where) or f"nowhere any more, after {nth - 1} places"
+        yield " and ".join(interruption.where) or f"nowhere, after {nth - 1} places"

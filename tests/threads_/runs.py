@@ -62,7 +62,7 @@ def explore(scene: Scene, *modules: ModuleType, threads: int = 2) -> int:
     if SCHEDULE:
         made(eval(SCHEDULE, {"Schedule": Schedule}))
         return runs
-    with without_collection():  # finalisers of other tests' objects are no part of it
+    with without_collection():  # finalisers of other tests' objects are not part of it
         plain = [Schedule(first) for first in range(threads)]
         once = sample([each for schedule in plain for each in with_one_more(made(schedule), schedule)], SAMPLE)
         for number, schedule in enumerate(once):

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 from tests.threads_.bytecode import instructions, is_checked, where
 
-_MOST_POINTS = 50_000  # more are a loop without end
+_MOST_POINTS = 50_000  # more indicate an endless loop
 _MOST_WAITS = 2_000
-_SYSTEM = (__file__, str(Path(__file__).with_name("seams.py")))  # what stands for functions in C
-_MOMENT_S = 0.0002  # what is due within it comes at the same time
-_FORCED = 0.04  # the share of points at which a run with many switches switches
+_SYSTEM = (__file__, str(Path(__file__).with_name("seams.py")))  # files that replace functions in C
+_MOMENT_S = 0.0002  # entries due within it are due at the same time
+_FORCED = 0.04  # share of the points at which a run with many switches switches
 
 
 class Struck(SystemExit):

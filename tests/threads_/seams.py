@@ -127,7 +127,7 @@ class Poller:
 
 
 def timer_on(stage: Stage) -> HashedWheelTimer:
-    """Return a timer that is turned by a thread of the run, and looks as if it had a thread of its own."""
+    """Return a timer that is turned by a thread of the run, and seems to have a thread of its own."""
     timer = HashedWheelTimer(clock=Clock(stage), slots=8)
     timer._sole[None] = Thread(stage, timer.turn)
     stage.at_end.append(partial(_end, timer))

@@ -12,7 +12,7 @@ from wheel_lock.aio.context import AsyncContext
 from wheel_lock.options import TERMS
 from wheel_lock.quorum.context import AsyncQuorumContext
 
-LACKING = {  # the parameters of a lock that one of a kind does not have
+LACKING = {  # parameters of a lock that a kind does not have
     "lock": set(),
     "fair_lock": set(),
     "locked": set(),

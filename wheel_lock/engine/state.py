@@ -22,7 +22,7 @@ from wheel_lock.errors import (
     quoted,
     text_of,
 )
-from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner, State, held_lock
+from wheel_lock.lease import EXTENDING, NO_OWNER, Lease, Owner, State, held_lock
 from wheel_lock.observe.contexts import HeldName, Reading
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.health import Health, NodeHealth, assess
@@ -89,7 +89,7 @@ class HeldLeases:
             refuse: Ends the wait, if it has not ended.
             passed_over: The number of leases that the same call was granted.
         """
-        if owner is NOBODY or not self.held:
+        if owner is NO_OWNER or not self.held:
             return
         now = self.timer.clock.now()
         for lease in itertools.islice(reversed(self.held), _LATEST + passed_over):

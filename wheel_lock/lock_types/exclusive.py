@@ -73,7 +73,7 @@ class Exclusive(LockType):
             return NO_FENCE
         elif reply is None:
             return REFUSED
-        raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
+        raise MalformedReply(f"{reply!r:.40} is not a reply to an acquire")
 
     def release(self, lease: Lease) -> Command:
         return Command(self.release_one, 1, 3, lease.lease_args + bulk_string(self.wake_channel(lease.key)))

@@ -16,7 +16,7 @@ from wheel_lock.engine.future import Future, end_quietly
 from wheel_lock.engine.interfaces import LockEngine, Wait, group_of
 from wheel_lock.errors import LockAlreadyHeld, LockLost, LockNotHeld, LossReason, WheelLockError, WrongThread, quoted
 from wheel_lock.exclusion import exclusively
-from wheel_lock.lease import EXTENDING, NOBODY, Group, Lease, Owner, State
+from wheel_lock.lease import EXTENDING, NO_OWNER, Group, Lease, Owner, State
 from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
@@ -122,7 +122,7 @@ class BaseLock(Side):
 
     def _new_owner(self) -> Owner:
         """Return the owner of a new lease."""
-        return self._caller() if self._options.thread_local else NOBODY
+        return self._caller() if self._options.thread_local else NO_OWNER
 
     def _loss_callback(self) -> OnLost | None:
         """Return the callback of a new lease; if the lease is lost, the notifier thread calls it."""
@@ -186,7 +186,7 @@ class BaseLock(Side):
         return partial(self._server.look, self.name)
 
     def _handoff(self, lease: Lease) -> Handoff:
-        """Return the data from which ``lease`` can be adopted. Raises WheelLockError if its type has no hand-over."""
+        """Return the data from which ``lease`` can be adopted. Raises WheelLockError if its type cannot be handed over."""
         if self._lock_type.name not in HANDED_OVER:
             raise WheelLockError(f"A lock of the kind {self._lock_type.name!r} cannot be handed over", self.name)
         if not group_of(lease).lock_type.unique_tokens:

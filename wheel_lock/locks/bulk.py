@@ -14,7 +14,7 @@ from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.engine.waiting.many import AcquireEach, AcquireTogether
 from wheel_lock.errors import LockLost, LocksLost, LossReason
-from wheel_lock.lease import NOBODY, Extras, Lease, State
+from wheel_lock.lease import NO_OWNER, Extras, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, call_site
 from wheel_lock.observe import LostEvent
@@ -97,7 +97,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
             for name, key in part:
                 self._locks[name] = lock = self._new_lock(name)
                 if owner is None or extras is None:
-                    owner = lock._caller() if options.thread_local else NOBODY
+                    owner = lock._caller() if options.thread_local else NO_OWNER
                     extras = Extras(self._held_back(lock._loss_callback()), self._call_site)
                 lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, owner)
                 lease.extras = extras

@@ -87,7 +87,7 @@ class Side:
 
     @property
     def _server(self) -> Engine:
-        """The engine of one server or cluster. The locks of a quorum do not use it: they have no hand-over and no bulk."""
+        """The engine of one server or cluster. The locks of a quorum do not use it: they have no handoff and no bulk."""
         assert isinstance(self._engine, Engine)
         return self._engine
 

@@ -46,10 +46,10 @@ T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
-MOST_UNANSWERED = 1 << 14  # requests; beyond it those of callers wait; a healthy server rarely has as many
-MOST_SUSPECTED = 1 << 10  # the same for a suspected connection
+MOST_UNANSWERED = 1 << 14  # limit of requests, beyond which those of callers wait; a healthy server rarely has as many
+MOST_SUSPECTED = 1 << 10  # the limit for a suspected connection
 _SOON_S = 0.02
-_REQUESTS_A_TURN = 1000  # that have waited for room: some 10 ms
+_REQUESTS_A_TURN = 1000  # limit of waiting requests that are sent per turn: some 10 ms
 _FINISHED: Callable[[NodeRequest], bool] = attrgetter("finished")
 
 
@@ -371,7 +371,7 @@ class Node:
             return
         if self._masters and connection.server not in self._masters:
             connection.close()  # another server has become the master meanwhile
-            self._failed(ConnectionAbortedError("that server is not the master any more"), backoff)
+            self._failed(ConnectionAbortedError("that server is no longer the master"), backoff)
             return
         self._connecting = False
         self._suspected = False
@@ -474,7 +474,7 @@ class Node:
         if not self._closed:
             self.observer.trouble(self)
             self._log(logger.debug, "connection_lost", "lost the connection to %s: %s", error)
-            self._set_retry()  # a pause even before the first try: a server may hang up right after each accept
+            self._set_retry()  # a pause even before the first attempt: a server may hang up right after each accept
 
     def close(self, error: Exception) -> None:
         """Close the connection for good; unanswered and queued requests are refused with ``error``."""
@@ -510,7 +510,7 @@ class Node:
             self.drop(error)
 
     def demoted(self, error: Exception, request: NodeRequest | None = None) -> bool:
-        """Leave a server that is not the master (any more) if the connector can find out which one is.
+        """Leave a server that is not the master, or no longer, if the connector can find out which one is.
 
         Args:
             error: The error reply that says so.
@@ -534,7 +534,7 @@ class Node:
     def retire(self) -> None:
         """Close the connection unless requests are queued; the next request connects again."""
         if not self._has_queued:
-            self._hang_up(ConnectionAbortedError("nothing is held any more"))
+            self._hang_up(ConnectionAbortedError("nothing is held"))
 
     def restart(self, error: Exception) -> None:
         """Start again after the death of the timer's thread; unanswered and queued requests are refused with ``error``."""

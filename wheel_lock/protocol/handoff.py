@@ -14,8 +14,8 @@ from wheel_lock.options import MAX_SECONDS, LockOptions, count, lock_name, lock_
 
 _PREFIX = "wheel_lock-handoff-1:"
 _SUM_CHARACTERS = 16
-_PLAIN_FIELDS = ("fence", "timeout", "renew_every", "max_renewals", "hold_until")  # in the text as here
-_MAX_CHARACTERS = 4096  # a name and a token of 512 bytes each, encoded twice, make 1,900 of them
+_PLAIN_FIELDS = ("fence", "timeout", "renew_every", "max_renewals", "hold_until")  # fields that are copied unchanged
+_MAX_CHARACTERS = 4096  # a name and a token of 512 bytes each, encoded twice, take 1,900
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Handoff:
                 if each is not None and not (type(each) is float and math.isfinite(each)):
                     raise ValueError("the hold limit is not a number")
             if type(handoff.lock_type) is not str:
-                raise ValueError("the lock type is no text")
+                raise ValueError("the lock type is not a text")
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise InvalidHandoff(f"The text of this exported lock makes no sense: {error}") from None
         if not under:

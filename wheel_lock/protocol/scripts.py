@@ -24,7 +24,7 @@ COMMANDS = frozenset({
     *("zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zremrangebyscore", "zscore"),
 })  # fmt: skip
 """The commands that scripts require. PUBLISH, TYPE, HLEN and HKEYS are optional: the user may have no right to them.
-STRLEN, HSTRLEN, HGET and PUBSUB are optional, too: they only add to what a look at a lock returns."""
+STRLEN, HSTRLEN, HGET and PUBSUB are optional, too: they only add to what LOOK returns."""
 
 
 class ScriptForm:

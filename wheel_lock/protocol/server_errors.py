@@ -38,7 +38,7 @@ REMEDIES: Mapping[str, str] = MappingProxyType(
 )
 """What to do about an error of the server, by its code. ``MAXCLIENTS`` stands for a text without a code."""
 
-_MOST_READ = 1000  # the most characters of an error's text that are parsed
+_MOST_READ = 1000  # limit of an error's text that is parsed
 _WRAPPED = re.compile(r"ERR Error running script \([^)]*\): ")
 _LOCATION = re.compile(r"@?user_script: ?\d+: ")
 _CODE = re.compile(r"[A-Z][A-Z0-9_]+(?= |$)")

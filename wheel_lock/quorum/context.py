@@ -31,7 +31,7 @@ _NO_FENCES = (
 )
 _NEEDS_ONE_SERVER = "it takes one server that decides for all holders"
 _REASONS = {  # more precise ones, for some of the methods of contexts of one server
-    "rw_lock": "readers and writers must be told apart by one server, and a majority is not the same one twice",
+    "rw_lock": "one server must distinguish readers and writers, and a majority is not the same one twice",
     "fair_lock": "there is no order of arrival among masters that do not know of each other",
     "semaphore": "permits that are counted on several masters cannot be added up",
     "multi_lock": "several names are all granted or none by one script, and no script runs on several masters",

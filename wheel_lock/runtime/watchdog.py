@@ -18,8 +18,8 @@ from wheel_lock.runtime.notifier import NOTIFIER
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
-LOOK_S = 0.1  # between two looks at a thread that may stand still
-STILL_S = 1.0  # after which it does
+LOOK_S = 0.1  # polling interval for a thread that may stand still
+STILL_S = 1.0  # a thread without progress for this time is reported
 
 
 class Watchdog:
@@ -76,7 +76,7 @@ def _report(loop: Loop) -> None:
     turns, thread = loop.turns, loop.thread
     if thread is None or loop.reported_turn == turns:
         return
-    loop.reported_turn = turns  # no call since the look at it, so that one caller reports
+    loop.reported_turn = turns  # no call since it was read, so that one caller reports
     frame = sys._current_frames().get(thread.ident or 0)
     stack = "".join(traceback.format_stack(frame)) if frame is not None else "it has not begun\n"
     log = partial(logger.critical, extra=log_fields("standstill", reason=stack))

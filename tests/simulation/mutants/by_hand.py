@@ -83,7 +83,7 @@ BY_HAND = tuple(
             "if value then redis.call('del', name) end",
         ),
         (
-            "a reentrant lock is released without a look at its holder",
+            "a reentrant lock is released without a check of its holder",
             f"{_LUA}/release_reentrant.lua",
             "if mine == 1 then",
             "if type(mine) == 'number' then",
@@ -101,31 +101,31 @@ BY_HAND = tuple(
             "            if not before < deadline:",
         ),
         (
-            "a release wakes nobody",
+            "a release wakes no waiter",
             f"{_LUA}/release.lua",
             "local woken = redis.pcall('publish', ARGV[2], '0')",
             "local woken = 0",
         ),
         (
-            "a fair release wakes nobody",
+            "a fair release wakes no waiter",
             f"{_LUA}/release_fair.lua",
             "redis.pcall('publish', channel, first) end",
             "redis.pcall('get', channel) end",
         ),
         (
-            "a loss is told a tenth of a second late",
+            "a loss is reported a tenth of a second late",
             "engine/renewal/retry.py",
             "self.table.mark_lost(self.overdue.pop_until(self.timer.scale.seconds(self.timer.wheel.now + 2)))",
             "self.table.mark_lost(self.overdue.pop_until(self.timer.scale.seconds(self.timer.wheel.now - 10)))",
         ),
         (
-            "a loss is told twice",
+            "a loss is reported twice",
             "engine/leases.py",
             "            self.report_lost(lost)\n            for lease in lost:",
             "            self.report_lost(lost)\n            self.report_lost(lost)\n            for lease in lost:",
         ),
         (
-            "a loss is not told",
+            "a loss is not reported",
             "engine/leases.py",
             "            self.report_lost(lost)\n            for lease in lost:",
             "            for lease in lost:",
@@ -137,7 +137,7 @@ BY_HAND = tuple(
             "            self._wakeup = Wakeup.QUIET\n        self.start()\n        self._future.set_result(None)",
         ),
         (
-            "a grant that comes too late, or to nobody, is kept",
+            "a grant that comes too late, or without a waiting caller, is kept",
             "engine/leases.py",
             "        if clean_up:\n            self.clean_up(leases, node)",
             "        pass",
@@ -155,13 +155,13 @@ BY_HAND = tuple(
             "        return deadline",
         ),
         (
-            "a reader does not look for a writer",
+            "a reader does not check for a writer",
             f"{_LUA}/acquire_read.lua",
             "local until_ms = math.max(held, waits)",
             "local until_ms = waits",
         ),
         (
-            "a writer does not look for readers",
+            "a writer does not check for readers",
             f"{_LUA}/acquire_write.lua",
             "if last[2] then until_ms = math.max(until_ms, tonumber(last[2])) end",
             "",
@@ -215,7 +215,7 @@ BY_HAND = tuple(
             "if there and type(mine) == 'table' then",
         ),
         (
-            "a writer does not look for another writer",
+            "a writer does not check for another writer",
             f"{_LUA}/acquire_write.lua",
             "if what == 'w' or what == 't' then",
             "if what == 't' then",
@@ -233,7 +233,7 @@ BY_HAND = tuple(
             "redis.call('zrem', name, 't') end",
         ),
         (
-            "a permit that is given back wakes nobody",
+            "a permit that is given back wakes no waiter",
             f"{_LUA}/include/leave.lua",
             "if score then redis.pcall('publish', shared, '0') end",
             "",
@@ -269,13 +269,13 @@ BY_HAND = tuple(
             "if not value then",
         ),
         (
-            "all or none, but set one by one before all are looked at",
+            "all or none, but set one by one before all are checked",
             f"{_LUA}/acquire_all.lua",
             "return {i / 2, unpack(held(ARGV[i], value))} end",
             "return {i / 2, unpack(held(ARGV[i], value))} end\n  redis.call('set', ARGV[i], ARGV[i + 1], 'NX', 'PX', ttl)",
         ),
         (
-            "a forced release does not look at who holds the lock by now",
+            "a forced release does not check who holds the lock by now",
             f"{_LUA}/force_release.lua",
             "if not as_expected({value}) then return -1 end",
             "",
@@ -323,7 +323,7 @@ BY_HAND = tuple(
             "_E.JOINED_UNHEARD: _LOOK_LATER",
         ),
         (
-            "a wake-up during a try is lost",
+            "a wake-up during an attempt is lost",
             "engine/waiting/decisions.py",
             "_E.MESSAGE: _WOKEN, ",
             "",
@@ -347,7 +347,7 @@ BY_HAND = tuple(
             "_S.YIELDING: {}",
         ),
         (
-            "a quiet release without a follow-up wakes nobody",
+            "a quiet release without a follow-up wakes no waiter",
             "engine/waiting/wait_queue.py",
             "            announce(self._registry.table, self._key, self.channel)",
             "            pass",
@@ -446,7 +446,7 @@ OLD_BUGS = tuple(
             "now = self.timer.now  # not the clock's",
         ),
         (
-            "a release of a fair lock is not told where its slot has MOVED",
+            "a release of a fair lock does not follow its slot when that has MOVED",
             "engine/requests/base.py",
             "            call = call.declared()  # so a cluster's node that does not own the key names the one that does\n",
             "            pass\n",

@@ -26,7 +26,7 @@ def top(
         str | None,
         typer.Argument(metavar="[PATH|PID]", help="The socket, or the process; without it the only one of this user."),
     ] = None,
-    every: Annotated[float, seconds_option("Between two looks, on a terminal.")] = 1.0,
+    every: Annotated[float, seconds_option("Between two polls, on a terminal.")] = 1.0,
     names: Annotated[int, count_option("How many locks to name at most.")] = DEFAULT_NAMES,
     as_json: AsJson = False,
 ) -> None:

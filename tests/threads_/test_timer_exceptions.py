@@ -20,8 +20,8 @@ from tests.threads_.scheduler import Stage
 from tests.threads_.seams import Clock
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-EVERYWHERE = bool(os.environ.get("THREADS_EVERYWHERE"))  # also where CPython raises nothing that was set from outside
-TIMERS_THREAD = 2  # behind the caller's, and the one that launches it
+EVERYWHERE = bool(os.environ.get("THREADS_EVERYWHERE"))  # also where CPython raises no asynchronous one
+TIMERS_THREAD = 2  # index of the timer's thread, behind the caller's and the one that launches it
 
 
 class Dropped:

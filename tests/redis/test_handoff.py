@@ -1,4 +1,4 @@
-"""Hand-over: the one lets go of a lock without releasing it, the other takes over what is left, on the same terms."""
+"""Handoff: one caller gives up a lock without a release, another takes over the rest of the lease, on the same terms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAME = "import:2026"
 # The exporter lets go
 
 
-def test_the_exporter_neither_believes_nor_renews_nor_releases(backend: Backend, context: LockContext) -> None:
+def test_the_exporter_neither_holds_nor_renews_nor_releases(backend: Backend, context: LockContext) -> None:
     lock = context.lock(NAME, timeout=20.0, renew_every=0.1)
     lock.acquire()
     token = token_of(lock)
@@ -160,7 +160,7 @@ def test_timeout_and_interval_go_with_it(backend: Backend) -> None:
 # Who adopts
 
 
-def test_a_thread_adopts_for_itself_unless_it_is_told_otherwise(context: LockContext, lock: Lock) -> None:
+def test_a_thread_adopts_for_itself_by_default(context: LockContext, lock: Lock) -> None:
     text = lock.export()
     adopted = in_thread(lambda: context.adopt(text, thread_local=False))
     text = adopted.export()  # any thread may: it belongs to none
