@@ -32,7 +32,6 @@ from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LeaseGroup, Wait
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
-from wheel_lock.engine.renewal.verification import check
 from wheel_lock.engine.requests.query import Query
 from wheel_lock.engine.requests.release import Release, release
 from wheel_lock.engine.state import EngineState
@@ -347,8 +346,7 @@ class DirectPath:
         elif hold.connection.pipeline is not self._node.pipeline and not self.state.closed:
             # The leases that the engine held were verified when the node was connected again, or are when it is.
             self._node.connect()
-            if renewer.takes_more:
-                check(renewer, [lease], noop)
+            renewer.doubt([lease])
 
     def end(self) -> None:
         """Take over what is held, and close the connection, because the engine ends or begins anew."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from wheel_lock.engine.interfaces import Later, LeaseGroup, Shard
@@ -18,23 +18,15 @@ from wheel_lock.protocol.server_errors import NOT_NOW, ServerError
 
 _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: its multiples spread evenly for any number of leases (Knuth 6.4)
 
-Callback = Callable[[], object]
-
 
 class BatchOwner(Shard, Protocol):
-    """The renewer, as its groups, batches and verifications see it."""
+    """The renewer, as its groups and batches see it."""
 
     table: LeaseTable
     outage: Outage
-    verification: object  # the latest one; None if no lease was held at the last reconnection
 
-    @property
-    def takes_more(self) -> bool: ...
-    def look_at(self, lease: Lease, then: Callback = ...) -> None: ...
     def partition_due(self, entries: Iterable[Lease], now: float) -> list[Lease]: ...
-    def send(
-        self, group: LeaseGroup, leases: list[Lease], *, drained: bool = False, verified: Callback | None = None
-    ) -> None: ...
+    def send(self, group: LeaseGroup, leases: list[Lease], *, drained: bool = False, early: bool = False) -> None: ...
     def renew(self, group: LeaseGroup, leases: list[Lease]) -> None: ...
     def note_answer(self, *, not_now: bool) -> None: ...
     def confirmed(self, batch: Batch, failed: Sequence[tuple[int, int | ServerError]]) -> None: ...
@@ -130,12 +122,12 @@ class Batch(Request):
     Attributes:
         params: The group of the leases when the batch was made.
         drained: True if the leases come from the overdue set, in order of deadline and not of due tick.
-        verified: Called when the batch of a verification is retired; its leases were not due. None for other batches.
+        early: True if it checks leases that were not due.
         overdue: True if the leases are watched in the overdue set, too.
         silent: True if the batch was not answered within its time limit.
     """
 
-    __slots__ = ("_renewer", "drained", "leases", "overdue", "params", "silent", "verified")
+    __slots__ = ("_renewer", "drained", "early", "leases", "overdue", "params", "silent")
 
     leases: Sequence[Lease]
     may_wait = False
@@ -146,14 +138,14 @@ class Batch(Request):
         params: LeaseGroup,
         leases: Sequence[Lease],
         drained: bool,
-        verified: Callback | None,
+        early: bool,
     ) -> None:
         super().__init__(renewer.table, renewer.node)
         self._renewer = renewer
         self.params: LeaseGroup = params
         self.leases = leases
-        self.verified: Callback | None = verified
         self.drained: bool = drained
+        self.early: bool = early
         self.overdue: bool = False
         self.silent: bool = False
 

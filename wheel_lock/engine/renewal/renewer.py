@@ -12,7 +12,7 @@ from typing import Any
 
 from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.renewal.batch import Batch, Callback, RenewalGroup
+from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
 from wheel_lock.engine.renewal.groups import Groups
 from wheel_lock.engine.renewal.retry import RenewalRetries
 from wheel_lock.engine.requests.cleanup import Cleanup
@@ -174,9 +174,8 @@ class Renewer(RenewalRetries):
         """Put confirmed leases on the wheel again, each one interval after it was due."""
         interval_ticks = batch.params.interval_ticks
         # Leases that were due long ago would be due again at once: their next renewal counts from this one.
-        verified = batch.verified is not None
-        punctual = not verified and self.timer.wheel.now - kept[0].tick <= max(interval_ticks // 4, 1)
-        if (punctual or verified) and kept[0].limits is None:
+        punctual = not batch.early and self.timer.wheel.now - kept[0].tick <= max(interval_ticks // 4, 1)
+        if (punctual or batch.early) and kept[0].limits is None:
             for tick in self.timer.wheel.rearm(kept, interval_ticks):
                 self._joint.note(batch.params, tick)
         else:
@@ -249,14 +248,12 @@ class Renewer(RenewalRetries):
             self.send(group, leases[start : min(start + size, room)])
         return leases[room:]
 
-    def send(
-        self, group: LeaseGroup, leases: list[Lease], *, drained: bool = False, verified: Callback | None = None
-    ) -> None:
+    def send(self, group: LeaseGroup, leases: list[Lease], *, drained: bool = False, early: bool = False) -> None:
         """Send one batch about HELD or OVERDUE leases that are neither on the wheel nor in the overdue set."""
         if leases[0].state is not HELD and leases[0].state is not OVERDUE:
             return  # a failure in the call before this one has ended all leases of this node
         nearest = mark_sent(leases)
-        batch = Batch(self, group, leases, drained, verified)
+        batch = Batch(self, group, leases, drained, early)
         self._in_flight += 1
         self._drained_in_flight += drained
         self._counters.batches += 1
@@ -284,8 +281,10 @@ class Renewer(RenewalRetries):
             for lease in batch.leases:
                 if lease.state is RENEWING:  # those in other states are there for other reasons
                     self.overdue.discard(lease)
-        if batch.verified is not None:
-            batch.verified()
+        if batch.early:
+            self.checks.answered()
+        elif self.checks.blocked:
+            self.checks.go_on()
 
     def batch_emptied(self, batch: Batch) -> None:
         """Handle that all leases of a batch have ended before it could be sent again."""
@@ -300,13 +299,13 @@ class Renewer(RenewalRetries):
     def confirmed(self, batch: Batch, failed: Sequence[tuple[int, int | ServerError]]) -> None:
         """Confirm the leases of a batch but for the ``failed`` entries."""
         now = self.timer.clock.now()  # not the turn's time: the process may have been stopped before the reply was read
-        self.retire_batch(batch)
-        self.confirmed_at = now
-        leases = batch.leases
         if self._server_rejecting:
             self._server_rejecting = False
             self._resting.clear()
         self._refused.pop(batch.params.lock_type.renew, None)
+        self.retire_batch(batch)
+        self.confirmed_at = now
+        leases = batch.leases
         if failed:
             exceptional = dict(failed)
             self._due_now(batch, [leases[index] for index in exceptional])
@@ -322,8 +321,6 @@ class Renewer(RenewalRetries):
             self._backoff.reset()
             if self.outage.since is not None:
                 self.outage.look()
-        if self.verification is not None:
-            self.verification.go_on()
 
     def _take_confirmation(self, batch: Batch, leases: Sequence[Lease], now: float) -> None:
         result = confirm_all(leases, batch.sent_at, now, batch.params.timeout_s)
@@ -336,7 +333,7 @@ class Renewer(RenewalRetries):
             if not kept:
                 continue
             counters.renewed += len(kept)
-            if batch.verified is not None:
+            if batch.early:
                 pass  # they were not due
             elif kept[0].tick == kept[-1].tick and not batch.drained:
                 counters.lag.add(now - seconds(kept[0].tick), len(kept))
@@ -457,8 +454,8 @@ class Renewer(RenewalRetries):
         self.router.rehome(unknown)
 
     def _due_now(self, batch: Batch, leases: Iterable[Lease]) -> None:
-        """Count the lag of leases whose verification has failed from now: they were not due before."""
-        if batch.verified is not None:
+        """Count the lag of leases whose early check has failed from now: they were not due before."""
+        if batch.early:
             for lease in leases:
                 lease.tick = self.timer.wheel.now
 

@@ -6,16 +6,16 @@ import math
 from collections.abc import Container, Iterable, Sequence
 from functools import partial
 
-from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import log_given_up
-from wheel_lock.engine.renewal.batch import Batch, BatchOwner, Callback
+from wheel_lock.engine.renewal.batch import Batch, BatchOwner
+from wheel_lock.engine.renewal.checks import EarlyChecks
 from wheel_lock.engine.renewal.joint import JointTicks
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.overdue import Overdue
 from wheel_lock.engine.renewal.tracking import Tracking
-from wheel_lock.engine.renewal.verification import Verification
 from wheel_lock.engine.requests.query import Query
 from wheel_lock.engine.requests.replication import ReplicationBarrier
 from wheel_lock.engine.state import EngineState
@@ -64,7 +64,7 @@ class RenewalRetries(BatchOwner):
         self._answers: set[bool] = set()
         self._retry: Alarm | None = None
         self._watch: Alarm | None = None
-        self.verification: Verification | None = None
+        self.checks = EarlyChecks(self, self.table)
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
         self.outage: Outage = Outage(self.table, self, lambda: self.well)
         self._joint = JointTicks(self, self.timer)
@@ -254,7 +254,7 @@ class RenewalRetries(BatchOwner):
         if node is not self.node:
             return  # the connection for acquires
         if new:
-            self.verification = Verification(self) if self.table.held else None
+            self.checks.verify(self.table.held)
         self.router.ready()
         self._server_rejecting = self._all_rejecting = False
         self._answers.clear()
@@ -262,12 +262,33 @@ class RenewalRetries(BatchOwner):
         self._resting.clear()
         self.drain()
         self.outage.look()
-        self.go_on_verifying()
+        self.checks.go_on()
 
-    def go_on_verifying(self) -> None:
-        """Send the next calls of the verification, if there is one."""
-        if self.verification is not None:
-            self.verification.go_on()
+    def doubt(self, leases: Iterable[Lease] | None) -> None:
+        if leases is None:
+            self.checks.doubt_all()
+        else:
+            self.checks.doubt(leases)
+
+    def check(self, leases: Iterable[Lease], *, register: bool) -> int:
+        wheel, size, calls = self.timer.wheel, self.node.batch_size, 0
+        by_group: dict[LeaseGroup, list[Lease]] = {}
+        for lease in leases:
+            if self.needs_none(lease) or (lease.limits is not None and lease.limits.max_renewals is not None):
+                calls += 1
+                self.look_at(lease, early=True)
+                continue
+            due = lease.tick
+            if wheel.cancel(lease):
+                # One interval later is its former place on the wheel.
+                group = group_of(lease)
+                lease.tick = min(due - group.interval_ticks, wheel.now)
+                by_group.setdefault(group, []).append(lease)
+        for group, some in by_group.items():
+            for start in range(0, len(some), size):
+                calls += 1
+                self.send(group, some[start : start + size], early=True)
+        return calls
 
     @property
     def takes_more(self) -> bool:
@@ -278,15 +299,16 @@ class RenewalRetries(BatchOwner):
         """Return True if a renewal now is pointless: the lease is at its limit, or extended beyond one timeout."""
         return lease.at_limit or lease.deadline > local_deadline(self.timer.now, group_of(lease).timeout_s)
 
-    def look_at(self, lease: Lease, then: Callback = noop) -> None:
+    def look_at(self, lease: Lease, *, early: bool = False) -> None:
         """Query whether the server knows a HELD lease that needs no renewal now, and mark it lost if not.
 
-        ``then()`` is called when the query has ended. One without an answer proves nothing and is repeated after a pause.
+        A query without an answer proves nothing and is repeated after a pause; an early check ends with the first.
         """
-        lock_type = group_of(lease).lock_type
+        lock_type, checks = group_of(lease).lock_type, self.checks
 
         def looked() -> None:
-            then()
+            if early:
+                checks.answered()
             if lease.state is not HELD:
                 return
             error = future.error

@@ -17,11 +17,10 @@ from __future__ import annotations
 import enum
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
-from wheel_lock.engine.interfaces import Router, Shard
+from wheel_lock.engine.interfaces import Shard
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.net.connection import BareCommand
@@ -40,40 +39,35 @@ _MOST_RESTARTS = 3  # of the feed in a row, because the server does not know its
 _UNKNOWN_ID = "does not exist"  # in the error reply to CLIENT TRACKING about the client to redirect to
 _UNREACHABLE = 3  # attempts in a row to connect the feed, after which their failure is logged
 _RECONNECT_S = 5.0  # at most, between two attempts to connect the feed
+_FEW = 64  # keys, beyond twice those of held leases, after which the others are thrown out
 _NOT_NOW_S = 1.0  # before a server that is busy or loading is asked again
 
 
 class WatchedKeys:
-    """The held leases of watchable types by their keys. Timer's thread only.
+    """The latest lease of each key of a watchable type, with some that have ended. Timer's thread only."""
 
-    Args:
-        table: The leases of the engine. Its ``unhold`` is replaced.
+    def __init__(self) -> None:
+        self._by_key: dict[bytes, Lease] = {}
+        self.clear()
 
-    Attributes:
-        by_key: The latest held lease of each key.
-        on_displaced: Called with a held lease whose key has been granted to another lease: it is lost. Set once.
-    """
+    def clear(self) -> None:
+        """Forget all leases."""
+        self._by_key.clear()
+        self._most = _FEW
 
-    def __init__(self, table: LeaseTable) -> None:
-        self._table = table
-        self.by_key: dict[bytes, Lease] = {}
-        self.on_displaced: Callable[[Lease], object] = lambda lease: None
-        table.unhold = self._unhold
+    def add(self, leases: Sequence[Lease]) -> list[Lease]:
+        """Add leases; return the held ones whose keys have been granted to them. O(1) for each, amortised."""
+        before = self.find([lease.key for lease in leases])
+        self._by_key.update((lease.key, lease) for lease in leases)
+        if len(self._by_key) > self._most:
+            self._by_key = {key: lease for key, lease in self._by_key.items() if lease.state <= EXTENDING}
+            self._most = 2 * len(self._by_key) + _FEW
+        return before
 
-    def add(self, leases: Iterable[Lease]) -> None:
-        """Add held leases of a watchable type."""
-        by_key = self.by_key
-        for lease in leases:
-            key = lease.key
-            before = by_key.get(key)
-            by_key[key] = lease
-            if before is not None and before.state <= EXTENDING:
-                self.on_displaced(before)
-
-    def _unhold(self, lease: Lease, default: None) -> None:
-        self._table.held.pop(lease, None)
-        if self.by_key.get(lease.key) is lease:
-            del self.by_key[lease.key]
+    def find(self, keys: Sequence[bytes]) -> list[Lease]:
+        """Return the held leases of these keys."""
+        found = [lease for key in keys if (lease := self._by_key.get(key)) is not None]
+        return [lease for lease in found if lease.state <= EXTENDING]
 
 
 class TrackingState(enum.Enum):
@@ -101,34 +95,24 @@ class _TrackingCommand(BareCommand):
         self._tracking.interrupted(error)
 
 
-class TrackingOwner(Shard, Protocol):
-    """The renewer, as its tracking sees it."""
-
-    table: LeaseTable
-    router: Router
-
-    def on_tracking(self, *, verified: bool) -> None:
-        """Called when the node reports changes; ``verified`` if all leases are renewed behind CLIENT TRACKING anyway."""
-
-    def on_invalidated(self, keys: Sequence[bytes] | None) -> None:
-        """Called with keys that have changed; None for all keys."""
-
-
 class Tracking(InvalidationListener):
     """Has one node report changes of keys. Timer's thread only, but for ``on`` and ``wanted``.
 
     Args:
         renewer: The renewer of the node.
+        table: The leases of the engine.
+        watched: The watched leases of the engine.
 
     Attributes:
         feed: The connection on which invalidations arrive.
         wanted: True if the node has been asked to report, or is to be asked.
     """
 
-    def __init__(self, renewer: TrackingOwner) -> None:
+    def __init__(self, renewer: Shard, table: LeaseTable, watched: WatchedKeys) -> None:
         self._renewer = renewer
-        self._timer = renewer.table.timer
-        state = renewer.table.state
+        self._watched = watched
+        self._timer = table.timer
+        state = table.state
         connector = renewer.node.connector
         options = replace(state.options, backoff_max_s=max(state.options.backoff_max_s, _RECONNECT_S))
         self.feed: InvalidationFeed = InvalidationFeed(
@@ -143,7 +127,7 @@ class Tracking(InvalidationListener):
         self.wanted: bool = False
         self._state = TrackingState.OFF
         self._asked: _TrackingCommand | None = None
-        self._verified = False
+        self._verified = False  # all leases are renewed behind CLIENT TRACKING anyway
         self._restarts = 0  # in a row
         self._unreachable = 0  # attempts in a row to connect the feed that have failed
         self._feed_since = -math.inf
@@ -220,7 +204,8 @@ class Tracking(InvalidationListener):
         if error is None:
             self._state = TrackingState.ON
             self._restarts = self._unreachable = 0
-            self._renewer.on_tracking(verified=self._verified)
+            if not self._verified:
+                self._renewer.doubt(None)
         elif error.code in NOT_NOW:
             self._switch_off()
             self._timer.cancel(self._again)
@@ -287,8 +272,7 @@ class Tracking(InvalidationListener):
     # -- the feed ----------------------------------------------------------------------------------------------------
 
     def is_interested(self) -> bool:
-        renewer = self._renewer
-        return bool(renewer.table.held) and renewer.router.owns_names(renewer)
+        return self._renewer.is_needed(self._renewer.node)
 
     def on_subscribed(self, holds: bool) -> None:
         return  # on_ready() and on_ended() say more
@@ -322,7 +306,7 @@ class Tracking(InvalidationListener):
         self.wanted = self._timer.now < self._rest_until  # else it was closed because nothing is held
 
     def on_invalidated(self, keys: Sequence[bytes] | None) -> None:
-        self._renewer.on_invalidated(keys)
+        self._renewer.doubt(None if keys is None else self._watched.find(keys))
 
     @property
     def above(self) -> FailureDomain:

@@ -6,18 +6,13 @@ connection, behind each request about held leases, also behind one that is sent 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from wheel_lock.engine.future import noop
 from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.renewal.batch import Callback
-from wheel_lock.engine.renewal.invalidations import CheckingRenewer, Invalidations
 from wheel_lock.engine.renewal.renewer import Renewer
-from wheel_lock.engine.renewal.tracking import Tracking, TrackingOwner, WatchedKeys
-from wheel_lock.engine.renewal.verification import check
+from wheel_lock.engine.renewal.tracking import Tracking, WatchedKeys
 from wheel_lock.engine.requests.base import Request
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.net.connection import BareCommand, NodeRequest, PipelinedConnection
@@ -64,13 +59,13 @@ class _Registration(BareCommand):
             if reply.code in _REFUSALS:
                 self._renewer.tracking.refused(reply)
             else:  # a slot that is being migrated, a server that is busy
-                self._renewer.invalidations.register_later(self._leases)
+                self._renewer.checks.register_later(self._leases)
         elif type(reply) is not int:
             raise MalformedReply(f"{reply!r:.40} is no number of keys")
         else:
             self._renewer.tracking.registered()
             if reply < len(self._leases):
-                self._renewer.invalidations.doubt(self._leases)
+                self._renewer.checks.doubt(self._leases)
 
     def on_connection_lost(self, error: Exception) -> None:
         self._renewer.tracking.interrupted(error)
@@ -89,7 +84,7 @@ class _RegisteringConnection(PipelinedConnection):
             self._renewer.register(request.leases)
 
 
-class WatchingRenewer(Renewer, CheckingRenewer, TrackingOwner):
+class WatchingRenewer(Renewer):
     """Keeps the leases of one node alive, and has the server report changes of their keys. Timer's thread only."""
 
     tracking: Tracking
@@ -97,20 +92,17 @@ class WatchingRenewer(Renewer, CheckingRenewer, TrackingOwner):
     def __init__(self, table: LeaseTable, router: Router, connector: Connector, watched: WatchedKeys) -> None:
         super().__init__(table, router, connector)
         self._watched = watched
-        watched.on_displaced = self._displaced
-        self.tracking = Tracking(self)
-        self.invalidations: Invalidations = Invalidations(self, watched)
+        self.tracking = Tracking(self, table, watched)
         self._registering = True  # False while calls are sent that are not to register
 
-    def _reset(self) -> None:
-        super()._reset()
-        if hasattr(self, "invalidations"):  # else the first time, in the constructor
-            self.tracking.reset()
-            self.invalidations.reset()
+    def restart(self) -> None:
+        super().restart()
+        self.tracking.reset()
 
     def start_empty(self) -> None:
         super().start_empty()
-        self._watched.by_key.clear()
+        self.tracking.reset()
+        self._watched.clear()
 
     def crashed(self, error: Exception) -> None:
         super().crashed(error)
@@ -121,22 +113,17 @@ class WatchingRenewer(Renewer, CheckingRenewer, TrackingOwner):
     def begin(self, leases: Sequence[Lease], sent_at: float) -> None:
         watchable = group_of(leases[0]).lock_type.watchable
         if watchable:
-            self._watched.add(leases)  # first: what follows may end them, and nothing else removes them
+            for lease in self._watched.add(leases):
+                group_of(lease).renewer.doubt([lease])
         super().begin(leases, sent_at)
         if watchable:
             if self.tracking.registers:
-                self.invalidations.settle(leases)
+                self.checks.settle(leases)
             else:
                 self.tracking.want()
 
-    @staticmethod
-    def _displaced(lease: Lease) -> None:
-        renewer = group_of(lease).renewer
-        assert isinstance(renewer, WatchingRenewer)
-        renewer.invalidations.doubt([lease])
-
-    def look_at(self, lease: Lease, then: Callback = noop) -> None:
-        super().look_at(lease, then)
+    def look_at(self, lease: Lease, *, early: bool = False) -> None:
+        super().look_at(lease, early=early)
         self.register([lease])  # a query is about a name
 
     def register(self, leases: Sequence[Lease]) -> None:
@@ -155,15 +142,10 @@ class WatchingRenewer(Renewer, CheckingRenewer, TrackingOwner):
     def _watches(self, group: LeaseGroup) -> bool:
         return group.lock_type.watchable and group.renewer is self
 
-    def check(self, leases: Sequence[Lease], answered: Callback, *, register: bool) -> int:
-        with self._with_registration(register):
-            return check(self, leases, answered)
-
-    @contextmanager
-    def _with_registration(self, register: bool) -> Iterator[None]:
+    def check(self, leases: Iterable[Lease], *, register: bool) -> int:
         self._registering = register
         try:
-            yield
+            return super().check(leases, register=register)
         finally:
             self._registering = True
 
@@ -174,22 +156,13 @@ class WatchingRenewer(Renewer, CheckingRenewer, TrackingOwner):
 
     def ready(self, node: Node, *, new: bool) -> None:
         if node is self.node:
-            if new:
-                self.invalidations.clear()  # a verification follows, but for leases whose extension has been sent already
-                extending = [lease for lease in self.overdue.snapshot() if lease.state is EXTENDING]
-                self.invalidations.settle([lease for lease in extending if self._watches(group_of(lease))])
             self.tracking.node_ready(new=new)
         super().ready(node, new=new)
-        self.invalidations.ready()
+        if node is self.node and new:  # what is held is verified, but for leases whose extension has been sent already
+            extending = [lease for lease in self.overdue.snapshot() if lease.state is EXTENDING]
+            self.checks.settle([lease for lease in extending if self._watches(group_of(lease))])
 
     def trouble(self, node: Node) -> None:
         if node is self.node:
             self.tracking.node_in_trouble()
         super().trouble(node)
-
-    def on_tracking(self, *, verified: bool) -> None:
-        if not verified:
-            self.invalidations.doubt_all()
-
-    def on_invalidated(self, keys: Sequence[bytes] | None) -> None:
-        self.invalidations.doubt_keys(keys)

@@ -1,0 +1,200 @@
+"""Early checks: leases that may have been lost are renewed ahead of their time, a few calls at a time behind what is due.
+
+After each reconnection all leases of the node are *verified*: a server that was killed comes back empty, and so may its
+replacement; a due renewal would detect that up to a third of the timeout later. Where changes of keys are reported, a
+lease is checked when its key has changed, and registered again.
+
+A check is a renewal, or a query where a renewal is pointless. So all rules of renewals hold: what the server says about the
+lease ends it, an error or a lost connection proves nothing, and a reply that comes too late changes nothing. A check moves
+no due tick: a lease keeps its place in the wheel's schedule.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import islice
+
+from wheel_lock.engine.interfaces import Shard, group_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, local_deadline
+from wheel_lock.runtime.alarm import Alarm
+
+_CALLS = 8  # in flight: enough to keep the server busy, few enough to let renewals that are due in between
+_SETTLED_S = 0.02  # a lease that is released sooner is never registered
+_REFUSED_S = 1.0  # after a registration that was refused for a reason of that moment
+_RETRY_S = 0.02  # while a call about the same lease is in flight
+_REGISTERED_A_SECOND = 1000  # leases with invalidations; more are checked, and registered at their next renewal
+_COST_OF_CALL = 10  # in leases: a key that another client changes again and again is checked 100 times a second at most
+_REST_OF_PASS = 10.0  # times the duration of a pass over all leases, before the next one
+_LONGEST_REST_S = 30.0
+
+
+class Why(enum.Enum):
+    """Why a lease is checked. The first reason goes first."""
+
+    DOUBTED = enum.auto()  # its key may have changed
+    UNREGISTERED = enum.auto()  # changes of its key are not reported
+
+
+class EarlyChecks:
+    """The leases of one node that are to be checked. Timer's thread only.
+
+    Args:
+        renewer: The renewer of the node.
+        table: The leases of the engine.
+
+    Attributes:
+        blocked: True if there is something to check, and the node takes no call now.
+    """
+
+    def __init__(self, renewer: Shard, table: LeaseTable) -> None:
+        self._renewer = renewer
+        self._table = table
+        self._timer = table.timer
+        self.blocked: bool = False
+        self._in_flight = 0
+        self._posted = False
+        self._rest: Alarm | None = None  # after a pass over all watched leases
+        self._window = -math.inf  # when the second began in which registrations are counted
+        self._in_window = 0
+        self.verify(())
+
+    def verify(self, leases: Iterable[Lease]) -> None:
+        """Check ``leases``, all that were held when the node was connected. Nothing else is to be checked any more."""
+        self._unverified: deque[Lease] = deque(leases)
+        self._connected_at = self._timer.now
+        self._queues: dict[Why, dict[Lease, None]] = {why: {} for why in Why}
+        self._later: dict[tuple[Why, float], list[Lease]] = {}
+        self._pass_began: float | None = None
+        self._pass_wanted = False
+
+    # -- what is to be done ------------------------------------------------------------------------------------------
+
+    def settle(self, leases: Iterable[Lease]) -> None:
+        """Register leases that were just granted, unless they are released at once."""
+        self._add_later(Why.UNREGISTERED, _SETTLED_S, leases)
+
+    def register_later(self, leases: Iterable[Lease]) -> None:
+        """Register, after a pause, leases whose registration was refused for a reason of that moment."""
+        self._add_later(Why.UNREGISTERED, _REFUSED_S, leases)
+
+    def doubt(self, leases: Iterable[Lease]) -> None:
+        """Check leases of this node that may have been lost. Those that have ended are skipped."""
+        self._add(Why.DOUBTED, leases)
+
+    def doubt_all(self) -> None:
+        """Check and register all watched leases of this node, now or as soon as a pause since the last time has passed."""
+        self._pass_wanted = True
+        self._begin_pass()
+
+    def _begin_pass(self) -> None:
+        if self._pass_wanted and self._pass_began is None and self._rest is None:
+            self._pass_wanted = False
+            self._pass_began = self._timer.now
+            self._add(Why.UNREGISTERED, [lease for lease in self._table.held if group_of(lease).lock_type.watchable])
+
+    def _end_pass(self, began: float) -> None:
+        rest_s = min(_REST_OF_PASS * (self._timer.now - began), _LONGEST_REST_S)
+        self._pass_began = None
+        self._rest = self._timer.call_at(self._timer.now + rest_s, self._end_rest, self._renewer)
+
+    def _end_rest(self, now: float) -> None:
+        self._rest = None
+        self._begin_pass()
+
+    def _add(self, why: Why, leases: Iterable[Lease]) -> None:
+        here = [lease for lease in leases if lease.state <= EXTENDING and group_of(lease).renewer is self._renewer]
+        self._queues[why].update(dict.fromkeys(here))
+        self.go_on()
+
+    def _add_later(self, why: Why, pause_s: float, leases: Iterable[Lease]) -> None:
+        """Add leases after a pause. Those that come meanwhile share it."""
+        key = why, pause_s
+        if key not in self._later:
+            self._later[key] = []
+            self._timer.call_at(self._timer.now + pause_s, partial(self._end_pause, key), self._renewer)
+        self._later[key].extend(leases)
+
+    def _end_pause(self, key: tuple[Why, float], now: float) -> None:
+        self._add(key[0], self._later.pop(key, ()))
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def answered(self) -> None:
+        """Count one call as ended, with or without a reply, and go on."""
+        self._in_flight -= 1
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Send the next calls in the next turn, so that what comes in one turn shares them."""
+        if self._posted:
+            return
+        wanted = bool(self._unverified) or any(self._queues.values())
+        self._posted = wanted and self._has_room
+        self.blocked = wanted and not self._posted
+        if self._posted:
+            self._timer.post(self._send_next, self._renewer)
+        elif not wanted and self._pass_began is not None and not self._in_flight:
+            self._end_pass(self._pass_began)
+
+    @property
+    def _has_room(self) -> bool:
+        return self._in_flight < _CALLS * self._renewer.node.calls_for_a_batch and self._renewer.takes_more
+
+    def _send_next(self) -> None:
+        self._posted = False
+        if self._has_room:
+            leases, register = self._take()
+            if leases:
+                self._in_flight += self._renewer.check(leases, register=register)
+        self.go_on()
+
+    def _take(self) -> tuple[Sequence[Lease], bool]:
+        """Remove the next leases that can be checked now; return them, and whether to register them."""
+        node = self._renewer.node
+        most = node.batch_size * node.calls_for_a_batch
+        if self._queues[Why.DOUBTED]:
+            leases = self._take_from(Why.DOUBTED, most)
+            return leases, self._allows(len(leases))
+        if self._unverified:
+            leases = [self._unverified.popleft() for _ in range(min(most, len(self._unverified)))]
+            return list(filter(self._is_unverified, leases)), True
+        return self._take_from(Why.UNREGISTERED, most), True
+
+    def _is_unverified(self, lease: Lease) -> bool:
+        """Return False for a lease that is in a call, or overdue, or was confirmed since the node was connected."""
+        group = group_of(lease)
+        if lease.state is not HELD or group.renewer is not self._renewer:
+            return False
+        limited = lease.limits is not None and lease.limits.max_renewals is not None
+        since = local_deadline(self._connected_at, group.timeout_s)
+        return limited or self._renewer.needs_none(lease) or lease.deadline < since
+
+    def _take_from(self, why: Why, most: int) -> list[Lease]:
+        queue, wheel = self._queues[why], self._timer.wheel
+        taken: list[Lease] = []
+        later: list[Lease] = []
+        for lease in list(islice(queue, most)):
+            del queue[lease]
+            if lease.state > EXTENDING or lease.state is OVERDUE or group_of(lease).renewer is not self._renewer:
+                continue  # ended, or to be renewed as soon as possible anyway
+            # The reply to a call that is in flight may be older than the change.
+            (taken if lease.state is HELD and lease in wheel else later).append(lease)
+        if later:
+            self._add_later(why, _RETRY_S, later)
+        return taken
+
+    def _allows(self, number: int) -> bool:
+        """Return whether so many more leases may be registered in this second.
+
+        A server whose tracking table is full drops other keys for those that are registered, and reports them as changed.
+        """
+        now = self._timer.now
+        if now - self._window >= 1.0:
+            self._window, self._in_window = now, 0
+        self._in_window += number + _COST_OF_CALL
+        return self._in_window <= _REGISTERED_A_SECOND
