@@ -38,7 +38,7 @@ def opened(context: LockContext, name: str = "warm-up") -> DirectPath:
 def on_path(lock: Lock) -> bool:
     """Return whether the lease of the calling thread is on the path."""
     lease = lock._own_lease()
-    return lease is not None and path_of_lock(lock).hold_of(lease) is not None
+    return lease is not None and lease in path_of_lock(lock).claim
 
 
 def path_of_lock(lock: Lock) -> DirectPath:

@@ -128,7 +128,7 @@ def test_locks_that_do_not_use_the_path(context: LockContext, options: dict[str,
     "settings", [{"max_held": 10}, {"min_replicas": 1}, {"watch": True}, {"declare_keys": True}], ids=str
 )
 def test_contexts_that_have_no_path(real: Backend, settings: dict[str, Any]) -> None:
-    assert real.context(**settings)._engine.direct is None
+    assert not real.context(**settings)._engine.direct.exists
 
 
 @pytest.mark.usefixtures("unwatched")

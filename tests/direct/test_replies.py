@@ -18,6 +18,7 @@ from tests.support.liar import Liar, bulk
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockTimeout, LossReason, WheelLockError
+from wheel_lock.engine.interfaces import NO_DIRECT_LOCKS
 from wheel_lock.protocol.resp import command
 from wheel_lock.testing import settle
 
@@ -70,7 +71,7 @@ def test_a_refusal_comes_as_on_the_ordinary_way(context: LockContext, real: Back
 def test_a_key_that_is_no_lock(context: LockContext, real: Backend, blocking: bool) -> None:
     real.view.rpush(NAME, "data")
     plain = real.context(timer=context.timer)
-    plain._engine.direct = None
+    plain._engine.direct = NO_DIRECT_LOCKS
     uses = path_of(context).uses
 
     def attempt(on: LockContext) -> object:
@@ -278,7 +279,7 @@ def test_replies_in_pieces() -> None:
 def test_an_error_comes_as_on_the_ordinary_way(code: str) -> None:
     error = f"-{code} so it is\r\n".encode()
     with lied_to() as (server, context), LockContext(redis.Redis(port=server.port)) as plain:
-        plain._engine.direct = None
+        plain._engine.direct = NO_DIRECT_LOCKS
         results = []
         for on in (context, plain):
             server.to_set = iter([error] * 3)
@@ -294,7 +295,7 @@ def test_an_error_comes_as_on_the_ordinary_way(code: str) -> None:
 
 def test_a_release_that_failed_in_its_script_raises_as_on_the_ordinary_way() -> None:
     with lied_to() as (server, context), LockContext(redis.Redis(port=server.port)) as plain:
-        plain._engine.direct = None
+        plain._engine.direct = NO_DIRECT_LOCKS
         results = []
         for on in (context, plain):
             lock = on.lock(NAME)

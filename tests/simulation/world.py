@@ -424,7 +424,7 @@ class World:
                     "swaps": len(engine.leases.swaps),
                     "waiting": engine.wait_queues.count,
                     "queues": len(engine.wait_queues),
-                    "on the direct path": engine.direct is not None and len(engine.direct.claim),
+                    "on the direct path": len(engine.direct.claim),
                     "busy": engine.busy and not engine.closed,
                     "overdue": len(list(engine.overdue_leases())),
                 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeVar
 
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import WheelLockError
@@ -20,8 +21,12 @@ from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
 
+if TYPE_CHECKING:  # it imports OpenTelemetry
+    from wheel_lock.observe.spans import Spans
+
 F = TypeVar("F", bound=Future[None])
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class GrantBarrier(Protocol):
@@ -210,27 +215,51 @@ class OnPath(Wait, Protocol):
     def finish_release(self, future: Future[None]) -> None: ...
 
 
-class DirectLocks(Protocol):
-    """The direct path of an engine; implemented by ``DirectPath``."""
+class DirectLocks:
+    """The direct path as the rest of the engine sees it: here that of an engine without one, on which nothing ever is.
+
+    Attributes:
+        exists: False. Asked by an acquire, which should not pay for a call that does nothing.
+        claim: What is on the path, by lease.
+    """
+
+    exists: ClassVar[bool] = False
+    claim: Mapping[Lease, OnPath] = MappingProxyType({})
 
     # From any thread
 
-    @property
-    def claim(self) -> Mapping[Lease, OnPath]: ...
-    @property
-    def done(self) -> Collection[object]: ...
-    def offer(self, wait: Wait, options: LockOptions) -> OnPath | None: ...
-    def hold_of(self, lease: Lease, /) -> OnPath | None: ...
-    def young(self) -> Sequence[Lease]: ...
-    def read(self, look: Callable[[], R]) -> R: ...
-    def count_into(self, counters: Counters) -> None: ...
+    def offer(self, wait: Wait, options: LockOptions) -> OnPath | None:
+        """Return a hold for ``wait`` if the path may be used for it now, else None. Claims nothing."""
+        return None
+
+    def young(self) -> Sequence[Lease]:
+        """Return the held lease that is on the path, and in no other list yet, if there is one."""
+        return ()
+
+    def read(self, look: Callable[[], R]) -> R:
+        """Return ``look()``, which reads counters and what they do not have yet, at a moment when nothing moves."""
+        return look()
+
+    def count_into(self, counters: Counters) -> None:
+        """Add the grants and releases that no counter has yet to ``counters``, in ``read``."""
 
     # On the timer's thread
 
-    def collided(self) -> None: ...
-    def forced(self, leases: Iterable[Lease]) -> list[Lease]: ...
-    def end(self) -> None: ...
-    def after_fork_in_child(self) -> None: ...
+    def collided(self) -> None:
+        """Have the path unused for a while, and take over what is held on it: something else was submitted."""
+
+    def forced(self, leases: Iterable[Lease]) -> list[Lease]:
+        """Note that the keys of ``leases`` were removed by force; return those that are not on the path."""
+        return list(leases)
+
+    def end(self) -> None:
+        """Take over what is held, and close the connection, because the engine ends or begins anew."""
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: nothing is on the path, and the connection is the parent's."""
+
+
+NO_DIRECT_LOCKS = DirectLocks()
 
 
 class DebugSocket(Protocol):
@@ -257,8 +286,8 @@ class LockEngine(Protocol):
     unawaited: dict[object, None]
     stable: bool
     token_head: bytes
-    spans: Any
-    direct: DirectLocks | None
+    spans: Spans | None
+    direct: DirectLocks
     debug_socket: DebugSocket | None
 
     @property
@@ -282,7 +311,7 @@ class LockEngine(Protocol):
         until: float | None,
         future: Future[Sequence[Lease] | None],
     ) -> Wait: ...
-    def release_unawaited(self, release: Callable[[Future[Any]], object]) -> None: ...
+    def release_unawaited(self, release: Callable[[Future[T]], object]) -> None: ...
     def stats(self) -> ContextStats: ...
     @property
     def label(self) -> str: ...
@@ -299,8 +328,8 @@ class LockEngine(Protocol):
     def release(self, lease: Lease, future: Future[None]) -> None: ...
     def come_by(self, future: Future[None]) -> None: ...
     def extend(self, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None: ...
-    def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None: ...
-    def owned(self, lease: Lease, future: Future[Any]) -> None: ...
+    def query(self, name: str | bytes, call: Command, read: Callable[[Reply], bool], future: Future[bool]) -> None: ...
+    def owned(self, lease: Lease, future: Future[bool]) -> None: ...
     def abandon(self, lease: Lease) -> None: ...
     def lapse_seen(self, lease: Lease) -> None: ...
     def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None: ...

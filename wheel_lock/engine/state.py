@@ -6,10 +6,10 @@ import itertools
 import sys
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from wheel_lock.engine.future import Future, end_quietly
-from wheel_lock.engine.interfaces import DebugSocket, DirectLocks
+from wheel_lock.engine.interfaces import NO_DIRECT_LOCKS, DebugSocket, DirectLocks
 from wheel_lock.engine.loss_events import LossReporter
 from wheel_lock.errors import (
     ContextClosed,
@@ -32,6 +32,10 @@ from wheel_lock.protocol.owners import owner_head
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
 
+if TYPE_CHECKING:  # it imports OpenTelemetry
+    from wheel_lock.observe.spans import Spans
+
+T = TypeVar("T")
 Launch = Callable[[Callable[[], None]], None]
 
 _LATEST = 1024  # held leases that a nested acquire is looked for among: some 0.1 ms
@@ -160,7 +164,7 @@ class EngineState:
         leases: The held leases. Set once, by the engine.
         losses: Reports those that are lost. Set once, by the engine.
         token_head: What precedes the random part of each token; empty unless the context has a ``readable_owner``.
-        direct: The direct path of uncontended locks (see engine/direct/path.py); None if there is none.
+        direct: The direct path of uncontended locks (see engine/direct/path.py).
         debug_socket: The socket at which the context is shown, or None.
         spans: Makes the spans of acquires and releases; None without a tracer.
         nodes_needed: How many of the nodes must work: the majority of a quorum; None for all.
@@ -181,8 +185,8 @@ class EngineState:
         self.exiting = False
         self.interrupted: bool = False
         self.unawaited: dict[object, None] = {}
-        self.spans: Any = None
-        self.direct: DirectLocks | None = None
+        self.spans: Spans | None = None
+        self.direct: DirectLocks = NO_DIRECT_LOCKS
         self.debug_socket: DebugSocket | None = None
         self.name_tokens()
 
@@ -213,14 +217,14 @@ class EngineState:
                 raise ContextClosed("The interpreter has ended, and with it the thread that keeps the locks")
         if self.closed or self.timer.stopped:
             raise ContextClosed("The context has been closed")
-        if self.direct is not None and self.direct.claim:
+        if self.direct.claim:
             self.timer.post(self.direct.collided, self)
         self.timer.post(work, self)
 
     def post_if_open(self, work: Callable[[], object]) -> None:
         """Like :meth:`submit`, but does nothing if the context is closed: for finalisers and for giving up."""
         if not self.over:
-            if self.direct is not None and self.direct.claim:
+            if self.direct.claim:
                 self.timer.post(self.direct.collided, self)
             self.timer.post(work, self)
 
@@ -234,7 +238,7 @@ class EngineState:
         """True if the engine does nothing any more. From any thread."""
         return self.closed or self.timer.stopped or (self.exiting and sys.is_finalizing())
 
-    def release_unawaited(self, release: Callable[[Future[Any]], object]) -> None:
+    def release_unawaited(self, release: Callable[[Future[T]], object]) -> None:
         """Begin ``release(future)`` for a caller that does not wait: it was interrupted, or may not. From any thread."""
         key = object()
         self.unawaited[key] = None
@@ -249,14 +253,14 @@ class EngineState:
     @property
     def held(self) -> Collection[Lease]:
         """The held leases, in order of acquisition."""
-        if self.direct is None or not (on_path := self.direct.young()):
+        if not (on_path := self.direct.young()):
             return self.leases.held
         held = self.leases.held.copy()
         return [*held, *(lease for lease in on_path if lease not in held)]  # it may have been taken over in between
 
     def own(self, wires: Container[bytes]) -> list[Lease]:
         """Return the leases with one of these encoded names and tokens: held, or on the direct path. From any thread."""
-        on_path = [] if self.direct is None else list(self.direct.claim)  # first: one may be taken over meanwhile
+        on_path = list(self.direct.claim)  # first: one may be taken over meanwhile
         return [lease for lease in dict.fromkeys([*on_path, *self.held]) if lease.lease_args in wires]
 
     @property
@@ -294,7 +298,7 @@ class EngineState:
 
     # -- what is seen of it ------------------------------------------------------------------------------------------
 
-    def owned(self, lease: Lease, future: Future[Any]) -> None:
+    def owned(self, lease: Lease, future: Future[bool]) -> None:
         """Query whether the server has the token of ``lease``; a majority of the servers, for a lock of a quorum."""
         raise NotImplementedError
 
@@ -362,12 +366,10 @@ class EngineState:
         reading.waiting += stats.waiting
         reading.overdue += stats.overdue
         reading.longest_wait_s = max(reading.longest_wait_s, self.longest_wait_s())
-        reading.counters.merge(self.counters if self.direct is None else self.direct.read(self._counted))
+        reading.counters.merge(self.direct.read(self._counted))
 
     def _counted(self) -> Counters:
         """Return the counters, with what the direct path has not counted yet. From any thread, in ``direct.read``."""
-        if self.direct is None or not (self.direct.claim or self.direct.done):
-            return self.counters
         counted = Counters()
         counted.merge(self.counters)
         self.direct.count_into(counted)

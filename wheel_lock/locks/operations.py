@@ -108,11 +108,11 @@ def begin_release(lock: BaseLock, lease: Lease | None = None, *, left: bool = Fa
         if lease is None:
             return None
         engine = lock._engine
-        if engine.direct is not None and (hold := engine.direct.hold_of(lease)) is not None:
-            on_path = hold.release(lock._new_future, RELEASED)
-            if on_path is not None:
+        if (on_path := engine.direct.claim) and (hold := on_path.get(lease)) is not None:
+            direct = hold.release(lock._new_future, RELEASED)
+            if direct is not None:
                 lock._count_off(lease)
-                return on_path
+                return direct
         released: CallerFuture[None] = lock._future_class(engine)
         engine.submit(partial(engine.release, lease, released))
         lock._count_off(lease)

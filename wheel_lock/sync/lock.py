@@ -95,7 +95,7 @@ class Lock(ReleasedByBlock, BaseLock):
         leases: Sequence[Lease] | None = None
         try:
             direct = self._engine.direct
-            if direct is not None and (hold := direct.offer(wait, self._options)) is not None:
+            if direct.exists and (hold := direct.offer(wait, self._options)) is not None:
                 wait = hold
                 if hold.acquire():
                     leases = (hold.lease,)

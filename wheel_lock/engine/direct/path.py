@@ -24,12 +24,12 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from wheel_lock.engine.direct.connection import INFO, DirectConnection, NoReply, NotSent, ask_run_id, run_id
 from wheel_lock.engine.direct.hold import ACQUIRING, CLOSING, HOLDING, LEFT, RELEASING, TAKEN, DirectHold
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.interfaces import LeaseGroup, Wait
+from wheel_lock.engine.interfaces import DirectLocks, LeaseGroup, Wait
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.requests.query import Query
@@ -77,7 +77,7 @@ class _Identity(Future[bytes | None]):
         self._path.identified(self, self._pipeline)
 
 
-class DirectPath:
+class DirectPath(DirectLocks):
     """The direct path of an engine of one server.
 
     Args:
@@ -89,7 +89,6 @@ class DirectPath:
         state, queues: The engine's state and wait queues.
         clock: Returns the time, in seconds of the timer's clock.
         claim: What has claimed the path, by lease. Who finds itself alone there has the path until it removes itself.
-        hold_of: Returns the hold of a lease if it is on the path.
         done: The time to acquire, and the time held, of each lock that was released on the path and is not counted yet, by
             the number of the hold.
         uses: The number of holds so far.
@@ -97,6 +96,9 @@ class DirectPath:
         watched: True if a look is scheduled. Written by the timer's thread.
         granted_at: When the latest granted acquire was about to be sent, in seconds of the timer's clock.
     """
+
+    exists: ClassVar[bool] = True
+    claim: dict[Lease, DirectHold]
 
     def __init__(self, table: LeaseTable, queues: WaitQueueRegistry, renewer: Renewer) -> None:
         self._table = table
@@ -111,8 +113,7 @@ class DirectPath:
         self._begin_empty()
 
     def _begin_empty(self) -> None:
-        self.claim: dict[Lease, DirectHold] = {}
-        self.hold_of: Callable[[Lease], DirectHold | None] = self.claim.get
+        self.claim = {}
         self.done: dict[int, tuple[float, float]] = {}
         self.uses: int = 0
         self.next_number: Callable[[], int] = itertools.count(1).__next__
@@ -127,7 +128,6 @@ class DirectPath:
         self._moves = 0  # of counts from the path to the counters: odd while there is one
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: nothing is on the path, and the connection is the parent's."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.after_fork_in_child()
@@ -138,7 +138,6 @@ class DirectPath:
     # -- from any thread ---------------------------------------------------------------------------------------------
 
     def offer(self, wait: Wait, options: LockOptions) -> DirectHold | None:
-        """Return a hold for ``wait`` if the path may be used for it now, else None. Claims nothing."""
         if self._rest > 0:
             self._rest -= 1
             return None
@@ -188,7 +187,6 @@ class DirectPath:
         self.claim.pop(hold.lease, None)
 
     def count_into(self, counters: Counters) -> None:
-        """Add the grants and releases that no counter has yet to ``counters``, in ``read``."""
         holds = list(self.claim.values())  # first: a lock that is released meanwhile is in both
         done = self.done.copy()
         for hold in holds:
@@ -200,7 +198,6 @@ class DirectPath:
             _count_released(counters, *times)
 
     def young(self) -> Sequence[Lease]:
-        """Return the held lease that is on the path, and in no other list yet, if there is one."""
         return [
             lease
             for lease, hold in list(self.claim.items())
@@ -212,10 +209,7 @@ class DirectPath:
         self._timer.post(self._begin_looks, self.state)
 
     def read(self, look: Callable[[], R]) -> R:
-        """Return ``look()``, which reads counters and what they do not have yet, at a moment when nothing moves.
-
-        Else a lock could be counted twice or not at all, and a counter that is shown could decrease.
-        """
+        # Else a lock could be counted twice or not at all, and a counter that is shown could decrease.
         for _ in range(0 if on_timer_thread() else _MOST_READS):  # which moves nothing while a finaliser runs on it
             moves, done = self._moves, len(self.done)
             if moves % 2 == 0:
@@ -270,7 +264,6 @@ class DirectPath:
         self._moves += 1
 
     def collided(self) -> None:
-        """Have the path unused for a while, and take over what is held on it: something else was submitted."""
         self._rest = _REST
         self.take_over()
 
@@ -281,10 +274,7 @@ class DirectPath:
                 self.go_on(hold)
 
     def forced(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Note that the keys of ``leases`` were removed by force; return those that are not on the path.
-
-        The others are not held from now on, whenever their callers read the replies to their acquires.
-        """
+        # Those on the path are not held from now on, whenever their callers read the replies to their acquires.
         self.take_over()
         elsewhere = []
         for lease in leases:
@@ -303,7 +293,7 @@ class DirectPath:
             reply: The reply to the release, if there is one.
         """
         lease, counters = hold.lease, self.state.counters
-        if self.hold_of(lease) is not hold:
+        if self.claim.get(lease) is not hold:
             if future is not None:
                 future.set_exception(hold.gone())
             return
@@ -349,7 +339,6 @@ class DirectPath:
             renewer.doubt([lease])
 
     def end(self) -> None:
-        """Take over what is held, and close the connection, because the engine ends or begins anew."""
         self.watched = self._connecting = False
         self._moves += self._moves % 2
         self.claim.pop(CLOSING.lease, None)
