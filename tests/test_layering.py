@@ -58,7 +58,7 @@ MAY_IMPORT_REDIS = (
         f"net/{name}.py"
         for name in ("capabilities", "clients", "cluster", "connect_budget", "connector", "handshake", "sentinel")
     ),
-    *("context.py", "quorum/node.py", "embedded/server.py", "testing.py", "cli.py"),
+    *("context.py", "quorum/node.py", "embedded.py", "testing.py", "cli.py"),
     "valkey_clients.py",
 )
 FORBIDDEN_NAMES = ("utils", "helpers")
