@@ -224,7 +224,7 @@ class DirectLocks(Protocol):
 
 
 class DebugSocket(Protocol):
-    """The socket at which a context is shown; implemented by ``locks.debug_socket.DebugServer``."""
+    """The socket at which a context is shown; implemented by ``diagnostics.debug_socket.DebugServer``."""
 
     path: str
 
