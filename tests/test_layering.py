@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime",),
     ("net", "lock_types"),
     ("engine",),
+    ("diagnostics",),
     ("locks",),
     ("sync", "aio"),
     ("unfinished", "decorator", "asyncio"),
@@ -58,7 +59,7 @@ MAY_IMPORT_REDIS = (
         f"net/{name}.py"
         for name in ("capabilities", "clients", "cluster", "connect_budget", "connector", "handshake", "sentinel")
     ),
-    *("context.py", "quorum/node.py", "embedded/server.py", "testing.py", "cli.py"),
+    *("context.py", "quorum/node.py", "embedded.py", "testing.py"),
     "valkey_clients.py",
 )
 FORBIDDEN_NAMES = ("utils", "helpers")

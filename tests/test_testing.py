@@ -290,6 +290,6 @@ def test_a_program_that_forgets_to_close_its_fake_context_ends_all_the_same() ->
 
 def test_without_its_package_the_embedded_server_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fakeredis", None)
-    monkeypatch.delitem(sys.modules, "wheel_lock.embedded.server", raising=False)
+    monkeypatch.delitem(sys.modules, "wheel_lock.embedded", raising=False)
     with pytest.raises(ModuleNotFoundError, match=r"needs fakeredis: pip install 'wheel-lock\[testing\]'"):
         fake_context()

@@ -471,11 +471,10 @@ class LockContext(ThreadLocks, ThreadContext):
         LockAlreadyHeld instead of waiting for ever.
 
         The lock is released when the function returns, so an unfinished result is refused: generators and context managers
-        made of them, coroutines, futures and tasks that are not done, and iterators that call a function when they are
-        read (``map``, ``filter``, ``re.finditer``, or a ``zip`` of those). A function that is not a coroutine function may
+        made of them, coroutines, and futures and tasks that are not done. A function that is not a coroutine function may
         not return any other awaitable either. The result is closed or cancelled if possible, and the call raises
-        TypeError. Other iterators, files and finished futures are returned; lazy iterators of other classes are not
-        recognised. The other parameters are those of :meth:`lock`.
+        TypeError. Other lazy results (``map``, ``zip``) are returned as they are: what they call runs without the lock.
+        The other parameters are those of :meth:`lock`.
 
         Args:
             name: The lock's name; ``{user_id}`` stands for the argument of that name, ``{order.id}`` for its attribute.

@@ -16,8 +16,8 @@ from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
+from wheel_lock.diagnostics.dump import dumped, state
 from wheel_lock.lease import Lease
-from wheel_lock.locks.dump import dumped, state
 from wheel_lock.protocol.owners import token_id
 
 

@@ -10,7 +10,6 @@ from wheel_lock.aio.primitives import MultiLock, ReadWriteLock, ReentrantLock, S
 from wheel_lock.engine.engine import Engine
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.factory import named_options, semaphore_of, type_and_options
-from wheel_lock.locks.leader import LeaderTerms
 
 
 class TaskLocks:
@@ -143,5 +142,4 @@ class TaskLocks:
 
         ``on_elected`` and ``on_demoted`` may be coroutine functions. ``on_elected`` is cancelled when the term ends.
         """
-        terms = LeaderTerms.checked(self._engine.options, name, timeout, renew_every)
-        return Leader(self._engine, self, terms, on_elected, on_demoted, on_error)
+        return Leader(self._engine, self, name, timeout, renew_every, on_elected, on_demoted, on_error)

@@ -263,7 +263,7 @@ NO_DIRECT_LOCKS = DirectLocks()
 
 
 class DebugSocket(Protocol):
-    """The socket at which a context is shown; implemented by ``locks.debug_socket.DebugServer``."""
+    """The socket at which a context is shown; implemented by ``diagnostics.debug_socket.DebugServer``."""
 
     path: str
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import ClassVar, NoReturn
 
+from wheel_lock.diagnostics.tracing import trace
 from wheel_lock.engine.future import Future, end_quietly
 from wheel_lock.engine.interfaces import LockEngine, Wait, group_of
 from wheel_lock.errors import LockAlreadyHeld, LockLost, LockNotHeld, LossReason, WheelLockError, WrongThread, quoted
@@ -22,7 +23,6 @@ from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
 from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.callers import CallerFuture, Side
-from wheel_lock.locks.tracing import trace
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, checked_wait, lock_name, lock_token, plain_name, seconds
 from wheel_lock.protocol.handoff import Handoff

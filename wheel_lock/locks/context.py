@@ -7,12 +7,12 @@ from collections.abc import Generator
 from functools import partial
 from typing import Any, NoReturn
 
+from wheel_lock.diagnostics.debug_socket import serve_debug
+from wheel_lock.diagnostics.dump import TextFile, dump
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import ContextClosed
 from wheel_lock.locks.callers import Side
-from wheel_lock.locks.debug_socket import serve_debug
-from wheel_lock.locks.dump import TextFile, dump
 from wheel_lock.locks.operations import ask
 from wheel_lock.observe import ContextStats, Health, HeldLock
 from wheel_lock.options import seconds

@@ -8,7 +8,6 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.locks.factory import named_options, semaphore_of, type_and_options
-from wheel_lock.locks.leader import LeaderTerms
 from wheel_lock.sync.leader import Leader, Leadership
 from wheel_lock.sync.lock import Lock
 from wheel_lock.sync.primitives import MultiLock, ReadWriteLock, ReentrantLock, Semaphore
@@ -202,5 +201,4 @@ class ThreadLocks:
         Raises:
             ValueError: A value is out of range, a callback is not callable, or one is a coroutine function; before any I/O.
         """
-        terms = LeaderTerms.checked(self._engine.options, name, timeout, renew_every)
-        return Leader(self._engine, self, terms, on_elected, on_demoted, on_error)
+        return Leader(self._engine, self, name, timeout, renew_every, on_elected, on_demoted, on_error)
