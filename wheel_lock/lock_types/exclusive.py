@@ -1,6 +1,7 @@
 """The exclusive lock: a string key named exactly as the lock, whose value is the owner's token.
 
-``SET name token NX PX ms``, as redis-py's own Lock does it, so that the two contend correctly on one name.
+``SET name token NX PX ms``, as redis-py's own Lock does it, so that the two contend correctly on one name. For the same
+reason a string without an expiry is a held lock and no error: redis-py's ``Lock`` without a timeout is one.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ nothing that was in flight, and a server that has vanished is replaced within on
 
 Requests that may wait (those of callers) are sent while the connection has room. Otherwise they are queued here unencoded,
 in the order of their calls, so a server that stops reading or answering costs a bounded amount of memory. All other
-requests never wait for room; their number is bounded by that of the leases.
+requests never wait for room; their number is bounded by that of the leases, and of the acquires that were sent.
+
+A caller's time limit ends its request, not the connection, because it may be shorter than a pause of a healthy server.
 """
 
 from __future__ import annotations

@@ -350,6 +350,9 @@ class InvalidationListener(Listener, Protocol):
 class InvalidationFeed(PubSub):
     """The connection to which a server redirects the invalidations of another one (CLIENT TRACKING). Timer's thread only.
 
+    Not the connection for wake-ups: that exists only while callers wait, and a proxy that hangs up at CLIENT ID would cost
+    the wake-ups, too.
+
     Args:
         timer, connector, options, launch, domain: As for :class:`PubSub`.
         listener: The receiver.

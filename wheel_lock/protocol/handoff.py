@@ -1,4 +1,8 @@
-"""The text of an exported lock, which carries its lease from one process to another."""
+"""The text of an exported lock, which carries its lease from one process to another.
+
+Whoever has the text can take the lock, and its checksum proves no origin. So each number in it has bounds, and the fence is
+compared with the server's, see adopt.lua. Its token works once: adopt.lua replaces it.
+"""
 
 from __future__ import annotations
 

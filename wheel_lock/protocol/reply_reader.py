@@ -6,6 +6,9 @@ it is fed. hiredis itself shows where the headers are: all bytes before a candid
 over, the candidate is a header, else it belongs to a text or a line, which may hold any byte. (The first byte of a line is
 never left over; but a header only comes after the end of a line.) Most chunks contain no candidate, or only headers of a
 few short lists, and are fed unchanged.
+
+A text of more than a MiB is skipped as it arrives, and not malformed: any user who may write a key, or publish on its
+channel, can make it that long.
 """
 
 from __future__ import annotations

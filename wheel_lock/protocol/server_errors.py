@@ -1,7 +1,8 @@
 """Error replies: the one place that parses a server's error texts.
 
 An error reply begins with a code in capitals. Before Redis 7 the error of a script wraps an error inside it, and some
-conditions have no code inside scripts in any version. ``code`` is the original code in all of these cases.
+conditions have no code inside scripts in any version. ``code`` is the original code in all of these cases. The texts of all
+known servers are in tests/protocol/error_texts.tsv. What is shown of them has passed through ``error_text``.
 """
 
 from __future__ import annotations

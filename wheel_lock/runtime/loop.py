@@ -1,8 +1,16 @@
 """The event loop: one thread with a wheel, a poller, an inbox for other threads, and a clock.
 
-One iteration is a *turn*: sleep until the next due tick, I/O or message; handle I/O; advance the wheel over all ticks that
-have passed, in one step; run the inbox; call the flushers. With nothing scheduled the thread sleeps without a limit. Its
-public face is :class:`wheel_lock.HashedWheelTimer`.
+One iteration is a *turn*: sleep until the next due tick, I/O or message; handle I/O; advance the wheel over all ticks
+that have passed, in one step; run the inbox; call the flushers. With nothing scheduled the thread sleeps without a
+limit. Its public face is :class:`wheel_lock.HashedWheelTimer`.
+
+The thread waits for nothing but its poller, because whatever it waits for may wait for it: a signal's handler may
+interrupt the holder of a lock and wait for this thread, and a hub of gevent may not run. So it takes no lock of a
+caller; it writes no log, imports nothing, and starts threads without waiting for them.
+
+Only this thread changes the state of engines. A caller that did it would save two switches of threads for each reply.
+But an exception that is set from outside may be raised between any two of its calls, and would leave a change of the
+wheel, of a queue or of a lease half done. Python code cannot put that off.
 """
 
 from __future__ import annotations
