@@ -100,7 +100,7 @@ class AsyncContext(TaskLocks, TaskContext):
         if plain and blocking_timeout is renew_every is max_renewals is max_hold is retry_every is max_attempts is None:
             options = lock_options(context.timeout_s if timeout is None else timeout)
         else:
-            options = context.of_lock(locals())
+            options = context.of_lock(timeout, locals())
         lock_type = FENCED if fencing else EXCLUSIVE
         return Lock(self._engine, lock_type, name, options, task_callback(on_lost), key, cancel_on_lost=cancel_on_lost)
 
@@ -121,7 +121,7 @@ class AsyncContext(TaskLocks, TaskContext):
     ) -> dict[Name, Lock | None]:
         """Acquire each of ``names``; see :meth:`wheel_lock.LockContext.acquire_many`."""
         # The locks do not wait, though the call may; the limit is that of the call.
-        options = self._engine.options.of_lock({**locals(), "blocking": False, "blocking_timeout": None})
+        options = self._engine.options.of_lock(timeout, {**locals(), "blocking": False, "blocking_timeout": None})
         callback = task_callback(on_lost)
         return await run(
             operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking, blocking_timeout)
