@@ -347,7 +347,7 @@ class LockContext(ThreadLocks, ThreadContext):
         """Release a lock of any kind for its holders, whatever process they are in, and wake its waiters.
 
         The server is asked for the holders, and releases exactly those. Each of them finds out with its next renewal, and
-        reports a loss ("key gone"); those of this context at once. Until then it may still believe that it holds the lock,
+        reports a loss ("key gone"); those of this context at once. Until then it may still act as the holder,
         as after a ``DEL`` by hand: what it protects should check fences. Fences, permits and waiters stay.
 
         Args:

@@ -146,7 +146,7 @@ def _one_at_a_time(directory: str) -> Iterator[None]:
 
 
 def _identity(path: str) -> tuple[int, int]:
-    """Return what tells the file at a path from any other one."""
+    """Return the identity of the file at a path."""
     found = os.lstat(path)
     return found.st_dev, found.st_ino
 

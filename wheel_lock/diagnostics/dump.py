@@ -53,8 +53,8 @@ def dumped(engine: LockEngine) -> str:
 def _lines(engine: LockEngine) -> Iterator[str]:
     """Yield the lines of a dump. The held leases are those of one moment, in order of acquisition."""
     health, stats, timer = engine.health(), engine.stats(), engine.timer
-    verdict = "ok" if health.ok else "not ok: " + "; ".join(health.reasons)
-    yield f"wheel_lock context {engine.label} in process {os.getpid()}: {verdict}"
+    status = "ok" if health.ok else "not ok: " + "; ".join(health.reasons)
+    yield f"wheel_lock context {engine.label} in process {os.getpid()}: {status}"
     yield (
         f"  {counted(health.held)} held, {health.overdue} overdue, {health.waiting} waiting; "
         f"{timer.name} is {'stopped' if timer.stopped else 'running' if timer.running else 'not started'}, "

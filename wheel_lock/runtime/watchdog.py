@@ -4,8 +4,8 @@ Nothing of the library blocks that thread. But a finaliser of the program that r
 no lock is renewed, and no loss is reported. A *look* wakes the thread, and the next one sees whether it has turned since.
 
 A caller that waits looks after a second, an event loop every second. While the thread stands still, a caller gets
-LockUnavailable at its own time limit, or after ``response_timeout``; its request is given up when the thread goes on. If
-nobody waits, only ``health()`` says how late the thread is.
+LockUnavailable at its own time limit, or after ``response_timeout``; its request is given up when the thread goes on.
+Without a waiting caller, only ``health()`` says how late the thread is.
 """
 
 from __future__ import annotations

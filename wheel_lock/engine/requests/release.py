@@ -43,7 +43,7 @@ def announce(table: LeaseTable, key: bytes, channel: bytes) -> None:
 
 
 class Wakeup(enum.IntEnum):
-    """Whether the tries of a release wake waiters."""
+    """The wake-ups that the tries of a release cause."""
 
     LOUD = 0  # each does, and its reply counts them
     QUIET = 1  # the next need not, because an acquire follows it in the same write

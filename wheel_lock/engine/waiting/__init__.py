@@ -7,7 +7,7 @@ What a single try sends is in :mod:`wheel_lock.engine.requests`.
 * **A wake-up is ignored while this process holds the lock**: the end of that lease is known here first.
 * **Each try has a token of its own**, so that the clean-up after one cannot remove the grant of the next. Where the
   server registers waiters, it knows them by the part of the token that stays.
-* **A release is quiet**, wakes nobody, where the SET of the next waiter of this process follows in the same write: what
+* **A release is quiet** (wakes no waiter) where the SET of the next waiter of this process follows in the same write: what
   it woke elsewhere would find the lock taken. The first and the 16th of such a streak are not quiet. If that SET is not
   sent after all, or fails, or would go elsewhere, the queue owes the wake-up and publishes it. A release that is sent
   again is not quiet, and a repeated one that finds the key gone is followed by a wake-up.
