@@ -476,7 +476,7 @@ def _at_exit() -> None:
     for engine in engines:
         engine.exiting = True
     for engine in engines:
-        if (engine.held or engine.timer.running) and not engine.closed and not engine.timer.stopped:
+        if (engine.held_count or engine.timer.running) and not engine.closed and not engine.timer.stopped:
             ended: SyncFuture[None] = SyncFuture(engine)
             ended.limit(engine, _EXIT_TIMEOUT_S)
             engine.post_if_open(partial(engine.end, _EXIT_TIMEOUT_S, ended))

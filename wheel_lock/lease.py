@@ -8,7 +8,9 @@ The rules:
   confirmed renewal moves it forward, never back, and only while it has not passed.
 * RELEASED, LOST, REFUSED and EXPORTED are final. A thread that sees the deadline pass records the loss in the lease before
   it answers "not held", so that no later confirmation can make the lease look held again.
-* RENEWING means exactly one unanswered renewal. Only the timer's thread changes a state.
+* RENEWING means exactly one unanswered renewal.
+* Only the timer's thread changes a state, except that of a lease on the direct path: its caller does, until that thread
+  takes the lease over.
 """
 
 from __future__ import annotations
@@ -314,6 +316,18 @@ class Lease(WheelEntry):
         after = _NEXT[self.state][event]
         if after is None:
             self.group.illegal(self, event)
+            return False
+        self.state = after
+        return True
+
+    def attempt(self, event: Event) -> bool:
+        """Like :meth:`transition`, but nothing happens if the table has no such transition.
+
+        For a caller on the direct path, which may be late: the timer's thread may have ended its lease meanwhile. One step
+        under a GIL, without which there is no direct path, because nothing is called between the two accesses.
+        """
+        after = _NEXT[self.state][event]
+        if after is None:
             return False
         self.state = after
         return True

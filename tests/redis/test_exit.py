@@ -308,7 +308,7 @@ def test_a_daemon_thread_that_waits_for_its_own_reply_prints_nothing(real: Backe
 from wheel_lock.engine.direct import path
 from wheel_lock.engine.direct.connection import DirectConnection
 path._WORTH_IT = 1
-while context._engine.direct._connection is None:
+while context._engine.direct.connection is None:
     with context.lock('order:41'): time.sleep(0.001)
 asked, ask = threading.Event(), DirectConnection.ask
 def ask_slowly(self, request, until):

@@ -171,7 +171,7 @@ class Context(LockContext):
         assert node.ready
         self.direct = DirectPath(engine.leases, engine.wait_queues, engine.router.renewer)
         self.connection = _Direct(stage, self.server, node.pipeline)
-        self.direct._connection = self.connection  # type: ignore[assignment]
+        self.direct.connection = self.connection  # type: ignore[assignment]
         if direct:
             engine.direct = self.direct
         self._callers = 0

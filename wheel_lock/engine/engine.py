@@ -200,13 +200,10 @@ class Engine(EngineState):
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""
-        return self.direct.read(self._stats)
-
-    def _stats(self) -> ContextStats:
         overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
-        held = len(self.leases.held) + len(self.direct.young())
         waiting, watching = self.wait_queues.count, self.router.watching
-        return snapshot(self._counted(), held=held, overdue=overdue, waiting=waiting, watching=watching)
+        counters = self.direct.counted(self.counters)
+        return snapshot(counters, held=self.held_count, overdue=overdue, waiting=waiting, watching=watching)
 
     @property
     def label(self) -> str:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # it imports OpenTelemetry
     from wheel_lock.observe.spans import Spans
 
 F = TypeVar("F", bound=Future[None])
-R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -232,16 +231,13 @@ class DirectLocks:
         """Return a hold for ``wait`` if the path may be used for it now, else None. Claims nothing."""
         return None
 
-    def young(self) -> Sequence[Lease]:
-        """Return the held lease that is on the path, and in no other list yet, if there is one."""
-        return ()
+    def young(self) -> list[Lease]:
+        """Return the held lease that is on the path, and not in the table, if there is one."""
+        return []
 
-    def read(self, look: Callable[[], R]) -> R:
-        """Return ``look()``, which reads counters and what they do not have yet, at a moment when nothing moves."""
-        return look()
-
-    def count_into(self, counters: Counters) -> None:
-        """Add the grants and releases that no counter has yet to ``counters``, in ``read``."""
+    def counted(self, counters: Counters) -> Counters:
+        """Return ``counters`` with the grants and releases on the path. (A lock that was taken over was granted here.)"""
+        return counters
 
     # On the timer's thread
 
@@ -291,7 +287,9 @@ class LockEngine(Protocol):
     debug_socket: DebugSocket | None
 
     @property
-    def held(self) -> Collection[Lease]: ...
+    def held(self) -> list[Lease]: ...
+    @property
+    def held_count(self) -> int: ...
     @property
     def over(self) -> bool: ...
 

@@ -251,12 +251,18 @@ class EngineState:
     # -- the leases --------------------------------------------------------------------------------------------------
 
     @property
-    def held(self) -> Collection[Lease]:
-        """The held leases, in order of acquisition."""
-        if not (on_path := self.direct.young()):
-            return self.leases.held
-        held = self.leases.held.copy()
-        return [*held, *(lease for lease in on_path if lease not in held)]  # it may have been taken over in between
+    def held(self) -> list[Lease]:
+        """The held leases, in order of acquisition. From any thread. O(n)."""
+        young, held = self.direct.young(), list(self.leases.held)  # first: it may be taken over in between
+        return held + [lease for lease in young if lease not in held]
+
+    @property
+    def held_count(self) -> int:
+        """The number of held leases. From any thread."""
+        while True:
+            young, others = self.direct.young(), len(self.leases.held)
+            if young == self.direct.young():  # else it was taken over in between
+                return len(young) + others
 
     def own(self, wires: Container[bytes]) -> list[Lease]:
         """Return the leases with one of these encoded names and tokens: held, or on the direct path. From any thread."""
@@ -286,7 +292,8 @@ class EngineState:
         """Return the ``most`` leases that have been held for the longest time. From any thread. O(most)."""
         while True:
             try:
-                return list(itertools.islice(self.held, most))
+                young = self.direct.young()  # first: it may be taken over in between
+                return list(dict.fromkeys(itertools.islice(itertools.chain(self.leases.held, young), most)))
             except RuntimeError:
                 pass  # a lease has come or gone meanwhile, which a GIL rules out
 
@@ -366,14 +373,7 @@ class EngineState:
         reading.waiting += stats.waiting
         reading.overdue += stats.overdue
         reading.longest_wait_s = max(reading.longest_wait_s, self.longest_wait_s())
-        reading.counters.merge(self.direct.read(self._counted))
-
-    def _counted(self) -> Counters:
-        """Return the counters, with what the direct path has not counted yet. From any thread, in ``direct.read``."""
-        counted = Counters()
-        counted.merge(self.counters)
-        self.direct.count_into(counted)
-        return counted
+        reading.counters.merge(self.direct.counted(self.counters))
 
     def overdue_leases(self) -> Collection[Lease]:
         """Return the overdue leases. From any thread."""

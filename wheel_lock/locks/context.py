@@ -92,7 +92,7 @@ class BaseContext(Side):
     @property
     def _state(self) -> str:
         """The state as shown by ``repr()``."""
-        return "closed" if self._engine.closed else f"{len(self._engine.held)} held"
+        return "closed" if self._engine.closed else f"{self._engine.held_count} held"
 
     @property
     def _under(self) -> str:
