@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.background import Background
-from tests.support.interruptions import LIBRARY, Interruption, Struck, at_every_place
+from tests.support.interruptions import LIBRARY, Interrupted, Interruption, at_every_place
 from wheel_lock.exclusion import exclusively
 from wheel_lock.runtime.native import RLock
 
@@ -49,7 +49,7 @@ def test_the_lock_is_free_wherever_an_exception_strikes(again_after: int | None)
         try:
             interruption.begin()
             exclusively(lock, list[int])
-        except Struck:
+        except Interrupted:
             pass
         finally:
             interruption.end()
