@@ -42,7 +42,7 @@ def test_the_result_and_an_exception_of_the_work_reach_the_caller() -> None:
 
 
 @pytest.mark.parametrize("again_after", [None, 0, 1])
-def test_the_lock_is_free_wherever_an_exception_strikes(again_after: int | None) -> None:
+def test_the_lock_is_free_wherever_an_exception_is_raised(again_after: int | None) -> None:
     lock, places = RLock(), list[str]()
 
     def scene(interruption: Interruption) -> None:
