@@ -109,7 +109,7 @@ def test_a_timeout_too_short_to_be_renewed_is_refused() -> None:
 
 
 @pytest.mark.parametrize("every", [30.0, 29.698, 29.7, 31.0, 1e9])
-def test_a_renewal_after_the_lease_is_believed_is_refused(every: float) -> None:
+def test_a_renewal_after_the_lease_is_valid_is_refused(every: float) -> None:
     message = refusal(make_lock_options, timeout=30.0, renew_every=every)
     assert "renew_every" in message
     assert "29.698" in message
@@ -117,7 +117,7 @@ def test_a_renewal_after_the_lease_is_believed_is_refused(every: float) -> None:
 
 
 @given(timeout=st.floats(MIN_RENEWED_TIMEOUT_S, MAX_SECONDS), share=st.floats(1e-3, 1.2))
-def test_renew_every_is_allowed_exactly_while_the_lease_is_believed(timeout: float, share: float) -> None:
+def test_renew_every_is_allowed_exactly_while_the_lease_is_valid(timeout: float, share: float) -> None:
     every = timeout * share
     if every < local_deadline(0.0, timeout):
         # Three ticks before the end at the latest; what is more is rounded down to that.

@@ -171,15 +171,15 @@ import os, signal, sys
 from wheel_lock.cli import main
 from wheel_lock.cli.locks import watch
 
-class Struck:
+class Finalised:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)
 
 look = watch.Watcher.look
-def strike(self, target):
-    Struck()
+def interrupted_look(self, target):
+    Finalised()
     return look(self, target)
-watch.Watcher.look = strike
+watch.Watcher.look = interrupted_look
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -170,7 +170,7 @@ def found_after(monkeypatch: pytest.MonkeyPatch, first: Callable[[], None]) -> N
     monkeypatch.setattr(target, "find", late)
 
 
-def test_a_signal_that_strikes_a_finaliser_ends_the_waiting(
+def test_a_signal_in_a_finaliser_ends_the_waiting(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
 ) -> None:
     class Finalised:

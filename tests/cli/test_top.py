@@ -87,7 +87,7 @@ def test_a_process_is_found_by_its_number_or_alone(
     assert "several sockets" in said(capsys, str(os.getpid()), status=2)
 
 
-def test_a_directory_of_another_user_is_not_believed(
+def test_a_directory_of_another_user_is_not_used(
     real: Backend, directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real.context(label="one").serve_debug()

@@ -46,14 +46,14 @@ def is_valid(engine: Engine) -> bool:
 def test_a_step_that_is_not_legal_costs_that_lease(
     failing: Rig, stranger: Engine, caplog: pytest.LogCaptureFixture, event: Event
 ) -> None:
-    struck, other = failing.hold("struck"), failing.hold("other")
-    failing.post(lambda: struck.transition(event))
-    assert struck.state is State.LOST
-    assert failing.reasons == [("struck", INTERNAL)]
+    affected, other = failing.hold("affected"), failing.hold("other")
+    failing.post(lambda: affected.transition(event))
+    assert affected.state is State.LOST
+    assert failing.reasons == [("affected", INTERNAL)]
     assert failing.is_valid(other)
     assert is_valid(stranger)
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert f"a lease that is HELD cannot take {event.name} (lock 'struck')" in record.getMessage()
+    assert f"a lease that is HELD cannot take {event.name} (lock 'affected')" in record.getMessage()
     assert "test_failure_domains.py" in record.getMessage()  # the stack of whoever has asked for it
     failing.go_on(5.0, failing.agree)
     assert failing.is_valid(other)
@@ -62,7 +62,7 @@ def test_a_step_that_is_not_legal_costs_that_lease(
 def test_a_command_that_cannot_be_encoded_costs_its_caller(failing: Rig, stranger: Engine) -> None:
     other = failing.hold("other")
     with breaking(type(EXCLUSIVE), "acquire"):
-        attempt = failing.acquire("struck")
+        attempt = failing.acquire("affected")
     assert isinstance(attempt.future.error, WheelLockError)
     assert attempt.future.error.__cause__ is BUG
     assert attempt.lease.state is State.REFUSED
@@ -71,15 +71,15 @@ def test_a_command_that_cannot_be_encoded_costs_its_caller(failing: Rig, strange
     failing.go_on(5.0, failing.agree)
     assert failing.is_valid(other)
     assert is_valid(stranger)
-    failing.hold("struck")
+    failing.hold("affected")
 
 
 def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(failing: Rig, stranger: Engine) -> None:
     other = failing.hold("other")
     with breaking(type(EXCLUSIVE), "parse_acquire"):
-        struck, behind = failing.acquire("struck"), failing.acquire("behind")
+        affected, behind = failing.acquire("affected"), failing.acquire("behind")
         failing.say(OK, OK)
-    assert isinstance(struck.future.error, WheelLockError)
+    assert isinstance(affected.future.error, WheelLockError)
     assert not behind.future.done  # it is asked for again on the next connection
 
     released: list[str] = []
@@ -90,7 +90,7 @@ def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(
             failing.server.say(FINE if command.what != "SET" else OK)
 
     failing.go_on(1.0, agree)
-    assert released == ["struck"]  # it may have been granted
+    assert released == ["affected"]  # it may have been granted
     assert behind.future.result()
     assert failing.is_valid(other)
     assert is_valid(stranger)

@@ -1,4 +1,4 @@
-"""Where a fault strikes: contexts on one wheel, and locks that are held together.
+"""The target of faults: contexts on one wheel, and locks that are held together.
 
 Whatever the fault, what Held asserts must be true of the locks that it hits, and what SharedWheel asserts in the end of
 all the others.

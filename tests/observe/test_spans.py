@@ -152,7 +152,7 @@ def test_a_tracer_that_fails_costs_the_span_only(labelled: LockContext, log: Log
 
 
 class _Interrupting(NoOpTracer):
-    """A tracer in which Ctrl-C strikes."""
+    """A tracer that is interrupted by Ctrl-C."""
 
     def start_span(self, *arguments: Any, **keywords: Any) -> Any:
         if "release" in arguments[0]:
@@ -203,7 +203,7 @@ def test_a_trace_shows_that_a_granted_lock_was_undone(
 
 
 class _StrikesAheadOfTheEnd(NoOpTracer):
-    """A tracer whose spans are struck by Ctrl-C ahead of their end."""
+    """A tracer whose spans are interrupted by Ctrl-C ahead of their end."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer

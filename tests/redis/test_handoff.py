@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.backend import BOTH, LONG_S, Backend, believes_no_longer_than_the_server, token_of
+from tests.support.backend import BOTH, LONG_S, Backend, expires_no_later_than_the_server, token_of
 from tests.support.background import in_thread
 from tests.support.interruptions import Interruption, at_every_place
 from tests.support.proxy import TcpProxy
@@ -93,7 +93,7 @@ def test_the_adopter_holds_it_under_a_token_of_its_own(backend: Backend, context
     assert token_of(adopted) != before
     assert backend.view.get(NAME) == adopted.token
     assert 19_000 < backend.view.pttl(NAME) <= 20_000
-    assert believes_no_longer_than_the_server(adopted, backend.view)
+    assert expires_no_later_than_the_server(adopted, backend.view)
     assert [held.name for held in context.held()] == [NAME]
     assert adopted.owned()
     adopted.release()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.background import PATIENCE_S, in_a_fork
-from tests.support.interruptions import Interruption, Struck, at_every_place
+from tests.support.interruptions import Interrupted, Interruption, at_every_place
 from tests.support.timers import (
     ALLOCATIONS,
     Garbage,
@@ -143,7 +143,7 @@ def test_an_interrupted_post_is_carried_out_and_its_caller_interrupted(again_aft
         try:
             interruption.begin()
             notifier.post(seen.append, "posted")
-        except Struck:
+        except Interrupted:
             interrupted = True
         finally:
             interruption.end()

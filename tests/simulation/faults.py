@@ -174,31 +174,31 @@ def tamper(world: World, dice: Dice) -> None:
 
 
 def interrupt(world: World, dice: Dice) -> None:
-    """An exception strikes a caller that waits, or all of a process at once; now, or right behind a request."""
+    """An exception is raised in a caller that waits, or in all of a process at once; now, or right behind a request."""
     process = _process(world, dice)
     if process is None:
         return
     number, everybody, behind = dice.below(64), dice.one_in(2), dice.one_in(2)
     delay_s = dice.pick([0.0, 0.0002, 0.005])
 
-    def strike() -> None:
-        strikes: list[tuple[str, Callable[[], object]]] = [
+    def interrupt_targets() -> None:
+        targets: list[tuple[str, Callable[[], object]]] = [
             (caller.name, partial(caller.interrupt, Interruption()))
             for caller in process.callers
             if caller.waits and not caller.background
         ]
-        strikes += [(name, task.cancel) for name, task in process.tasks.items() if not task.done()]
-        if strikes and process.alive:
-            for name, strike in strikes if everybody else [strikes[number % len(strikes)]]:
-                world.scheduler.note("an interruption strikes %s", name)
-                strike()
+        targets += [(name, task.cancel) for name, task in process.tasks.items() if not task.done()]
+        if targets and process.alive:
+            for name, raise_it in targets if everybody else [targets[number % len(targets)]]:
+                world.scheduler.note("an interruption of %s", name)
+                raise_it()
             if process.tasks:
                 process.poke_loop()
 
     if behind:
-        process.when_sent(partial(world.scheduler.after, delay_s, strike))
+        process.when_sent(partial(world.scheduler.after, delay_s, interrupt_targets))
     else:
-        strike()
+        interrupt_targets()
 
 
 def report(world: World, dice: Dice) -> None:

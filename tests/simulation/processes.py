@@ -154,9 +154,9 @@ class Caller:
     def interrupt(self, error: BaseException) -> None:
         """Have an exception raised in the caller, if it waits."""
         if self.waits and not self.done:
-            self.process.run(partial(self._strike, error))
+            self.process.run(partial(self._interrupt, error))
 
-    def _strike(self, error: BaseException) -> None:
+    def _interrupt(self, error: BaseException) -> None:
         if self.waits and not self.done:
             self.ticket += 1
             self._switch(self._greenlet.throw, error)

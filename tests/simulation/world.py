@@ -304,7 +304,7 @@ class World:
         link.reset()
         self.heal_later(seconds, partial(setattr, link, "refuses", False))
 
-    def _strike(self) -> None:
+    def _inject(self) -> None:
         dice = self.tape.stream("faults").draw()
         if self.calm or dice.nothing:
             return
@@ -315,7 +315,7 @@ class World:
         if name not in HARMLESS:
             self.rules.trouble(0.0, hinders=name not in HINDER_NO_RELEASE)
         FAULTS[name](self, dice)
-        self.scheduler.after(pause_s, self._strike)
+        self.scheduler.after(pause_s, self._inject)
 
     # -- a history ---------------------------------------------------------------------------------------------------
 
@@ -345,7 +345,7 @@ class World:
             for link in [link for process in self.processes for link in process.links.values()]:
                 self.refuse(link, settings.absent_s)
         if settings.faults:
-            scheduler.after(0.1, self._strike)
+            scheduler.after(0.1, self._inject)
         broken = self.rules.violations.__len__
         scheduler.run(settings.duration_s, broken)
         self._calm_down()

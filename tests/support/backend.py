@@ -175,16 +175,16 @@ def interrupted(when: Callable[[], object]) -> Iterator[None]:
     main = threading.get_ident()
     begun, ended = threading.Event(), threading.Event()
 
-    def strike() -> None:
+    def interrupt() -> None:
         begun.wait()
         eventually(lambda: ended.is_set() or when(), LONG_S)
         if not ended.is_set():
             signal.pthread_kill(main, signal.SIGINT)
 
-    striker = threading.Thread(target=strike, daemon=True)
+    interrupter = threading.Thread(target=interrupt, daemon=True)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        striker.start()
+        interrupter.start()
         with without_collection():
             begun.set()
             yield
@@ -195,7 +195,7 @@ def interrupted(when: Callable[[], object]) -> Iterator[None]:
     finally:
         begun.set()
         ended.set()
-        striker.join()
+        interrupter.join()
         signal.signal(signal.SIGINT, before)
 
 
@@ -219,7 +219,7 @@ def token_of(lock: Lock) -> bytes:
     return token
 
 
-def believes_no_longer_than_the_server(lock: Lock, view: redis.Redis) -> bool:
+def expires_no_later_than_the_server(lock: Lock, view: redis.Redis) -> bool:
     """Whether the local deadline lies before the key's expiry. A renewal in between must not blur it: it is read twice."""
     before = view.pttl(lock.name)
     remaining_s = lock.remaining()

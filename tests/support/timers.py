@@ -110,7 +110,7 @@ def raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
 def kill(timer: HashedWheelTimer, error: type[BaseException] = SystemExit) -> None:
     """Raise `error` in the thread of `timer`, wherever that is just now, and return when it has ended of it.
 
-    Where that strikes a finaliser or the callback of a weak reference, the interpreter swallows it. And while a thread
+    Where that interrupts a finaliser or the callback of a weak reference, the interpreter swallows it. And while a thread
     starts another, Python 3.11 knows both by one number, and may raise it in the new one. Then one more is sent.
     """
     deaths, thread = timer.deaths, timer_thread(timer)

@@ -74,12 +74,12 @@ def explore(scene: Scene, *modules: ModuleType, threads: int = 2) -> int:
     return runs
 
 
-def strike_everywhere(scene: Scene, victim: int, *modules: ModuleType, everywhere: bool = False) -> list[str]:
-    """Make a run for each place at which one thread can be struck; return these places."""
+def interrupt_everywhere(scene: Scene, victim: int, *modules: ModuleType, everywhere: bool = False) -> list[str]:
+    """Make a run for each place at which one thread can be interrupted; return these places."""
     places: list[str] = []
     with without_collection():
         while True:
-            stage = play(scene, Schedule(strike=(victim, len(places))), *modules, everywhere=everywhere)
-            if not stage.struck:
+            stage = play(scene, Schedule(interrupt=(victim, len(places))), *modules, everywhere=everywhere)
+            if not stage.interrupted:
                 return places
             places.append(stage.story[-1])

@@ -97,7 +97,7 @@ def owners(connector: ClusterConnector) -> set[int]:
     return {int(port) for _, _, (_, port) in connector.ask(LONG_S)}
 
 
-def test_a_node_that_is_cut_off_from_the_others_is_not_believed() -> None:
+def test_a_node_that_is_cut_off_from_the_others_does_not_count() -> None:
     with MapNode() as old, MapNode() as new:
         connector = asking(old, new)
         old.well = False
@@ -105,7 +105,7 @@ def test_a_node_that_is_cut_off_from_the_others_is_not_believed() -> None:
             assert owners(connector) == {new.port}
 
 
-def test_where_the_cluster_is_down_the_node_that_knows_of_the_latest_change_is_believed() -> None:
+def test_where_the_cluster_is_down_the_node_that_knows_of_the_latest_change_counts() -> None:
     with MapNode() as old, MapNode() as new:
         connector = asking(old, new)
         old.well = new.well = False

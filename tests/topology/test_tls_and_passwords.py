@@ -122,7 +122,7 @@ def refused(client: redis.Redis | redis.RedisCluster) -> None:
 
 
 @pytest.mark.parametrize("foreign", FOREIGN, indirect=True)
-def test_a_sentinel_with_a_foreign_certificate_is_not_believed(
+def test_a_sentinel_with_a_foreign_certificate_is_not_trusted(
     tls_files: TlsFiles, foreign: tuple[TlsFiles, Path]
 ) -> None:
     files, trusted = foreign

@@ -149,17 +149,17 @@ def test_a_lease_cannot_be_released_or_handed_over_behind_it(rig: Rig) -> None:
 
 
 @contextmanager
-def strike(owner: Any, method: str, count: int, error: BaseException) -> Iterator[None]:
+def failing_call(owner: Any, method: str, count: int, error: BaseException) -> Iterator[None]:
     """Have a method raise ``error`` in place of its ``count``-th call, in a ``with``."""
     call, calls = getattr(owner, method), itertools.count(1)
 
-    def struck(*arguments: Any) -> Any:
+    def failing(*arguments: Any) -> Any:
         if next(calls) == count:
             raise error
         return call(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, method, struck)
+        patch.setattr(owner, method, failing)
         yield
 
 
@@ -188,7 +188,7 @@ def test_a_failure_in_the_reply_that_undoes_an_acquire_leaves_nothing_held(rig: 
     rig.say(FINE * (MANY // PART - 1))
     assert len(rig.held) == MANY - PART
     rig.server.say(array(1, TAKEN))
-    with strike(rig.engine.leases, place, 1, BUG):
+    with failing_call(rig.engine.leases, place, 1, BUG):
         rig.timer.turn()
     turn_until(rig, lambda: future.done)
     assert not rig.held
@@ -221,7 +221,7 @@ def test_an_interrupted_part_raises_and_all_of_it_is_released_nevertheless(
     elif owner == "timer":
         owner = rig.timer
     commands: list[Command] = []
-    with strike(owner, method, count, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+    with failing_call(owner, method, count, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
         turn_times(rig, count)
     assert not future.done
     commands += turn_until(rig, lambda: future.done)
@@ -238,7 +238,7 @@ def test_an_interrupted_part_of_a_close_leaves_none_held(monkeypatch: pytest.Mon
         leases = rig.hold_many(names(MANY), 30.0)
         closed = post_close(rig)
         rig.timer.turn()
-        with strike(rig.engine.leases, "unhold", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        with failing_call(rig.engine.leases, "unhold", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
             rig.timer.turn()
         turn_until(rig, lambda: closed.done)
         assert not any(map(rig.is_valid, leases))
