@@ -13,7 +13,8 @@ A hold goes through phases. Each phase is ended once, by the caller or by the ti
     RELEASING  LEFT         caller  the lease is released
                TAKEN        timer   the engine goes on with the release
 
-The timer's thread ends ACQUIRING and RELEASING only if the caller was interrupted, has handed them over, or is overdue.
+The timer's thread ends ACQUIRING and RELEASING only if the caller was interrupted, has handed them over, or is overdue. An
+overdue caller may go on all the same, so it changes its lease by ``Lease.attempt``, which does nothing when it is too late.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class DirectHold:
             reply: Reply | NoReply = connection.ask(request, until)
         except NoReply as error:
             reply = self._distrust(error)
-        if isinstance(reply, int):
+        if reply != b"OK" and reply is not None and not isinstance(reply, (NoReply, ServerError)):
             reply = self._distrust(NoReply("no reply to an acquire"))
         self.took_s = took_s = clock() - sent_at
         # Within half of its time a lease was not granted too late.

@@ -372,11 +372,11 @@ class DirectPath(DirectLocks):
         """Connect, on a helper thread. A balancer may lead to another server, where the lock would not be excluded."""
         connection: Connection | None = None
         try:
-            options = self.state.options
-            connection = self._node.connector.connect(options.connect_timeout_s)
+            limit_s = self.state.options.connect_timeout_s
+            connection = self._node.connector.connect(limit_s)
             plain = not hasattr(connection.sock, "pending") and not connection.missing_rights
-            if plain and ask_run_id(connection, options.connect_timeout_s) == identity and not self.state.over:
-                arrived = [DirectConnection(connection, pipeline, self._timer.clock.now)]
+            arrived = [DirectConnection(connection, pipeline, self.clock)] if plain else []
+            if plain and ask_run_id(arrived[0], self.clock() + limit_s) == identity and not self.state.over:
                 connection = None
                 self._timer.post(partial(self._arrived, arrived), self.state)
                 if self._timer.stopped and (left := taken(arrived)) is not None:
