@@ -105,7 +105,7 @@ class LeaseTable(HeldLeases):
         if lease in self.held:
             return  # the thread has died in here, and all leases are lost
         self.held[lease] = None
-        lease.attempt(Event.GRANTED)
+        lease.try_transition(Event.GRANTED)
         renewer = group_of(lease).renewer
         renewer.confirmed_at = max(renewer.confirmed_at, sent_at)
         renewer.begin([lease], sent_at)

@@ -177,7 +177,7 @@ class DirectPath(DirectLocks):
     def leave(self, hold: DirectHold) -> None:
         """Free the path: by the caller of ``hold``, or for one that does not go on. No effect if that was done."""
         if hold.ends.get(RELEASING) is LEFT:
-            hold.lease.attempt(Event.RELEASED)
+            hold.lease.try_transition(Event.RELEASED)
             self.done[hold.number] = hold.took_s, hold.held_s
         self.claim.pop(hold.lease, None)
         if self.connection is not hold.connection:
@@ -292,7 +292,7 @@ class DirectPath(DirectLocks):
             hold.wait.finished = True  # from here on, to give it up is to release the lease
             self._table.adopt_grant(lease, hold.sent_at)
         elif phase is RELEASING:
-            lease.attempt(Event.RELEASE)  # its caller was interrupted before it could
+            lease.try_transition(Event.RELEASE)  # its caller was interrupted before it could
         if phase in (HOLDING, RELEASING):
             self.done[hold.number] = hold.took_s, None
         self.leave(hold)
