@@ -320,7 +320,7 @@ class Lease(WheelEntry):
         self.state = after
         return True
 
-    def attempt(self, event: Event) -> bool:
+    def try_transition(self, event: Event) -> bool:
         """Like :meth:`transition`, but nothing happens if the table has no such transition.
 
         For a caller on the direct path, which may be late: the timer's thread may have ended its lease meanwhile. One step

@@ -62,7 +62,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
 
     return [
         (wheel_lock.engine.engine, "fits", fits),
-        (_path, "ask_run_id", lambda connection, timeout_s: connection.sock.wire.link.host.server.run_id),
+        (_path, "ask_run_id", lambda connection, until: connection._sock.wire.link.host.server.run_id),
         (_path, "sys", SimpleNamespace(modules={})),
         (_connection, "sender", lambda sock: sock.send),
         (_connection, "receiver", receiver),

@@ -15,7 +15,7 @@ from tests.engine.rig import FINE, NIL, OK, Launch, array, integer, read_command
 from tests.threads_.scheduler import Stage
 from tests.threads_.seams import timer_on
 from wheel_lock import LockContext, LockTimeout
-from wheel_lock.engine.direct.connection import NoReply, NotSent, _parsed
+from wheel_lock.engine.direct.connection import NoReply, NotSent
 from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.engine.engine import Engine
 from wheel_lock.options import ContextOptions
@@ -139,14 +139,15 @@ class _Direct:
         self._asking = True
         reader = hiredis.Reader()
         reader.feed(request)
-        reply = self._server.answer(reader.gets())
+        reader.feed(self._server.answer(reader.gets()))
         self._stage.offer()
         if self.delay_s:
             self._stage.sleep(self.delay_s)
         self._asking = False
         if self.closed:
             raise NoReply
-        return _parsed(reply)
+        reply: Reply = reader.gets()
+        return reply
 
     def close(self) -> None:
         self.closed = True

@@ -105,7 +105,7 @@ class LeaseTable(HeldLeases):
         if lease in self.held:
             return  # the thread has died in here, and all leases are lost
         self.held[lease] = None
-        lease.attempt(Event.GRANTED)
+        lease.try_transition(Event.GRANTED)
         renewer = group_of(lease).renewer
         renewer.confirmed_at = max(renewer.confirmed_at, sent_at)
         renewer.begin([lease], sent_at)
@@ -154,13 +154,12 @@ class LeaseTable(HeldLeases):
             losses: Receives the reasons of those that are lost.
         """
         cancel, unhold, note, now = self.timer.wheel.cancel, self.unhold, begun.append, self.timer.clock.now()
-        releasing = State.RELEASING
         for lease in leases:
             if lease.state <= EXTENDING and lease.loss is None and now < lease.deadline and lease.group.alive:
                 note(lease)
                 if not cancel(lease):
                     group_of(lease).renewer.untrack(lease)
-                lease.state = releasing  # faster than a table lookup per lease
+                lease.transition(Event.RELEASE)
                 unhold(lease, None)
             elif (error := self.begin_release(lease)) is None:
                 note(lease)

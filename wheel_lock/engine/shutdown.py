@@ -31,18 +31,12 @@ class Shutdown:
         self._closing: Future[None] | None = None  # of the caller that closes the engine
 
     def close(self, timeout_s: float, future: Future[None], exiting: bool) -> None:
-        state, timer, closed = self._state, self._timer, ContextClosed("The context has been closed")
+        state, timer = self._state, self._timer
         if state.closed:
             future.set_result(None)
             return
-        state.closed = True
         self._closing = future
-        self._state.direct.end()
-        if exiting:
-            self._wait_queues.drop_all()
-        else:
-            self._wait_queues.fail(closed)
-        self._router.begin_anew(lambda wakeups: wakeups.close(closed))
+        self._end_parts(ContextClosed("The context has been closed"), exiting)
         until = timer.now + timeout_s
         hang_up = Future[None](lambda: timer.post(lambda: self._await_caller(until, future), state))
         sweep = Sweep(self._leases, self._leases.held, hang_up)
@@ -52,6 +46,16 @@ class Shutdown:
             sweep.pump()
         else:
             sweep.stop()
+
+    def _end_parts(self, error: ContextClosed, exiting: bool = False) -> None:
+        """End whatever could begin to hold something. Waiters receive ``error``, unless the interpreter is ``exiting``."""
+        self._state.closed = True
+        self._state.direct.end()
+        if exiting:
+            self._wait_queues.drop_all()
+        else:
+            self._wait_queues.fail(error)
+        self._router.begin_anew(lambda wakeups: wakeups.close(error))
 
     def _await_caller(self, until: float, future: Future[None]) -> None:
         """Hang up when the caller on the direct path has its reply: it releases itself what it is granted now."""
@@ -96,10 +100,7 @@ class Shutdown:
         """End without a release: the timer stops for good, in this very turn."""
         stopped = ContextClosed("The timer has been stopped")
         if not self._state.closed:
-            self._state.closed = True
-            self._state.direct.end()
-            self._wait_queues.fail(stopped)
-            self._router.begin_anew(lambda wakeups: wakeups.close(stopped))
+            self._end_parts(stopped)
         # Also during a close, which will not get that far any more.
         self._leases.mark_lost(list(self._leases.held), LossReason.CONTEXT_CLOSED)
         self._close_nodes(stopped)

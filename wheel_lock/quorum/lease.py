@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.loss_events import log_illegal
@@ -105,7 +105,7 @@ class Vote(Owner):
     __slots__ = ("_callback", "counts_from", "failure", "in_flight", "lease", "node", "quorum_lease")
 
     def __init__(self, node: NodeEngine, quorum_lease: QuorumLease) -> None:
-        self.holds: dict[Any, Any] | None = None
+        self.holds = None
         self.node: NodeEngine = node
         self.quorum_lease: QuorumLease = quorum_lease
         self.lease: Lease | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 from collections.abc import Callable
 
@@ -15,9 +16,11 @@ from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.held_calls import receiver, sender
 
 _READ_BYTES = 16_000
-_LONGEST_ERROR = 1_000  # bytes of an error reply; a longer one counts as malformed
-_LONGEST_INTEGER = 23
-_ENDS = b"\r\n"
+_LONGEST_ERROR = 1_000  # characters of an error reply; a longer one counts as malformed
+_LONGEST_PART = 1 << 16  # bytes without an end; the longest reply is that to INFO
+_RUN_ID = re.compile(rb"^run_id:(\S{10,})", re.MULTILINE)
+
+INFO: bytes = command(b"INFO", b"server")
 
 
 class NoReply(Exception):
@@ -31,7 +34,7 @@ class NotSent(NoReply):
 class DirectConnection:
     """A connected socket. One thread at a time uses it; see :class:`DirectPath`.
 
-    A reply is one line: a status, an integer, an error or nil. Anything else, and whatever arrives unasked, is malformed.
+    A reply that has no end, or does not come alone, is malformed, and so is whatever arrives unasked.
 
     Args:
         connection: The connection, which it owns from now on.
@@ -48,6 +51,7 @@ class DirectConnection:
         "_connection",
         "_now",
         "_poll",
+        "_reader",
         "_receive",
         "_send",
         "_sock",
@@ -63,6 +67,7 @@ class DirectConnection:
         self._now = clock
         self._send = sender(sock)
         self._receive = receiver(sock, _READ_BYTES)
+        self._reader = hiredis.Reader(replyError=_error)
         self._brief = BriefWait(sock, lambda: True)
         poller = select.poll()
         poller.register(sock, select.POLLIN)
@@ -88,7 +93,7 @@ class DirectConnection:
         try:
             if self._send(request) != len(request):
                 raise NoReply("the socket is full")
-            now, data, brief = self._now(), b"", self._brief
+            now, received, brief, reader = self._now(), 0, self._brief, self._reader
             soon = brief.possible and brief.after_write(1, now)
             while True:
                 if not soon:
@@ -105,12 +110,16 @@ class DirectConnection:
                 part = self._receive()
                 if not part:
                     raise NoReply("the server closed the connection")
-                data += part
-                if data[-2:] == _ENDS:
-                    return _parsed(data)
-                if len(data) > _LONGEST_ERROR:
-                    raise NoReply("no reply to a request about a lock")
-        except (OSError, ValueError) as error:
+                reader.feed(part)
+                reply: Reply = reader.gets()
+                if reply is not False:
+                    if reader.has_data():
+                        raise NoReply("more than one reply")
+                    return reply
+                received += len(part)
+                if received > _LONGEST_PART:
+                    raise NoReply("no end of a reply")
+        except (OSError, ValueError, hiredis.HiredisError) as error:
             raise NoReply(str(error)) from error
 
     def reset(self) -> None:
@@ -127,47 +136,18 @@ class DirectConnection:
         self._connection.after_fork_in_child()
 
 
-def _parsed(line: bytes) -> Reply:
-    """Parse a reply of one line with its end."""
-    if line == b"+OK\r\n":
-        return b"OK"
-    first = line[:1]
-    if line == b"$-1\r\n":
-        return None
-    if first == b":" and len(line) <= _LONGEST_INTEGER:
-        digits = line[1:-2]
-        if digits.isdigit() or (digits[:1] == b"-" and digits[1:].isdigit()):
-            return int(digits)
-    if first == b"-" and line.count(_ENDS) == 1 and len(line) <= _LONGEST_ERROR:
-        return ServerError(line[1:-2].decode(errors="replace"))
-    raise NoReply("no reply to a request about a lock")
+def _error(text: str) -> ServerError:
+    if len(text) > _LONGEST_ERROR:
+        raise NoReply("a very long error")
+    return ServerError(text)
 
 
 def run_id(info: Reply) -> bytes | None:
     """Return the identity of a server's process from its reply to INFO; None if it gives none."""
-    if not isinstance(info, bytes):
-        return None
-    for line in info.splitlines():
-        if line.startswith(b"run_id:") and len(line) > 16:
-            return line[7:]
-    return None
+    found = _RUN_ID.search(info) if isinstance(info, bytes) else None
+    return found and found[1]
 
 
-INFO: bytes = command(b"INFO", b"server")
-_LONGEST_INFO = 1 << 16
-
-
-def ask_run_id(connection: Connection, timeout_s: float) -> bytes | None:
+def ask_run_id(connection: DirectConnection, until: float) -> bytes | None:
     """Return the identity of the server's process at the other end of a new connection. On a thread that may block."""
-    sock = connection.sock
-    sock.settimeout(timeout_s)
-    sock.sendall(INFO)
-    reader = hiredis.Reader(replyError=ServerError)
-    total = 0
-    while (reply := reader.gets()) is False:
-        data = sock.recv(_READ_BYTES)
-        total += len(data)
-        if not data or total > _LONGEST_INFO:
-            return None
-        reader.feed(data)
-    return run_id(reply)
+    return run_id(connection.ask(INFO, until))

@@ -13,7 +13,9 @@ A hold goes through phases. Each phase is ended once, by the caller or by the ti
     RELEASING  LEFT         caller  the lease is released
                TAKEN        timer   the engine goes on with the release
 
-The timer's thread ends ACQUIRING and RELEASING only if the caller was interrupted, has handed them over, or is overdue.
+The timer's thread ends ACQUIRING and RELEASING only if the caller was interrupted, has handed them over, or is overdue. An
+overdue caller may go on all the same, so it changes its lease by ``Lease.try_transition``, which has no effect when it is
+too late.
 """
 
 from __future__ import annotations
@@ -143,14 +145,14 @@ class DirectHold:
             reply: Reply | NoReply = connection.ask(request, until)
         except NoReply as error:
             reply = self._distrust(error)
-        if isinstance(reply, int):
+        if reply != b"OK" and reply is not None and not isinstance(reply, (NoReply, ServerError)):
             reply = self._distrust(NoReply("no reply to an acquire"))
         self.took_s = took_s = clock() - sent_at
         # Within half of its time a lease was not granted too late.
         if reply == b"OK" and took_s < group.timeout_s / 2:
             lease.acquired_at = sent_at
             lease.deadline = local_deadline(sent_at, group.timeout_s)
-            if self.ends.setdefault(ACQUIRING, HOLDING) is not HOLDING or not lease.attempt(Event.GRANTED):
+            if self.ends.setdefault(ACQUIRING, HOLDING) is not HOLDING or not lease.try_transition(Event.GRANTED):
                 raise self.gone()
             path.granted_at = sent_at
             if state.over:
@@ -177,9 +179,9 @@ class DirectHold:
         """Release what was granted while the engine was closed, and raise ContextClosed."""
         mine = [RELEASING]
         if self.ends.setdefault(HOLDING, mine) is mine:
-            self.lease.attempt(Event.RELEASE)
+            self.lease.try_transition(Event.RELEASE)
             self._send_release(self.path.clock())
-            self.lease.attempt(Event.RELEASED)
+            self.lease.try_transition(Event.RELEASED)
             self.path.leave(self)
         end_quietly(self.path.state.exiting)
         raise ContextClosed("The context has been closed")
@@ -206,7 +208,7 @@ class DirectHold:
         mine = [RELEASING]  # another one each time: a signal's handler may release the lock at any moment
         if self.ends.setdefault(HOLDING, mine) is not mine:
             return None
-        if not lease.attempt(Event.RELEASE):
+        if not lease.try_transition(Event.RELEASE):
             raise self.gone()
         reply = self._send_release(now)
         try:

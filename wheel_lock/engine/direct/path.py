@@ -176,7 +176,7 @@ class DirectPath(DirectLocks):
     def leave(self, hold: DirectHold) -> None:
         """Free the path: by the caller of ``hold``, or for one that does not go on. No effect if that was done."""
         if hold.ends.get(RELEASING) is LEFT:
-            hold.lease.attempt(Event.RELEASED)
+            hold.lease.try_transition(Event.RELEASED)
             self.done[hold.number] = hold.took_s, hold.held_s
         self.claim.pop(hold.lease, None)
         if self.connection is not hold.connection:
@@ -291,7 +291,7 @@ class DirectPath(DirectLocks):
             hold.wait.finished = True  # from here on, to give it up is to release the lease
             self._table.adopt_grant(lease, hold.sent_at)
         elif phase is RELEASING:
-            lease.attempt(Event.RELEASE)  # its caller was interrupted before it could
+            lease.try_transition(Event.RELEASE)  # its caller was interrupted before it could
         if phase in (HOLDING, RELEASING):
             self.done[hold.number] = hold.took_s, None
         self.leave(hold)
@@ -370,11 +370,11 @@ class DirectPath(DirectLocks):
         """Connect, on a helper thread. A balancer may lead to another server, where the lock would not be excluded."""
         connection: Connection | None = None
         try:
-            options = self.state.options
-            connection = self._node.connector.connect(options.connect_timeout_s)
+            limit_s = self.state.options.connect_timeout_s
+            connection = self._node.connector.connect(limit_s)
             plain = not hasattr(connection.sock, "pending") and not connection.missing_rights
-            if plain and ask_run_id(connection, options.connect_timeout_s) == identity and not self.state.over:
-                arrived = [DirectConnection(connection, pipeline, self._timer.clock.now)]
+            arrived = [DirectConnection(connection, pipeline, self.clock)] if plain else []
+            if plain and ask_run_id(arrived[0], self.clock() + limit_s) == identity and not self.state.over:
                 connection = None
                 self._timer.post(partial(self._arrived, arrived), self.state)
                 if self._timer.stopped and (left := taken(arrived)) is not None:
