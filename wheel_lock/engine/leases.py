@@ -88,10 +88,8 @@ class LeaseTable(HeldLeases):
         state.counters.acquired += len(leases)
         self.granted_at = now
         group: LeaseGroup = leases[0].group  # type: ignore[assignment]
-        renewer = group.renewer
-        renewer.confirmed_at = now
-        renewer.begin(leases, sent_at)
-        renewer.server_is_well()
+        group.begin(leases, sent_at)
+        group.renewer.granted(leases, now)
         self.router.watch_master()
         return True
 

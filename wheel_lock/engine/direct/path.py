@@ -29,7 +29,7 @@ from typing import TypeVar
 from wheel_lock.engine.direct.connection import INFO, DirectConnection, NoReply, NotSent, ask_run_id, run_id
 from wheel_lock.engine.direct.hold import ACQUIRING, CLOSING, HOLDING, LEFT, RELEASING, TAKEN, DirectHold
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.interfaces import LeaseGroup, Wait
+from wheel_lock.engine.interfaces import LeaseGroup, Wait, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.requests.query import Query
@@ -340,7 +340,7 @@ class DirectPath:
         """Have the renewer keep a lease that was taken over."""
         lease, renewer = hold.lease, self._renewer
         renewer.confirmed_at = max(renewer.confirmed_at, hold.sent_at)
-        renewer.begin([lease], hold.sent_at)
+        group_of(lease).begin([lease], hold.sent_at)
         if lease.loss is not None:
             self._table.mark_lost([lease])
         elif hold.connection.pipeline is not self._node.pipeline and not self.state.closed:
