@@ -17,7 +17,7 @@ from wheel_lock import HashedWheelTimer
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
-from wheel_lock.lease import NOBODY, Lease
+from wheel_lock.lease import NO_OWNER, Lease
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.options import ContextOptions, lock_options
@@ -51,7 +51,7 @@ def test_wheel_lock(benchmark: BenchmarkFixture, server: RedisServer) -> None:
     engine = Engine(RedisPyConnector(server.client()), ContextOptions(), timer, launch=lambda attempt: attempt())
     options = lock_options(TIMEOUT_S)
     group = engine.router.renewer.group(EXCLUSIVE, options.timeout_s, options.timeout_ms, options.renew_every_s)
-    leases = [Lease(f"lock:{n}", lease_args(b"lock:%d" % n, b"%022d" % n), group, NOBODY) for n in range(LOCKS)]
+    leases = [Lease(f"lock:{n}", lease_args(b"lock:%d" % n, b"%022d" % n), group, NO_OWNER) for n in range(LOCKS)]
     acquired: Future[None] = Future(lambda: None)
     bulk = AcquireMany(engine.leases, options, acquired)
     timer.post(lambda: bulk.add(leases))

@@ -1,4 +1,4 @@
-"""Makes Markdown of the docstrings' Sphinx roles, for the API reference of the site.
+"""Makes Markdown of the docstrings' Sphinx roles, and writes out unpacked keywords, for the API reference of the site.
 
 A role becomes code, and so does a session of the interpreter. A section "Example:" becomes one that mkdocstrings shows as a
 session.
@@ -6,10 +6,12 @@ session.
 
 from __future__ import annotations
 
+import inspect
+import pydoc
 import re
 from typing import Any
 
-from griffe import Extension, Object
+from griffe import Extension, Function, Object, Parameter, ParameterKind, Parameters
 
 _ROLE = re.compile(r":(?:class|meth|func|attr|mod|exc|data):`(~?)([^`]+)`")
 _SESSION = re.compile(r"(?:^>>> .*\n?)(?:^(?!\s*$).*\n?)*", re.MULTILINE)
@@ -35,3 +37,19 @@ class Roles(Extension):
         """Change the docstring of a module, class, function or attribute."""
         if obj.docstring is not None:
             obj.docstring.value = as_markdown(obj.docstring.value)
+
+    def on_function_instance(self, *, func: Function, **_: Any) -> None:
+        """Write out the keywords of ``**terms: Unpack[...]``, with their defaults."""
+        own = [parameter for parameter in func.parameters if not str(parameter.annotation).startswith("Unpack[")]
+        if len(own) == len(func.parameters):
+            return
+        method: Any = pydoc.locate(func.path)
+        known, keyword = {parameter.name for parameter in own}, ParameterKind.keyword_only
+        func.parameters = Parameters(
+            *own,
+            *(
+                Parameter(name, annotation=shown.annotation, kind=keyword, default=repr(shown.default))
+                for name, shown in inspect.signature(method).parameters.items()
+                if name not in known
+            ),
+        )

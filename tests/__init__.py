@@ -1,1 +1,1 @@
-"""The tests. A package, so that no stray `tests` directory of another distribution can stand in for it."""
+"""The tests. A package, so that no `tests` directory of another distribution can stand in for it."""

@@ -126,14 +126,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     # The interpreter stands still while it collects, and with it every renewal. What is there for the whole session, some
-    # 200,000 objects, is looked at by no collection after this.
+    # 200,000 objects, is scanned by no collection after this.
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    # What a test has caused is logged before the next one looks at the log.
+    # What a test has caused is logged before the next one reads the log.
     NOTIFIER.drain(PATIENCE_S)
 
 
@@ -282,7 +282,7 @@ def new_loop(request: pytest.FixtureRequest) -> NewLoop:
 
 @pytest.fixture
 def run(new_loop: NewLoop) -> Run:
-    """What runs a coroutine in such a loop. A task that is left over, or an error that nobody sees, is a failure."""
+    """What runs a coroutine in such a loop. A task that is left over, or an error that no task retrieves, is a failure."""
     return watched_run(new_loop)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.background import Background
-from tests.support.interruptions import LIBRARY, Interruption, Struck, at_every_place
+from tests.support.interruptions import LIBRARY, Interrupted, Interruption, at_every_place
 from wheel_lock.exclusion import exclusively
 from wheel_lock.runtime.native import RLock
 
@@ -42,14 +42,14 @@ def test_the_result_and_an_exception_of_the_work_reach_the_caller() -> None:
 
 
 @pytest.mark.parametrize("again_after", [None, 0, 1])
-def test_the_lock_is_free_wherever_an_exception_strikes(again_after: int | None) -> None:
+def test_the_lock_is_free_wherever_an_exception_is_raised(again_after: int | None) -> None:
     lock, places = RLock(), list[str]()
 
     def scene(interruption: Interruption) -> None:
         try:
             interruption.begin()
             exclusively(lock, list[int])
-        except Struck:
+        except Interrupted:
             pass
         finally:
             interruption.end()

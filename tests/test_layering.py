@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime",),
     ("net", "lock_types"),
     ("engine",),
+    ("diagnostics",),
     ("locks",),
     ("sync", "aio"),
     ("unfinished", "decorator", "asyncio"),
@@ -58,7 +59,7 @@ MAY_IMPORT_REDIS = (
         f"net/{name}.py"
         for name in ("capabilities", "clients", "cluster", "connect_budget", "connector", "handshake", "sentinel")
     ),
-    *("context.py", "quorum/node.py", "embedded/server.py", "testing.py", "cli.py"),
+    *("context.py", "quorum/node.py", "embedded.py", "testing.py"),
     "valkey_clients.py",
 )
 FORBIDDEN_NAMES = ("utils", "helpers")
@@ -135,7 +136,7 @@ def _import_violations(path: Path, imported: Import) -> Iterator[str]:
         target, is_module, _ = rest.partition(".")
         if target not in LEVEL and not is_module:  # the package itself, or a name that it offers
             target = "__init__"
-        # A module without a place is told of once, where it stands, and not by all who import it.
+        # A module without a place is reported once, where it stands, and not by each of its importers.
         if target in LEVEL and here in LEVEL and LEVEL[target] > LEVEL[here]:
             yield f"rule layers: {here} must not import {target}, which is above it"
         if here == target == "engine":

@@ -34,7 +34,7 @@ from wheel_lock.options import (
     seconds,
 )
 
-# From Any on: the types forbid these values, which is why callers without a type checker must be told.
+# From Any on: the types forbid these values, which is why callers without a type checker need an error.
 make_lock_options: Callable[..., LockOptions] = lock_options
 make_context_options: Callable[..., ContextOptions] = ContextOptions
 
@@ -73,7 +73,7 @@ CONTEXT_COUNTS = ["batch_size", "max_calls_in_flight", "max_held"]
             if parameter != "blocking_timeout"
         ),
         *((make_lock_options, parameter, NO_COUNTS) for parameter in LOCK_COUNTS),
-        # Options are cached by their values; the cache must not be the first to look at what cannot be hashed.
+        # Options are cached by their values; the cache must not be the first to use what cannot be hashed.
         *((make_lock_options, parameter, [[30]]) for parameter in [*LOCK_SECONDS, *LOCK_COUNTS]),
         *((make_context_options, parameter, [*NO_SECONDS, None, 0, 0.0]) for parameter in CONTEXT_SECONDS),
         *((make_context_options, parameter, [*NO_COUNTS, 0]) for parameter in CONTEXT_COUNTS),
@@ -109,7 +109,7 @@ def test_a_timeout_too_short_to_be_renewed_is_refused() -> None:
 
 
 @pytest.mark.parametrize("every", [30.0, 29.698, 29.7, 31.0, 1e9])
-def test_a_renewal_after_the_lease_is_believed_is_refused(every: float) -> None:
+def test_a_renewal_after_the_lease_is_valid_is_refused(every: float) -> None:
     message = refusal(make_lock_options, timeout=30.0, renew_every=every)
     assert "renew_every" in message
     assert "29.698" in message
@@ -117,7 +117,7 @@ def test_a_renewal_after_the_lease_is_believed_is_refused(every: float) -> None:
 
 
 @given(timeout=st.floats(MIN_RENEWED_TIMEOUT_S, MAX_SECONDS), share=st.floats(1e-3, 1.2))
-def test_renew_every_is_allowed_exactly_while_the_lease_is_believed(timeout: float, share: float) -> None:
+def test_renew_every_is_allowed_exactly_while_the_lease_is_valid(timeout: float, share: float) -> None:
     every = timeout * share
     if every < local_deadline(0.0, timeout):
         # Three ticks before the end at the latest; what is more is rounded down to that.

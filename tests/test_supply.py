@@ -1,4 +1,4 @@
-"""What set-up and tests fetch is locked, checked, and audited; and nobody's rights are raised for it unasked."""
+"""What set-up and tests fetch is locked, checked, and audited; and rights are raised for it only with consent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 from tests.interop.redis_pys_source import download
 from tests.interop.redisson_peer import CHECKSUMS, redisson_version, unexpected
-from tests.support.locked import REQUIREMENTS, Pin, pins
+from tests.support.pinned_requirements import REQUIREMENTS, Pin, pins
 
 ROOT = Path(__file__).parents[1]
 THIS_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -317,6 +317,6 @@ def test_a_known_vulnerability_is_a_failure_with_its_name() -> None:
 def test_without_an_advisory_service_the_audit_is_skipped_and_says_so() -> None:
     with advisories(lambda package: []) as url:
         pass
-    done = ask(url)  # nothing listens there any more
+    done = ask(url)  # nothing listens there now
     assert done.stdout.startswith("audit: skipped: no advisory service ("), done.stdout + done.stderr
     assert done.returncode == 0

@@ -113,7 +113,7 @@ def test_a_timer_that_is_turned_by_hand_does_not_keep_time_from_passing(clock: M
 
 
 def test_time_may_pass_in_a_message(timer: HashedWheelTimer, clock: ManualClock) -> None:
-    # On the timer's own thread nobody can be waited for.
+    # The timer's own thread cannot wait for other callers.
     ask(timer)
     timer.post(lambda: clock.advance(1.0))
     ask(timer)
@@ -242,9 +242,9 @@ def test_a_minute_of_renewals_takes_no_time(clock: ManualClock) -> None:
 
 
 def test_a_lock_that_is_not_renewed_is_lost_on_time(clock: ManualClock) -> None:
-    told: list[LostEvent] = []
+    losses: list[LostEvent] = []
     with fake_context(clock=clock) as context:
-        lock = context.lock("order:42", timeout=30.0, renew=False, on_lost=told.append)
+        lock = context.lock("order:42", timeout=30.0, renew=False, on_lost=losses.append)
         assert lock.acquire()
         clock.advance(29.0)
         assert lock.is_held
@@ -252,8 +252,8 @@ def test_a_lock_that_is_not_renewed_is_lost_on_time(clock: ManualClock) -> None:
         assert not lock.is_held
         assert lock.lost is LossReason.RENEWAL_LIMIT
         drain()
-        assert [(event.name, event.reason) for event in told] == [("order:42", LossReason.RENEWAL_LIMIT)]
-        assert told[0].at <= told[0].deadline
+        assert [(event.name, event.reason) for event in losses] == [("order:42", LossReason.RENEWAL_LIMIT)]
+        assert losses[0].at <= losses[0].deadline
 
 
 def test_an_error_reply_does_not_cost_the_connection() -> None:
@@ -290,6 +290,6 @@ def test_a_program_that_forgets_to_close_its_fake_context_ends_all_the_same() ->
 
 def test_without_its_package_the_embedded_server_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fakeredis", None)
-    monkeypatch.delitem(sys.modules, "wheel_lock.embedded.server", raising=False)
+    monkeypatch.delitem(sys.modules, "wheel_lock.embedded", raising=False)
     with pytest.raises(ModuleNotFoundError, match=r"needs fakeredis: pip install 'wheel-lock\[testing\]'"):
         fake_context()

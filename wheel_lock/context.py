@@ -6,7 +6,7 @@ import atexit
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, Unpack
 
 from redis.exceptions import LockError
 
@@ -20,11 +20,11 @@ from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.bulk import Name
 from wheel_lock.locks.callbacks import checked_callback
-from wheel_lock.locks.factory import terms_of
+from wheel_lock.locks.factory import LockTerms, spelled_out
 from wheel_lock.net.clients import AnyClient, connector_for, parse
 from wheel_lock.observe.contexts import CONTEXTS
-from wheel_lock.options import ContextOptions, lock_name, lock_options, name_prefix
-from wheel_lock.quorum.context import QuorumContext, QuorumOptions
+from wheel_lock.options import SETTINGS, ContextOptions, lock_name, lock_options
+from wheel_lock.quorum.context import QUORUM_SETTINGS, QuorumContext, QuorumSettings, SharedSettings
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.native import RLock
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -36,30 +36,12 @@ from wheel_lock.sync.lock import Lock
 _EXIT_TIMEOUT_S = 0.8  # a process that holds locks ends within a second
 
 
-class ContextSettings(TypedDict, total=False):
+class ContextSettings(SharedSettings, total=False):
     """The parameters of :class:`LockContext` except its client."""
 
-    timer: HashedWheelTimer | None
-    batch_size: int
-    response_timeout: float
-    connect_timeout: float
-    close_timeout: float
-    release_on_close: bool
     fallback_interval: float
-    max_held: int | None
-    max_waiting: int | None
     min_replicas: int
     replica_timeout: float
-    declare_keys: bool
-    track_acquisitions: bool
-    renewal_slack: float
-    prefix: str
-    timeout: float
-    blocking_timeout: float | None
-    owner: str | None
-    readable_owner: bool
-    label: str | None
-    watch: bool
 
 
 class LockContext(ThreadLocks, ThreadContext):
@@ -79,12 +61,8 @@ class LockContext(ThreadLocks, ThreadContext):
         close_timeout: Seconds that :meth:`close` may take.
         release_on_close: True to release the held locks at :meth:`close` and at the end of the interpreter, False to let
             them expire.
-        fallback_interval: Seconds after which a waiter without a wake-up tries again, at the latest.
         max_held: The most locks that may be held at once; None for no bound.
         max_waiting: The most callers that may wait for locks at once; None for no bound.
-        min_replicas: The number of replicas that must acknowledge a grant (WAIT) before it counts. Otherwise it is undone,
-            and acquiring raises :class:`~wheel_lock.NotReplicated`.
-        replica_timeout: Seconds that the acknowledgements may take.
         declare_keys: True if each call of a script is about one lock and declares its keys, for services that route calls
             by those (some managed Redis offerings, Envoy, twemproxy). A service that refuses other calls is detected, and
             gets such calls in any case.
@@ -108,6 +86,10 @@ class LockContext(ThreadLocks, ThreadContext):
             flushed (CLIENT TRACKING, Redis 6 and newer), so that the loss is noticed within milliseconds and not at the
             next renewal. It takes one more connection per server, and is for locks with one holder. Where the server
             refuses it a WARNING says so, and losses are noticed at renewals.
+        fallback_interval: Seconds after which a waiter without a wake-up tries again, at the latest.
+        min_replicas: The number of replicas that must acknowledge a grant (WAIT) before it counts. Otherwise it is undone,
+            and acquiring raises :class:`~wheel_lock.NotReplicated`.
+        replica_timeout: Seconds that the acknowledgements may take.
 
     Raises:
         TypeError: ``client`` is not a client of one server over a socket, or ``timer`` is not a timer.
@@ -133,11 +115,8 @@ class LockContext(ThreadLocks, ThreadContext):
         connect_timeout: float = 2.0,
         close_timeout: float = 5.0,
         release_on_close: bool = True,
-        fallback_interval: float = 5.0,
         max_held: int | None = None,
         max_waiting: int | None = None,
-        min_replicas: int = 0,
-        replica_timeout: float = 1.0,
         declare_keys: bool = False,
         track_acquisitions: bool = False,
         renewal_slack: float = 1 / 32,
@@ -148,35 +127,18 @@ class LockContext(ThreadLocks, ThreadContext):
         readable_owner: bool = True,
         label: str | None = None,
         watch: bool = False,
+        fallback_interval: float = 5.0,
+        min_replicas: int = 0,
+        replica_timeout: float = 1.0,
     ) -> None:
-        options = ContextOptions(
-            batch_size=batch_size,
-            response_timeout_s=response_timeout,
-            connect_timeout_s=connect_timeout,
-            close_timeout_s=close_timeout,
-            release_on_close=release_on_close,
-            fallback_s=fallback_interval,
-            max_held=max_held,
-            max_waiting=max_waiting,
-            min_replicas=min_replicas,
-            replica_timeout_s=replica_timeout,
-            declare_keys=declare_keys,
-            track_acquisitions=track_acquisitions,
-            renewal_slack=renewal_slack,
-            prefix=name_prefix(prefix),
-            timeout_s=timeout,
-            blocking_timeout_s=blocking_timeout,
-            owner=owner,
-            readable_owner=readable_owner,
-            label=label,
-            watch=watch,
-        )
+        options = ContextOptions.of(locals())
         self._connector = connector_for(client, options.owner)
         self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
         CONTEXTS.add(self._engine)
 
     @classmethod
+    @spelled_out(ContextSettings, SETTINGS)
     def from_url(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[ContextSettings]
     ) -> Self:
@@ -229,14 +191,15 @@ class LockContext(ThreadLocks, ThreadContext):
         return context
 
     @classmethod
-    def quorum(cls, clients: Sequence[AnyClient], **options: Unpack[QuorumOptions]) -> QuorumContext:
+    @spelled_out(QuorumSettings, QUORUM_SETTINGS)
+    def quorum(cls, clients: Sequence[AnyClient], **settings: Unpack[QuorumSettings]) -> QuorumContext:
         """Return a context whose locks a majority of independent masters grants (Redlock).
 
         Args:
             clients: One for each master, at least three; an odd number, because one more tolerates no more failures.
-            options: See :class:`~wheel_lock.quorum.context.QuorumContext`.
+            settings: See :class:`~wheel_lock.quorum.context.QuorumContext`.
         """
-        return QuorumContext(clients, **options)
+        return QuorumContext(clients, **settings)
 
     def lock(
         self,
@@ -290,7 +253,7 @@ class LockContext(ThreadLocks, ThreadContext):
         if plain and blocking_timeout is renew_every is max_renewals is max_hold is retry_every is max_attempts is None:
             options = lock_options(context.timeout_s if timeout is None else timeout)
         else:
-            options = context.of_lock(locals())
+            options = context.of_lock(timeout, locals())
         if on_lost is not None:
             checked_callback(on_lost)
         return Lock(self._engine, FENCED if fencing else EXCLUSIVE, name, options, on_lost, key)
@@ -336,7 +299,7 @@ class LockContext(ThreadLocks, ThreadContext):
             TooManyLocks: ``max_held``, or ``max_waiting``, does not allow that many. None is left acquired.
         """
         # The locks do not wait, though the call may; the limit is that of the call.
-        options = self._engine.options.of_lock({**locals(), "blocking": False, "blocking_timeout": None})
+        options = self._engine.options.of_lock(timeout, {**locals(), "blocking": False, "blocking_timeout": None})
         callback = checked_callback(on_lost)
         return run(
             operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking, blocking_timeout)
@@ -384,7 +347,7 @@ class LockContext(ThreadLocks, ThreadContext):
         """Release a lock of any kind for its holders, whatever process they are in, and wake its waiters.
 
         The server is asked for the holders, and releases exactly those. Each of them finds out with its next renewal, and
-        reports a loss ("key gone"); those of this context at once. Until then it may still believe that it holds the lock,
+        reports a loss ("key gone"); those of this context at once. Until then it may still act as the holder,
         as after a ``DEL`` by hand: what it protects should check fences. Fences, permits and waiters stay.
 
         Args:
@@ -448,34 +411,18 @@ class LockContext(ThreadLocks, ThreadContext):
         """
         return run(operations.adopt_many(self, Lock, texts, checked_callback(on_lost), thread_local))
 
-    def locked(
-        self,
-        name: str,
-        timeout: float | None = None,
-        *,
-        blocking: bool = True,
-        blocking_timeout: float | None = None,
-        renew: bool = True,
-        renew_every: float | None = None,
-        max_renewals: int | None = None,
-        max_hold: float | None = None,
-        retry_every: float | None = None,
-        max_attempts: int | None = None,
-        fencing: bool = False,
-        on_lost: OnLost | None = None,
-        thread_local: bool = True,
-    ) -> Locked:
+    @spelled_out(LockTerms)
+    def locked(self, name: str, timeout: float | None = None, **terms: Unpack[LockTerms]) -> Locked:
         """Return a decorator: the function, or coroutine function, runs while it holds a lock.
 
         The lock is not reentrant: a recursive call that needs the same name, in the same thread or task, raises
         LockAlreadyHeld instead of waiting for ever.
 
         The lock is released when the function returns, so an unfinished result is refused: generators and context managers
-        made of them, coroutines, futures and tasks that are not done, and iterators that call a function when they are
-        read (``map``, ``filter``, ``re.finditer``, or a ``zip`` of those). A function that is not a coroutine function may
+        made of them, coroutines, and futures and tasks that are not done. A function that is not a coroutine function may
         not return any other awaitable either. The result is closed or cancelled if possible, and the call raises
-        TypeError. Other iterators, files and finished futures are returned; lazy iterators of other classes are not
-        recognised. The other parameters are those of :meth:`lock`.
+        TypeError. Other lazy results (``map``, ``zip``) are returned as they are: what they call runs without the lock.
+        The other parameters are those of :meth:`lock`.
 
         Args:
             name: The lock's name; ``{user_id}`` stands for the argument of that name, ``{order.id}`` for its attribute.
@@ -493,11 +440,10 @@ class LockContext(ThreadLocks, ThreadContext):
             ...     write_report(7)
             'report:7'
         """
-        terms = terms_of(locals())
         return Locked(
             name,
-            lambda filled: self.lock(filled, on_lost=on_lost, **terms),
-            lambda filled: self.asyncio.lock(filled, on_lost=on_lost, **terms),
+            lambda filled: self.lock(filled, timeout, **terms),
+            lambda filled: self.asyncio.lock(filled, timeout, **terms),
         )
 
     @property
@@ -530,7 +476,7 @@ def _at_exit() -> None:
     for engine in engines:
         engine.exiting = True
     for engine in engines:
-        if (engine.held or engine.timer.running) and not engine.closed and not engine.timer.stopped:
+        if (engine.held_count or engine.timer.running) and not engine.closed and not engine.timer.stopped:
             ended: SyncFuture[None] = SyncFuture(engine)
             ended.limit(engine, _EXIT_TIMEOUT_S)
             engine.post_if_open(partial(engine.end, _EXIT_TIMEOUT_S, ended))

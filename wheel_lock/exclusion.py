@@ -1,7 +1,9 @@
 """Mutual exclusion that ends, too, if an exception that a signal's handler raises or another thread sets strikes anywhere.
 
 ``with lock:`` is not enough: CPython 3.14 may run a handler behind the call of ``__enter__`` and before the protected
-block, and the lock then stays taken. So does each version behind ``lock.acquire()`` and before a ``try``.
+block, and the lock then stays taken. So does each version behind ``lock.acquire()`` and before a ``try``. (Users' blocks
+with locks of this package have no such gap: the call of an ``__enter__`` that is written in Python ends without a check
+for signals, unless a debugger evaluates frames itself, PEP 523.)
 """
 
 from __future__ import annotations

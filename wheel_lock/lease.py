@@ -8,7 +8,9 @@ The rules:
   confirmed renewal moves it forward, never back, and only while it has not passed.
 * RELEASED, LOST, REFUSED and EXPORTED are final. A thread that sees the deadline pass records the loss in the lease before
   it answers "not held", so that no later confirmation can make the lease look held again.
-* RENEWING means exactly one unanswered renewal. Only the timer's thread changes a state.
+* RENEWING means exactly one unanswered renewal.
+* Only the timer's thread changes a state, except that of a lease on the direct path: its caller does, until that thread
+  takes the lease over.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ class Owner:
     """The thread (or greenlet, or task) that a lease belongs to.
 
     Attributes:
-        ended: True if the thread has ended; its leases are not renewed any more.
+        ended: True if the thread has ended; its leases are no longer renewed.
         holds: The holds of reentrant locks, by lock; None if there are none.
         stands_by: True if it is content to wait for a lock, however long.
     """
@@ -110,14 +112,14 @@ class Owner:
         return self is other
 
     def releases_alone(self, lease: Lease) -> bool:
-        """Return whether nobody but this owner, which has acquired ``lease``, is to release it."""
+        """Return whether only this owner, which has acquired ``lease``, is to release it."""
         return True
 
     def lost(self, lease: Lease) -> None:
         """Called when a lease of this owner is lost. On the timer's thread, so it must be quick."""
 
 
-NOBODY = Owner()  # the owner of leases that any thread may use: it never ends
+NO_OWNER = Owner()  # the owner of leases that any thread may use; it never ends
 
 
 class Limits:
@@ -234,7 +236,7 @@ class Lease(WheelEntry):
         name: str | bytes,
         lease_args: bytes,
         group: Group,
-        owner: Owner = NOBODY,
+        owner: Owner = NO_OWNER,
         on_lost: Callable[[LostEvent], object] | None = None,
         call_site: str | None = None,
     ) -> None:
@@ -314,6 +316,18 @@ class Lease(WheelEntry):
         after = _NEXT[self.state][event]
         if after is None:
             self.group.illegal(self, event)
+            return False
+        self.state = after
+        return True
+
+    def attempt(self, event: Event) -> bool:
+        """Like :meth:`transition`, but nothing happens if the table has no such transition.
+
+        For a caller on the direct path, which may be late: the timer's thread may have ended its lease meanwhile. One step
+        under a GIL, without which there is no direct path, because nothing is called between the two accesses.
+        """
+        after = _NEXT[self.state][event]
+        if after is None:
             return False
         self.state = after
         return True

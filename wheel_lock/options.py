@@ -10,11 +10,13 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from functools import partial
+from typing import Any, Self, TypeVar, cast
 
 Name = TypeVar("Name", bound="str | bytes")
+T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
@@ -233,8 +235,8 @@ def lock_token(token: object) -> bytes:
     return _binary("a token", token, MAX_TOKEN_BYTES, secret=True)
 
 
-def owner_text(owner: object) -> str:
-    """Return the readable owner of a context.
+def owner_text(what: str, owner: object) -> str:
+    """Return the readable owner of a context, the setting ``what``.
 
     Raises:
         ValueError: It is not a str of 1 to 64 printable characters, or has more than 64 bytes as UTF-8.
@@ -242,7 +244,7 @@ def owner_text(owner: object) -> str:
     text = str.__str__(owner) if isinstance(owner, str) else ""
     if not text or not text.isprintable() or len(text.encode()) > MAX_OWNER_LENGTH:
         raise ValueError(
-            f"owner must be a str of 1 to {MAX_OWNER_LENGTH} printable characters, with at most {MAX_OWNER_LENGTH} bytes "
+            f"{what} must be a str of 1 to {MAX_OWNER_LENGTH} printable characters, with at most {MAX_OWNER_LENGTH} bytes "
             f"as UTF-8, not {_shown(owner)}"
         )
     return text
@@ -378,110 +380,99 @@ TERMS: Mapping[str, Any] = _cached_options.__wrapped__.__kwdefaults__ or {}
 """The parameters of a lock beside its name and its timeout, and their defaults."""
 
 
-def context_label(label: object) -> str:
-    """Return the label of a context. Raises ValueError unless it is a str of 1 to 64 printable characters."""
+def context_label(what: str, label: object) -> str:
+    """Return the label of a context, the setting ``what``.
+
+    Raises:
+        ValueError: It is not a str of 1 to 64 printable characters.
+    """
     text = str.__str__(label) if isinstance(label, str) else ""
     if not 1 <= len(text) <= MAX_LABEL_CHARACTERS or not text.isprintable():
-        raise ValueError(f"label must have 1 to {MAX_LABEL_CHARACTERS} printable characters, not {_shown(label)}")
+        raise ValueError(f"{what} must have 1 to {MAX_LABEL_CHARACTERS} printable characters, not {_shown(label)}")
     return text
+
+
+def _checked(default: T, check: Callable[[str, Any], Any]) -> T:
+    """Return a field of ContextOptions. ``check`` takes a setting's name and value, and returns the value to store."""
+    return field(default=default, metadata={"check": check})
+
+
+def _or_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    return lambda what, value: None if value is None else check(what, value)
+
+
+def _switch(what: str, value: object) -> bool:
+    return bool(value)
+
+
+def _strict_switch(what: str, value: object) -> bool:
+    if type(value) is not bool:
+        raise TypeError(f"{what} must be True or False, not {_shown(value)}")
+    return value
+
+
+_time = partial(seconds, above=0.0)
+_positive = partial(count, least=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
-    """The settings of a context.
+    """The validated settings of a context, with their defaults. :class:`wheel_lock.LockContext` documents them.
 
     Attributes:
-        batch_size: Leases per renewal script call.
         max_calls_in_flight: Unanswered renewal script calls per node; leases due beyond that wait in the overdue set.
-        response_timeout_s: The longest time for which a caller's command may stay unanswered, reconnecting included.
-        connect_timeout_s: The limit of each step of an attempt to connect (a smaller one of the client is kept).
-        backoff_first_s: Pause after the first failed attempt; it doubles, with jitter, up to ``backoff_max_s``.
+        backoff_first_s: Pause after the first failed attempt to connect; it doubles, with jitter, up to ``backoff_max_s``.
         backoff_max_s: The longest such pause.
-        close_timeout_s: The longest time that ``close()`` may take.
-        release_on_close: True if ``close()`` releases the locks that are held; else they expire.
-        fallback_s: The longest time after which a waiter that receives no wake-up polls.
-        max_held: The most locks that may be held or being acquired at once; None for no bound.
-        max_waiting: The most callers that may wait for locks at once; None for no bound.
-        min_replicas: The number of replicas that must acknowledge a grant before it counts.
-        replica_timeout_s: The longest time to wait for these.
-        declare_keys: True for single-key mode on all nodes, for services that route calls by their keys. Nodes that refuse
-            other calls are detected in any case.
-        track_acquisitions: True to keep the call site of each acquisition for the warning about an abandoned lock.
-        renewal_slack: The share of its interval by which a renewal may come early to join others that are due.
-        prefix: What precedes the names of locks in their keys.
-        timeout_s: The time-to-live of locks that are given none.
-        blocking_timeout_s: The longest wait for locks that are given none; None for ever.
-        owner: The readable owner of the context; None for the host and the process.
-        readable_owner: True if tokens begin with the owner.
-        label: The name of the context in metrics, dumps and log records; None for the owner, or the address of its server.
-        watch: True if the servers are asked to report changes of the keys of held locks (CLIENT TRACKING).
+        fallback_s: ``fallback_interval``.
     """
 
-    batch_size: int = 500
-    max_calls_in_flight: int = 1024
-    response_timeout_s: float = 5.0
-    connect_timeout_s: float = 2.0
-    backoff_first_s: float = 0.02
-    backoff_max_s: float = 0.5
-    close_timeout_s: float = 5.0
-    release_on_close: bool = True
-    fallback_s: float = 5.0
-    max_held: int | None = None
-    max_waiting: int | None = None
-    min_replicas: int = 0
-    replica_timeout_s: float = 1.0
-    declare_keys: bool = False
-    track_acquisitions: bool = False
-    renewal_slack: float = 1 / 32
+    # A script call blocks the server until it ends: 5,000 leases take about 5 ms.
+    batch_size: int = _checked(500, partial(count, least=1, most=5000))
+    max_calls_in_flight: int = _checked(1024, _positive)
+    response_timeout_s: float = _checked(5.0, _time)
+    connect_timeout_s: float = _checked(2.0, _time)
+    backoff_first_s: float = _checked(0.02, _time)
+    backoff_max_s: float = _checked(0.5, _time)
+    close_timeout_s: float = _checked(5.0, _time)
+    release_on_close: bool = _checked(True, _switch)
+    fallback_s: float = _checked(5.0, _time)
+    max_held: int | None = _checked(None, _or_none(_positive))
+    max_waiting: int | None = _checked(None, _or_none(_positive))
+    min_replicas: int = _checked(0, partial(count, least=0))
+    replica_timeout_s: float = _checked(1.0, _time)
+    declare_keys: bool = _checked(False, _switch)
+    track_acquisitions: bool = _checked(False, _switch)
+    renewal_slack: float = _checked(1 / 32, partial(share, most=MAX_SLACK))
     prefix: bytes = b""
-    timeout_s: float = 30.0
-    blocking_timeout_s: float | None = None
-    owner: str | None = None
-    readable_owner: bool = True
-    label: str | None = None
-    watch: bool = False
+    timeout_s: float = _checked(30.0, partial(seconds, least=MIN_RENEWED_TIMEOUT_S))
+    blocking_timeout_s: float | None = _checked(None, _or_none(seconds))
+    owner: str | None = _checked(None, _or_none(owner_text))
+    readable_owner: bool = _checked(True, _switch)
+    label: str | None = _checked(None, _or_none(context_label))
+    watch: bool = _checked(False, _strict_switch)
 
     def __post_init__(self) -> None:
-        # A script call blocks the server until it ends: 5,000 leases take about 5 ms.
-        self._take("batch_size", count("batch_size", self.batch_size, least=1, most=5000))
-        self._take("max_calls_in_flight", count("max_calls_in_flight", self.max_calls_in_flight, least=1))
-        self._take("min_replicas", count("min_replicas", self.min_replicas, least=0))
-        for limit in ("max_held", "max_waiting"):
-            if getattr(self, limit) is not None:
-                self._take(limit, count(limit, getattr(self, limit), least=1))
-        for what in (
-            "response_timeout",
-            "connect_timeout",
-            "backoff_first",
-            "backoff_max",
-            "close_timeout",
-            "fallback",
-            "replica_timeout",
-        ):
-            self._take(f"{what}_s", seconds(what, getattr(self, f"{what}_s"), above=0.0))
-        self._take("renewal_slack", share("renewal_slack", self.renewal_slack, most=MAX_SLACK))
-        defaults = lock_options(self.timeout_s, blocking_timeout=self.blocking_timeout_s)
-        self._take("timeout_s", defaults.timeout_s)
-        self._take("blocking_timeout_s", defaults.blocking_timeout_s)
-        if self.owner is not None:
-            self._take("owner", owner_text(self.owner))
-        if self.label is not None:
-            self._take("label", context_label(self.label))
-        for switch in ("release_on_close", "declare_keys", "track_acquisitions", "readable_owner"):
-            self._take(switch, bool(getattr(self, switch)))
-        if type(self.watch) is not bool:
-            raise TypeError(f"watch must be True or False, not {_shown(self.watch)}")
+        for setting, option in _OPTIONS.items():
+            if check := option.metadata.get("check"):
+                object.__setattr__(self, option.name, check(setting, getattr(self, option.name)))
         if self.backoff_first_s > self.backoff_max_s:
             raise ValueError(
                 f"backoff_first must not exceed backoff_max of {self.backoff_max_s:g} s, not {self.backoff_first_s!r}"
             )
 
-    def of_lock(self, given: Mapping[str, Any]) -> LockOptions:
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Return the options of a context whose constructor has these ``locals()``."""
+        values = {option.name: given[setting] for setting, option in _OPTIONS.items() if setting in given}
+        return cls(**{**values, "prefix": name_prefix(given["prefix"])})
+
+    def of_lock(self, timeout: float | None, given: Mapping[str, Any]) -> LockOptions:
         """Return the options of a lock, with the context's defaults for what is None; see :func:`lock_options`.
 
         Args:
-            given: The ``locals()`` of the method that makes it, which writes out all parameters for those who complete and
-                read them. A call that repeats all their names could pass one in place of another unseen.
+            timeout: The time-to-live in seconds.
+            given: Its terms, or the ``locals()`` of a method that writes them out for those who complete and read them. A
+                call that repeats all their names could pass one in place of another unseen.
         """
         terms: dict[str, Any] = {}  # those that are no defaults: the cache finds few terms sooner
         for term, value in given.items():
@@ -489,7 +480,6 @@ class ContextOptions:
                 terms[term] = value
         if self.blocking_timeout_s is not None:
             terms.setdefault("blocking_timeout", self.blocking_timeout_s)
-        timeout = given["timeout"]
         return lock_options(self.timeout_s if timeout is None else timeout, **terms)
 
     @property
@@ -497,6 +487,14 @@ class ContextOptions:
         """The owner, in this process."""
         return process_owner() if self.owner is None else self.owner
 
-    def _take(self, setting: str, value: float | str | None) -> None:
-        """Store a validated setting as a plain number or text."""
-        object.__setattr__(self, setting, value)
+
+_OPTIONS: Mapping[str, Field[Any]] = {  # by the names of settings
+    "fallback_interval" if option.name == "fallback_s" else option.name.removesuffix("_s"): option
+    for option in fields(ContextOptions)
+}
+SETTINGS: Mapping[str, Any] = {
+    "timer": None,
+    **{setting: option.default for setting, option in _OPTIONS.items()},
+    "prefix": "",
+}
+"""The settings of a context, and their defaults."""

@@ -28,7 +28,7 @@ def fake_lock_context(request: pytest.FixtureRequest) -> Iterator[FakeContext]:
     """A context on a server inside the process, closed after the test.
 
     In a test that has the fixture ``lock_clock``, too, renewals and deadlines go by that clock. The server expires keys by
-    the system's clock all the same.
+    the system's clock nevertheless.
     """
     clock = request.getfixturevalue("lock_clock") if "lock_clock" in request.fixturenames else None
     with fake_context(clock=clock) as context:
@@ -37,7 +37,7 @@ def fake_lock_context(request: pytest.FixtureRequest) -> Iterator[FakeContext]:
 
 @pytest.fixture
 def lose(fake_lock_context: FakeContext) -> Callable[[Any], None]:
-    """A function that makes a held lock of ``fake_lock_context`` lost, as if somebody had deleted its key.
+    """A function that makes a held lock of ``fake_lock_context`` lost, as if its key had been deleted.
 
     ``lose(lock)`` returns when the lock knows it, and callbacks (``on_lost``) of threads have been called; those of tasks
     run when their event loop does. It takes a lock of any kind. Another lock object can acquire the name then.

@@ -9,8 +9,8 @@ timer = HashedWheelTimer(clock=clock)
 timer.new_timeout(task, delay=30.0)
 clock.advance(30.0)                     # the task runs, without any sleep
 
-The embedded server is for tests and demos only. It listens on loopback, requires a password, and runs no Python for its
-clients.
+The embedded server is for tests and demos only. It listens on loopback and requires a password. A client that has
+it can run Python in the process, by scripts of fakeredis.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class EmbeddedServer:
     """fakeredis as a server on loopback, in threads of this process, for tests and demos.
 
     Clients need its password, a new one for each server, which ``url`` and :meth:`client` carry: other users of the machine
-    cannot connect. Scripts of clients cannot run Python.
+    cannot connect. A client that has it can run Python in this process, by scripts, and by RESTORE.
 
     Attributes:
         port: The TCP port on 127.0.0.1.
@@ -127,12 +127,11 @@ class EmbeddedServer:
 
     Raises:
         ModuleNotFoundError: fakeredis is not installed: the message names the extra.
-        RuntimeError: The installed version of fakeredis cannot be restricted: its scripts could run Python.
     """
 
     def __init__(self) -> None:
         try:
-            from wheel_lock.embedded.server import Server
+            from wheel_lock.embedded import Server
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
             message = f"wheel_lock.testing needs {package}: pip install 'wheel-lock[testing]'"

@@ -1,6 +1,6 @@
 """`cancel_on_lost`: whoever is inside `async with` is cancelled when the lock is lost, and hears why where the block ends.
 
-Somebody else's cancellation is never taken for our own, and our own never gets out.
+A cancellation by others is never taken for our own, and our own never gets out.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ async def test_without_a_loss_nothing_is_cancelled(loser: LockLoser) -> None:
             loser.clock.advance(3 * TIMEOUT_S)
             await asyncio.sleep(0)
         assert not lock._blocks
-        loser.delete()  # of what is not held any more
+        loser.delete()  # it is no longer held
         await undisturbed()
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-async def test_a_loss_between_the_grant_and_the_block_is_told_there_and_cancels_nobody_later(
+async def test_a_loss_between_the_grant_and_the_block_is_raised_there_and_cancels_no_task_later(
     loser: LockLoser, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
     guard = CancelOnLoss.__init__
@@ -85,11 +85,11 @@ async def test_a_loss_between_the_grant_and_the_block_is_told_there_and_cancels_
 
     monkeypatch.setattr(CancelOnLoss, "__init__", losing)
     async with raising(LockLost), loser.lock():
-        pytest.fail("nobody is let in")
+        pytest.fail("the block must not be entered")
     await undisturbed()
 
 
-# Somebody else's cancellation
+# A cancellation by others
 
 
 @pytest.mark.parametrize("pauses", range(5))
@@ -186,7 +186,7 @@ async def test_a_member_of_a_task_group_fails_with_the_loss(loser: LockLoser) ->
 
 
 class Worker:
-    """A task inside a block of a lock, until it is told to leave it."""
+    """A task inside a block of a lock, until it is asked to leave."""
 
     def __init__(self, lock: Lock) -> None:
         self.lock = lock
@@ -292,7 +292,7 @@ async def test_the_block_of_an_adopted_lock_is_guarded(loser: LockLoser) -> None
     await undisturbed()
 
 
-async def test_a_lock_that_is_exported_in_its_block_cancels_nobody(loser: LockLoser) -> None:
+async def test_a_lock_that_is_exported_in_its_block_cancels_no_task(loser: LockLoser) -> None:
     lock = loser.lock()
     async with raising(LockNotHeld, match="it was handed over"), lock:
         await lock.export()

@@ -87,7 +87,7 @@ def is_free(real: Backend) -> bool:
 
 
 def expires(real: Backend) -> None:
-    """Nobody renews it: a renewal every 0.1 s would bring back the whole timeout, which is long."""
+    """It is not renewed: a renewal every 0.1 s would bring back the whole timeout, which is long."""
     real.view.pexpire(NAME, 500)
     eventually(lambda: is_free(real), LONG_S)
 
@@ -101,7 +101,7 @@ def test_a_grant_to_a_closed_loop(
 ) -> None:
     names = ["a", "b", "c"]
     for name in names:
-        real.view.set(name, "somebody")
+        real.view.set(name, "another")
     stopped.start(*[context.asyncio.lock(name, thread_local=thread_local).acquire() for name in names])
     eventually(lambda: context.stats().waiting == 3)
     stopped.close()
@@ -112,7 +112,7 @@ def test_a_grant_to_a_closed_loop(
 
 
 @pytest.mark.parametrize("thread_local", [True, False])
-def test_a_grant_that_nobody_has_fetched_is_released_with_its_task(
+def test_a_grant_that_no_caller_has_fetched_is_released_with_its_task(
     real: Backend, proxy: TcpProxy, through_proxy: LockContext, stopped: Stopped, thread_local: bool
 ) -> None:
     context = through_proxy
@@ -141,7 +141,7 @@ def test_a_held_lock_ends_with_its_loop(real: Backend, context: LockContext, sto
     assert lock.lost is LossReason.ABANDONED
     expires(real)
     assert texts == ["the lock 'order:42' was abandoned without a release and is renewed no more"]
-    assert log.said(f"the event loop that was to be told of the loss of '{NAME}' is closed")
+    assert log.said(f"the event loop that was to be notified of the loss of '{NAME}' is closed")
     assert losses.events == []
 
 
@@ -172,7 +172,7 @@ def test_a_block_that_is_thrown_away_with_its_loop_releases_its_lock(
 def test_a_wait_for_many_on_a_closed_loop_gives_back_what_it_was_granted(
     real: Backend, context: LockContext, stopped: Stopped
 ) -> None:
-    real.view.set("another", "somebody")
+    real.view.set("another", "a stranger")
     stopped.start(context.asyncio.acquire_many([NAME, "another"], blocking=True))
     stopped.turn_until(lambda: context.stats().waiting == 1 and not is_free(real))
     stopped.close()
@@ -181,7 +181,7 @@ def test_a_wait_for_many_on_a_closed_loop_gives_back_what_it_was_granted(
     eventually(lambda: context.stats().waiting == context.stats().held == 0, LONG_S)
 
 
-def test_a_loop_that_nobody_closes_and_nobody_has_does_not_keep_its_locks(real: Backend, context: LockContext) -> None:
+def test_a_loop_without_references_does_not_keep_its_locks(real: Backend, context: LockContext) -> None:
     stopped = Stopped(asyncio.new_event_loop)  # uvloop's own timers keep their loop
     stopped.start(hold(context.asyncio.lock(NAME, 60.0, renew_every=0.1, on_lost=print, cancel_on_lost=True)))
     stopped.turn_until(lambda: context.stats().held == 1)

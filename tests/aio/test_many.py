@@ -13,7 +13,7 @@ from wheel_lock.locks.bulk import BulkAcquire
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
 
-NAMES = [f"shard:{number}" for number in range(4500)]  # more than one part
+NAMES = [f"shard:{number}" for number in range(4500)]  # more names than one part of a bulk acquire
 
 
 async def test_other_tasks_run_while_the_locks_are_made(context: LockContext, monkeypatch: pytest.MonkeyPatch) -> None:

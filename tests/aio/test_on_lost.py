@@ -1,4 +1,4 @@
-"""Losses are told on the event loop, where the callback's author expects it, once, whatever the callback does."""
+"""Losses are reported on the event loop, where the callback's author expects them, once, whatever the callback does."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from wheel_lock import LossReason, LostEvent
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
 
 
-class Told:
-    """An `on_lost` callback that remembers what it was told, and where."""
+class Recorder:
+    """An `on_lost` callback that records its events, and where it is called."""
 
     def __init__(self) -> None:
         self.events: list[LostEvent] = []
@@ -32,18 +32,18 @@ class Told:
 
 
 async def test_it_is_called_on_the_event_loop_with_the_event(loser: LockLoser) -> None:
-    told = Told()
-    lock = loser.context.asyncio.lock("order:42", 30.0, fencing=True, on_lost=told)
+    recorder = Recorder()
+    lock = loser.context.asyncio.lock("order:42", 30.0, fencing=True, on_lost=recorder)
     await lock.acquire()
     loser.delete()
-    assert told.events == []  # this task has not waited since, so nothing else has run on the loop
-    await until(lambda: told.events)
-    (event,) = told.events
+    assert recorder.events == []  # this task has not waited since, so nothing else has run on the loop
+    await until(lambda: recorder.events)
+    (event,) = recorder.events
     assert (event.name, event.reason, event.fence) == ("order:42", LossReason.KEY_GONE, lock.fence)
-    assert told.loops == [asyncio.get_running_loop()]
-    assert told.threads == [threading.current_thread()]
+    assert recorder.loops == [asyncio.get_running_loop()]
+    assert recorder.threads == [threading.current_thread()]
     await asyncio.sleep(0.02)
-    assert len(told.events) == 1
+    assert len(recorder.events) == 1
 
 
 @pytest.mark.parametrize("awaited", [True, False])
@@ -62,7 +62,7 @@ def test_an_error_in_it_is_the_event_loops_affair(
     failing = failing_task if awaited else raising
 
     async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told["exception"]))
+        asyncio.get_running_loop().set_exception_handler(lambda _, error: complaints.append(error["exception"]))
         if bulk:
             locks = list((await loser.context.asyncio.acquire_many(["a", "b"], 30.0, on_lost=failing)).values())
         else:
@@ -83,7 +83,7 @@ def test_an_error_in_it_is_the_event_loops_affair(
     assert {type(complaint) for complaint in complaints} == {ZeroDivisionError}
 
 
-class Awaited(Told):
+class Awaited(Recorder):
     """One that is an object with a coroutine function."""
 
     async def __call__(self, event: LostEvent) -> None:  # type: ignore[override]
@@ -93,22 +93,22 @@ class Awaited(Told):
 
 @pytest.mark.parametrize("form", ["coroutine function", "partial", "object", "lambda"])
 async def test_what_it_returns_is_awaited_in_a_task_of_the_event_loop(loser: LockLoser, form: str) -> None:
-    told = Awaited()
+    recorder = Awaited()
 
     async def on_lost(event: LostEvent) -> None:
-        await told(event)
+        await recorder(event)
 
     async def second(first: str, event: LostEvent) -> None:
-        await told(event)
+        await recorder(event)
 
     forms: dict[str, Callable[[LostEvent], object]] = {
         "coroutine function": on_lost,
         "partial": partial(second, "first"),
-        "object": told,
-        "lambda": lambda event: told(event),
+        "object": recorder,
+        "lambda": lambda event: recorder(event),
     }
     await loser.context.asyncio.lock("order:42", 30.0, on_lost=forms[form], thread_local=False).acquire()
     loser.delete()
     gc.collect()  # nothing but the library refers to the task
-    await until(lambda: told.events)
-    assert told.loops == [asyncio.get_running_loop()]
+    await until(lambda: recorder.events)
+    assert recorder.loops == [asyncio.get_running_loop()]

@@ -95,14 +95,14 @@ async def test_what_tasks_have_of_a_context_keeps_it(real: Backend) -> None:
     for _ in range(5):
         async with tasks.lock("order:42"):
             pass
-    assert tasks.stats().connects == 1  # nobody has hung up in between
+    assert tasks.stats().connects == 1  # no connection was closed in between
     await tasks.close()
 
 
 # Cancellation, by asyncio's own time limits too
 
 
-async def test_a_cancelled_export_releases_because_nobody_has_the_text(real: Backend, context: LockContext) -> None:
+async def test_a_cancelled_export_releases_because_no_caller_has_the_text(real: Backend, context: LockContext) -> None:
     lock = context.asyncio.lock(NAME)
     await lock.acquire()
     task = asyncio.create_task(lock.export())
@@ -132,7 +132,7 @@ async def test_an_acquire_under_a_time_limit(
     lock = context.asyncio.lock(NAME)
     assert await limited(lock.acquire, 5.0)
     await lock.release()
-    real.view.set(NAME, "somebody", px=60_000)
+    real.view.set(NAME, "another", px=60_000)
     with pytest.raises(TimeoutError):
         await limited(lock.acquire, 0.02)
     assert not lock.is_held

@@ -1,4 +1,4 @@
-"""The workers that need a JVM answer in every mode, with tiny numbers; what they find is not looked at."""
+"""The workers that need a JVM answer in every mode, with tiny numbers; their figures are not checked."""
 
 from __future__ import annotations
 

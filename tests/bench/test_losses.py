@@ -13,7 +13,7 @@ def stub() -> Rival:
     return Rival("stub", list)
 
 
-def test_what_is_told_is_counted_from_the_end_of_the_lease() -> None:
+def test_reports_are_counted_from_the_end_of_the_lease() -> None:
     values = {"told_s": [1.0, 2.5, None, 2.0], "left_s": [2.0, 2.0, 2.0, 2.0]}
     assert losses.counts(values) == (2, 1, 1)
     assert losses.after_the_end(values) == [-1.0, 0.5, 0.0]
@@ -36,12 +36,12 @@ def test_where_no_lease_has_to_end_it_counts_what_is_still_held(tmp_path: Path) 
 def test_a_table_says_what_is_known_of_each(tmp_path: Path) -> None:
     key = {"case": "gone", "timeout_s": 3.0, "locks": 2}
     silent: dict[str, Any] = {"kept": None, "reasons": {}, "stderr_lines": 1, "stderr_traceback": False}
-    told = silent | {"reasons": {"a|b": 1}}
+    reported = silent | {"reasons": {"a|b": 1}}
     records = [
         failed(stub(), key, "no JDK"),
         {"rival": "b", "case": key, "round": 1, "values": silent | {"told_s": [None] * 2, "left_s": [2.0] * 2}},
-        {"rival": "wheel_lock", "case": key, "round": 1, "values": told | {"told_s": [1.0], "left_s": [2.0]}},
-        {"rival": "wheel_lock", "case": key, "round": 2, "values": told | {"told_s": [1.5], "left_s": [2.0]}},
+        {"rival": "wheel_lock", "case": key, "round": 1, "values": reported | {"told_s": [1.0], "left_s": [2.0]}},
+        {"rival": "wheel_lock", "case": key, "round": 2, "values": reported | {"told_s": [1.5], "left_s": [2.0]}},
     ]
     assert losses.tables(records).splitlines()[-3:] == [
         "| wheel_lock | 3 | 2 / 0 / 0 | 1.250, 1.500 | -0.750, -0.500 | a\\|b | 2 lines |",

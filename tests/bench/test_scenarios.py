@@ -1,4 +1,4 @@
-"""Each scenario of the benchmark suite runs, with tiny numbers; what it finds is not looked at but for what is wrong."""
+"""Each scenario of the benchmark suite runs, with tiny numbers; its figures are checked for errors only."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_machine_without_redis_benchmark(monkeypatch: pytest.MonkeyPatch) -> N
     assert list(saturated.measure(Run([RIVALS["redis-py, pipeline"]], tiny=True))) == []
 
 
-# Its keys last, whatever the machine does meanwhile, and it tells of the first lock only.
+# Its keys last, whatever the machine does meanwhile, and it reports the first lock only.
 STUB = """
 import json, sys, time, redis
 url, options = sys.argv[-2], json.loads(sys.argv[-1])

@@ -1,4 +1,4 @@
-"""The programs of bench/ run, with tiny numbers, and print what they promise to; what they find is not looked at."""
+"""The programs of bench/ run, with tiny numbers, and print what they promise to; their figures are not checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker of each kind of timers answers, with tiny numbers; what it finds is not looked at."""
+"""The worker of each kind of timers answers, with tiny numbers; its figures are not checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``wheel-lock`` as a program that a nursery forks.
+"""``wheel-lock`` as a program that a fork server forks.
 
 The first argument says which standard streams are closed, such as ``2``, or is ``-``.
 """

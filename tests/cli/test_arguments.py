@@ -177,7 +177,7 @@ def test_help_is_given(capsys: pytest.CaptureFixture[str], arguments: list[str])
     [("typer", "wheel-lock[cli]"), ("rich", "wheel-lock[cli]"), ("fakeredis", "wheel-lock[demo]"),
      ("lupa", "wheel-lock[demo]")],
 )  # fmt: skip
-def test_a_missing_extra_is_told(missing: str, extra: str) -> None:
+def test_a_missing_extra_is_named(missing: str, extra: str) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from wheel_lock.cli import main; sys.exit(main(['demo']))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2

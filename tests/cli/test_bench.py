@@ -21,7 +21,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock.cli import main
 from wheel_lock.cli.benchmark import bench
-from wheel_lock.cli.benchmark.figures import Figures, rows, verdict
+from wheel_lock.cli.benchmark.figures import Figures, rows, summary
 
 pytestmark = pytest.mark.slow
 
@@ -187,12 +187,12 @@ def test_a_server_that_fails_meanwhile(fresh_redis: RedisServer, capsys: pytest.
         ({"interrupted": 130, "trouble": "the server failed"}, 130, "Which keys are left is not known"),
     ],
 )
-def test_the_verdict_and_the_exit_status_agree(change: dict[str, Any], status: int, words: str) -> None:
+def test_the_summary_and_the_exit_status_agree(change: dict[str, Any], status: int, words: str) -> None:
     found = Figures(
         server="localhost:6379", kind="server", masters=1, redis_server=None, prefix="p:", locks=10, timeout_s=30.0,
         seconds=20.0, **change,
     )  # fmt: skip
     assert found.exit_status == status
     assert found.ok is (status == 0)
-    assert words in verdict(found)
+    assert words in summary(found)
     assert rows(found) == []

@@ -90,7 +90,7 @@ class Terminal:
         return self._data.rfind(b"\x1b[?25h") > self._data.rfind(b"\x1b[?25l")
 
     def end(self) -> str:
-        """Return the text when nobody writes any more."""
+        """Return the text once all writers have closed."""
         os.close(self.theirs)
         self._reader.join(timeout=5.0)
         os.close(self._ours)

@@ -183,7 +183,7 @@ def test_keys_of_others(
             view.lpush("a*:\x1b[2J", "data")
             _, found = examined(capsys, fresh_redis.url, "--prefix", "a*:")
             assert found["keys"]["severity"] == "warning"
-            assert "1 are no locks of this library, such as a*:\\x1b[2J" in found["keys"]["text"]
+            assert "1 are not locks of this library, such as a*:\\x1b[2J" in found["keys"]["text"]
             monkeypatch.setattr(neighbours, "MOST_KEYS", 2)
             _, found = examined(capsys, fresh_redis.url)
             assert "of 2 keys (there are more)" in found["keys"]["text"]

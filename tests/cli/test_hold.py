@@ -29,8 +29,8 @@ NEEDED = {
 }  # fmt: skip
 
 
-TIMEOUT_S = 2.0  # more than a machine that stands still now and then takes away
-ACT_S = 1.5  # enough for something to be done meanwhile, and to be noticed
+TIMEOUT_S = 2.0  # longer than the stalls of a busy machine
+ACT_S = 1.5  # time for an action and its effect
 
 
 def arguments(

@@ -42,7 +42,7 @@ def test_a_lock_of_each_kind_is_released_and_its_waiter_is_woken(real: Backend, 
     assert (said.status, said.err) == (0, "")
     assert f"is held by {process_owner()} ({token_id(holder.token)})." in said.out
     assert said.out.splitlines()[-1] == f"{NAME} is released: 1 holder removed."
-    assert waiting.result(60.0), "it would look by itself after ten minutes"
+    assert waiting.result(60.0), "without a wake-up it would poll after ten minutes"
 
 
 def test_it_must_be_forced_and_there_must_be_a_way_to_ask(real: Backend, run: CommandLine) -> None:

@@ -166,25 +166,26 @@ def test_a_terminal_shows_a_table_and_gets_its_cursor_back(real: Backend) -> Non
     assert terminal.shows_its_cursor
 
 
-_STRUCK = """
+_IN_A_FINALISER = """
 import os, signal, sys
 from wheel_lock.cli import main
 from wheel_lock.cli.locks import watch
 
-class Struck:
+class Finalised:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)
 
 look = watch.Watcher.look
-def strike(self, target):
-    Struck()
+def interrupted_look(self, target):
+    Finalised()
     return look(self, target)
-watch.Watcher.look = strike
+watch.Watcher.look = interrupted_look
 sys.exit(main(sys.argv[1:]))
 """
 
 
 def test_a_sigterm_in_a_finaliser_ends_it(redis_server: RedisServer) -> None:
     watched = ["watch", "--redis", redis_server.url, "*", "--seconds", "0.2"]
-    done = subprocess.run([sys.executable, "-c", _STRUCK, *watched], capture_output=True, timeout=LONG_S, check=False)
+    command = [sys.executable, "-c", _IN_A_FINALISER, *watched]
+    done = subprocess.run(command, capture_output=True, timeout=LONG_S, check=False)
     assert (done.returncode, done.stderr) == (143, b"")

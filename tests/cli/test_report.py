@@ -8,7 +8,7 @@ import json
 import pytest
 
 from wheel_lock.cli.demo.outcome import Outcome
-from wheel_lock.cli.demo.report import rows, to_json, verdict
+from wheel_lock.cli.demo.report import rows, summary, to_json
 
 GOOD = Outcome(
     server="localhost:6379", locks=10, timeout_s=3.0, renew_every_s=1.0, seconds=2.0, interrupted=False, trouble=None,
@@ -34,11 +34,11 @@ GOOD = Outcome(
         ({"interrupted": True, "lost": 1, "lost_by_reason": {"key gone": 1}}, 130, "LOST"),
     ],
 )
-def test_the_verdict_and_the_exit_status_agree(change: dict[str, object], status: int, words: str) -> None:
+def test_the_summary_and_the_exit_status_agree(change: dict[str, object], status: int, words: str) -> None:
     outcome = dataclasses.replace(GOOD, **change)  # type: ignore[arg-type]
     assert outcome.exit_status == status
-    assert words in verdict(outcome)
-    assert outcome.ok == ("Nothing was lost" in verdict(outcome) and outcome.acquired == outcome.locks)
+    assert words in summary(outcome)
+    assert outcome.ok == ("Nothing was lost" in summary(outcome) and outcome.acquired == outcome.locks)
 
 
 def test_what_is_not_known_is_null_and_a_dash() -> None:

@@ -21,8 +21,8 @@ import redis
 from tests.cli.program import ROOT
 from tests.cli.test_arguments import refused
 from tests.cli.test_demo import TERMINAL, Terminal
-from tests.support.nursery import Child as Program
-from tests.support.nursery import Nursery
+from tests.support.fork_server import Child as Program
+from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LossReason
@@ -69,19 +69,19 @@ class Run(Protocol):
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery("tests.cli.run_program") as nursery:
-        yield nursery
+def fork_server() -> Iterator[ForkServer]:
+    with ForkServer("tests.cli.run_program") as fork_server:
+        yield fork_server
 
 
 @pytest.fixture
-def run(nursery: Nursery, redis_server: RedisServer) -> Iterator[Run]:
+def run(fork_server: ForkServer, redis_server: RedisServer) -> Iterator[Run]:
     """Starts ``wheel-lock run nightly`` with more arguments on the session's server."""
     started: list[Started] = []
 
     def start(*arguments: str, closed: str = "-", server: str | None = None) -> Started:
         out, err = os.pipe(), os.pipe()
-        program = nursery.start(
+        program = fork_server.start(
             closed, "run", NAME, "--redis", server or redis_server.url, *arguments, stdout=out[1], stderr=err[1]
         )
         os.close(out[1])
@@ -170,7 +170,7 @@ def found_after(monkeypatch: pytest.MonkeyPatch, first: Callable[[], None]) -> N
     monkeypatch.setattr(target, "find", late)
 
 
-def test_a_signal_that_strikes_a_finaliser_ends_the_waiting(
+def test_a_signal_in_a_finaliser_ends_the_waiting(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
 ) -> None:
     class Finalised:
@@ -233,7 +233,7 @@ while True:
 """
 UNTIL_TERM = (
     "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); print('rea' 'dy', flush=True); "
-    "signal.sigwait([signal.SIGTERM]); print('to' 'ld')"
+    "signal.sigwait([signal.SIGTERM]); print('noti' 'fied')"
 )
 
 
@@ -273,14 +273,14 @@ def test_a_command_that_goes_on_is_killed_with_all_that_it_has_started(run: Run,
 
 @pytest.mark.parametrize("closed", ["2", "012"])
 def test_closed_streams_change_nothing(run: Run, client: redis.Redis, tmp_path: Path, closed: str) -> None:
-    told = tmp_path / "told"
-    script = f"trap 'touch {told}; exit 0' TERM; : > {tmp_path}/ready; while :; do sleep 0.05; done"
+    notified = tmp_path / "notified"
+    script = f"trap 'touch {notified}; exit 0' TERM; : > {tmp_path}/ready; while :; do sleep 0.05; done"
     started = run(*BRIEF, *shell(script), closed=closed)
     eventually((tmp_path / "ready").exists, LONG_S)
     assert client.exists(NAME)
     client.delete(NAME)
     assert started.end() == (76, "")
-    assert told.exists()
+    assert notified.exists()
 
 
 @pytest.mark.slow
@@ -364,7 +364,7 @@ def test_a_shell_stops_and_continues_the_job(
         eventually(lambda: "Stopped" in terminal.text, LONG_S)
         eventually(lambda: not client.exists(NAME), LONG_S)
         terminal.type("fg; echo status-$?\n")
-        eventually(lambda: "told" in terminal.text and "status-76" in terminal.text, LONG_S)
+        eventually(lambda: "notified" in terminal.text and "status-76" in terminal.text, LONG_S)
         terminal.type("exit\n")
         shell_process.wait(LONG_S)
 
@@ -421,7 +421,7 @@ def test_an_error_of_the_supervision_kills_the_command(tmp_path: Path) -> None:
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
-def test_a_command_that_has_left_its_group_is_told_of_the_loss(tmp_path: Path) -> None:
+def test_a_command_that_has_left_its_group_is_notified_of_the_loss(tmp_path: Path) -> None:
     moves = f"import os, time; os.setpgid(0, {os.getpgrp()}); open('{tmp_path}/ready', 'w').close(); time.sleep(3600)"
 
     def act(lock: MadeLock, signals: Signals) -> None:

@@ -18,7 +18,7 @@ from wheel_lock.cli import main
 from wheel_lock.cli.target import find
 
 SECRET = "not-to-be-shown"
-OWN = f"{SECRET}-either"  # of the Sentinel
+OWN = f"{SECRET}-either"  # the password of the Sentinel
 TERMS = ["--locks", "30", "--timeout", "5", "--seconds", "0.05", "--json"]
 
 

@@ -28,7 +28,7 @@ from wheel_lock.cli.top.view import lines, screen
 
 @pytest.fixture
 def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A short directory, in which sockets are looked for and made by default."""
+    """A short directory, in which sockets are made and found by default."""
     path = Path(tempfile.mkdtemp(prefix="wl-", dir="/tmp"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
     monkeypatch.setattr(tempfile, "tempdir", str(path))
@@ -87,7 +87,7 @@ def test_a_process_is_found_by_its_number_or_alone(
     assert "several sockets" in said(capsys, str(os.getpid()), status=2)
 
 
-def test_a_directory_of_another_user_is_not_believed(
+def test_a_directory_of_another_user_is_not_used(
     real: Backend, directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real.context(label="one").serve_debug()

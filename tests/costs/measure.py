@@ -173,7 +173,7 @@ class PairCosts:
     turns: int
     bytes_in: int
     bytes_out: int
-    objects: int  # that the collector looks at, and that live on
+    objects: int  # objects that the collector scans, and that live on
 
     def each(self) -> dict[str, float]:
         """The figures, per acquire or release."""
@@ -241,7 +241,7 @@ class PairRig:
         )
 
     def objects(self) -> int:
-        """How many objects there are that the collector looks at, when no request is expected to be answered soon."""
+        """How many objects the collector scans when no request is expected to be answered soon."""
         self.clock.advance(SOON_S)
         self.asleep()
         return len(gc.get_objects())

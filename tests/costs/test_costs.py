@@ -10,8 +10,8 @@ from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.slow
 
-_ROUNDING = 0.03  # on a busy machine a waiting caller looks, once a second, whether the timer's thread is alive
-TRIES = 3  # of counting objects: what earlier tests have left in this process may end meanwhile
+_ROUNDING = 0.03  # on a busy machine a waiting caller checks once a second whether the timer's thread is alive
+TRIES = 3  # attempts to count objects: remains of earlier tests in this process may end meanwhile
 OF_RENEWALS = {"evalsha", "eval", "get", "mget", "pexpire"}
 
 
@@ -43,7 +43,7 @@ def test_pairs(fresh_redis: RedisServer, caller: str) -> None:
         check(costs.each(), most, costs.count, caller=costs.caller, engine=costs.engine)
     # What an earlier test has left may end meanwhile, once; what a pair leaves is there as often as there are pairs.
     left = {kind: number for kind, number in pairs.in_cycles.items() if number >= pairs.acquires.count}
-    assert left == {}, "objects that only the collector finds: each is looked at several times until then"
+    assert left == {}, "objects that only the collector finds: each is scanned several times until then"
     assert pairs.left < pairs.acquires.count, "something of each pair stays"
 
 

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 from wheel_lock import LockContext, LockLost, LockTimeout, LockUnavailable, LostEvent, WheelLockError
 
 TIMEOUT_S = 1.0
-WORKERS = 4  # of each kind
+WORKERS = 4  # workers of each kind
 PERMITS = 3
-CROWD = 1000  # more than there are readers
+CROWD = 1000  # exceeds the number of readers
 
 now = time.monotonic  # one clock for all processes of a host
 
@@ -32,7 +32,7 @@ now = time.monotonic  # one clock for all processes of a host
 class Belief(NamedTuple):
     """From `since` to `until` a holder believed to have `share` of the `room` that there is under a name.
 
-    The interval is recorded from inside, so it is never longer than the truth. `told` is how often a loss was told; `fence`
+    The interval is recorded from inside, so it is never too long. `reports` counts the reports of a loss; `fence`
     is 0 where there is none.
     """
 
@@ -43,7 +43,7 @@ class Belief(NamedTuple):
     since: float
     until: float
     lost: bool
-    told: int
+    reports: int
     fence: int
 
 
@@ -87,7 +87,7 @@ class Crowd:
         self.in_tasks = bool(number % 2)
         self.locks: Any = self.context.asyncio if self.in_tasks else self.context
         self.beliefs: list[Belief] = []
-        self.told: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by holder, and by name
+        self.reports: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by holder, and by name
         holder = f"{number}:exclusive:kept"  # a stop costs this lock for certain, others by chance
         kept = self.context.lock(f"kept:{number}", timeout=TIMEOUT_S, on_lost=self._tell(holder))
         kept.acquire()
@@ -107,7 +107,7 @@ class Crowd:
         self.beliefs.append(Belief(str(kept.name), holder, 1, 1, 0.0, 0.0, bool(kept.lost), 0, 0))
 
     def _tell(self, holder: str) -> Callable[[LostEvent], None]:
-        return lambda event: self.told[holder].update([str(event.name)])
+        return lambda event: self.reports[holder].update([str(event.name)])
 
     async def _tasks(self, works: list[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*works)
@@ -122,7 +122,7 @@ class Crowd:
 
     async def _work(self, kind: str, worker: str) -> None:
         turn = held = 0
-        while now() < self.until or not held:  # nobody is starved
+        while now() < self.until or not held:  # no contender is starved
             turn += 1
             held += await self._hold(KINDS[kind], f"{worker}:{turn}")
             await sleep(random.uniform(0.001, 0.02), self.in_tasks)
@@ -136,7 +136,7 @@ class Crowd:
             return False  # the process was stopped meanwhile, or there was next to no time
         since = until = now()
         enough = since + random.uniform(0.0, 0.005)
-        while (at := now()) < enough and lock.is_held:  # the time is read before the look
+        while (at := now()) < enough and lock.is_held:  # the time is read before the state
             until = at
             await sleep(0.001, self.in_tasks)
         lost = False
@@ -157,5 +157,5 @@ if __name__ == "__main__":
     print("done", flush=True)
     sys.stdin.readline()  # what is left behind by mistake is seen by others before the context releases it
     crowd.context.close()
-    told = {holder: max(by_name.values()) for holder, by_name in crowd.told.items()}
-    print(json.dumps([belief._replace(told=told.get(belief.holder, 0)) for belief in crowd.beliefs]))
+    reports = {holder: max(by_name.values()) for holder, by_name in crowd.reports.items()}
+    print(json.dumps([belief._replace(reports=reports.get(belief.holder, 0)) for belief in crowd.beliefs]))

@@ -29,7 +29,7 @@ STUCK_S = 60.0  # only a deadlock takes a process longer to come to its end
 
 
 def crowded(beliefs: Iterable[Belief]) -> list[tuple[Belief, list[Belief]]]:
-    """Who came into a name where there was no room, and who was there; a sweep over all comings and goings."""
+    """Holders that entered a full lock, with those inside; a sweep over all entries and exits."""
     lasted = [belief for belief in beliefs if belief.since < belief.until]
     # At one and the same moment who goes is gone before who comes is in.
     moments = [(belief.until, 0, belief) for belief in lasted] + [(belief.since, 1, belief) for belief in lasted]
@@ -111,7 +111,7 @@ def test_processes_that_are_stopped_and_cut_off_keep_the_rules(fresh_redis: Redi
             process.wait()
     assert said == []
     assert crowded(beliefs) == []
-    assert [belief for belief in beliefs if belief.told != belief.lost] == [], "a loss is told once"
+    assert [belief for belief in beliefs if belief.reports != belief.lost] == [], "a loss is reported once"
     fenced = sorted(belief for belief in beliefs if belief.fence and belief.since < belief.until)
     assert all(one.fence < next_.fence for one, next_ in pairwise(sorted(fenced, key=lambda each: each.since)))
     assert {belief.holder.split(":")[1] for belief in beliefs} == set(KINDS)

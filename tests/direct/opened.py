@@ -23,7 +23,7 @@ def opened(context: LockContext, name: str = "warm-up") -> DirectPath:
 
     def is_open() -> bool:
         direct._rest, direct._worth_it = 0, 1  # it is worth less after each failure
-        if direct._connection is not None and direct._connection.pipeline is direct._node.pipeline:
+        if direct.connection is not None and direct.connection.pipeline is direct._node.pipeline:
             return True
         if not direct._connecting:
             with context.lock(name):
@@ -38,7 +38,7 @@ def opened(context: LockContext, name: str = "warm-up") -> DirectPath:
 def on_path(lock: Lock) -> bool:
     """Return whether the lease of the calling thread is on the path."""
     lease = lock._own_lease()
-    return lease is not None and path_of_lock(lock).hold_of(lease) is not None
+    return lease is not None and lease in path_of_lock(lock).claim
 
 
 def path_of_lock(lock: Lock) -> DirectPath:

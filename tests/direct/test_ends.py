@@ -22,7 +22,7 @@ from wheel_lock import ContextClosed, LockContext, LockLost, LossReason, WheelLo
 from wheel_lock.testing import settle
 
 NAME = "order:42"
-TIMEOUT_S = 60.0  # so what is left behind is there for long
+TIMEOUT_S = 60.0  # long, so that what is left behind is seen
 
 
 def nothing_is_left(context: LockContext, real: Backend, where: str) -> None:

@@ -36,9 +36,9 @@ def test_a_context_opens_its_path_after_enough_acquires(real: Backend, monkeypat
     for _ in range(3):
         pair(context)
     settle(context.timer)
-    assert (direct._missed, direct._connecting, direct._connection) == (4, False, None)
+    assert (direct._missed, direct._connecting, direct.connection) == (4, False, None)
     pair(context)
-    eventually(lambda: direct._connection is not None, LONG_S)
+    eventually(lambda: direct.connection is not None, LONG_S)
     assert direct.uses == 0
     pair(context)
     assert direct.uses == 1
@@ -128,7 +128,7 @@ def test_locks_that_do_not_use_the_path(context: LockContext, options: dict[str,
     "settings", [{"max_held": 10}, {"min_replicas": 1}, {"watch": True}, {"declare_keys": True}], ids=str
 )
 def test_contexts_that_have_no_path(real: Backend, settings: dict[str, Any]) -> None:
-    assert real.context(**settings)._engine.direct is None
+    assert not real.context(**settings)._engine.direct.exists
 
 
 @pytest.mark.usefixtures("unwatched")
@@ -151,7 +151,7 @@ def test_other_kinds_of_connections(request: pytest.FixtureRequest, server: str)
             direct = path_of(context)
             pair(context)
             eventually(lambda: pair(context) or direct._worth_it > 1, LONG_S)
-            assert direct._connection is None
+            assert direct.connection is None
             assert direct.uses == 0
             # The server ends with the test: a handshake that it breaks off would leave an open socket of Python's.
             eventually(lambda: not direct._connecting, LONG_S)
@@ -182,10 +182,10 @@ def test_a_balancer_that_leads_to_another_server(real: Backend, fresh: Backend) 
     direct = path_of(context)
     direct._worth_it = 1
     proxy.lead_to(fresh.port)
-    eventually(lambda: pair(context) or direct._worth_it > 1 or direct._connection is not None, LONG_S)
+    eventually(lambda: pair(context) or direct._worth_it > 1 or direct.connection is not None, LONG_S)
     settle(context.timer)
     pair(context)
-    assert (direct.uses, direct._connection) == (0, None)
+    assert (direct.uses, direct.connection) == (0, None)
     assert fresh.view.keys() == []
 
 
@@ -305,8 +305,8 @@ def test_everything_that_can_be_done_with_a_held_lock(context: LockContext, real
 
 def kill_the_engines_connections(context: LockContext, real: Backend) -> None:
     direct = path_of(context)
-    assert direct._connection is not None
-    mine = "{}:{}".format(*direct._connection._sock.getsockname())
+    assert direct.connection is not None
+    mine = "{}:{}".format(*direct.connection._sock.getsockname())
     for client in real.view.client_list():
         if client["addr"] != mine and "wheel_lock" in client["name"]:
             real.view.client_kill(client["addr"])
@@ -344,11 +344,11 @@ def test_a_connection_from_before_a_reconnect_is_not_used(context: LockContext, 
     direct = path_of(context)
     with context.lock("held", 120.0):
         taken_over(context)  # so that the engine connects again
-        connection: Any = direct._connection
+        connection: Any = direct.connection
         kill_the_engines_connections(context, real)
         eventually(lambda: direct._node.ready and direct._node.pipeline is not connection.pipeline, LONG_S)
         uses = direct.uses
         pair(context)
         assert direct.uses == uses
         opened(context)
-        assert direct._connection is not connection
+        assert direct.connection is not connection

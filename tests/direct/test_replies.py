@@ -18,6 +18,7 @@ from tests.support.liar import Liar, bulk
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockTimeout, LossReason, WheelLockError
+from wheel_lock.engine.interfaces import NO_DIRECT_LOCKS
 from wheel_lock.protocol.resp import command
 from wheel_lock.testing import settle
 
@@ -35,7 +36,7 @@ def outcome(call: Callable[[], object]) -> object:
 
 def address(context: LockContext) -> str:
     """Return the address of the path's connection, as the server has it."""
-    connection = path_of(context)._connection
+    connection = path_of(context).connection
     assert connection is not None
     host, port = connection._sock.getsockname()
     return f"{host}:{port}"
@@ -70,7 +71,7 @@ def test_a_refusal_comes_as_on_the_ordinary_way(context: LockContext, real: Back
 def test_a_key_that_is_no_lock(context: LockContext, real: Backend, blocking: bool) -> None:
     real.view.rpush(NAME, "data")
     plain = real.context(timer=context.timer)
-    plain._engine.direct = None
+    plain._engine.direct = NO_DIRECT_LOCKS
     uses = path_of(context).uses
 
     def attempt(on: LockContext) -> object:
@@ -153,7 +154,7 @@ def test_a_connection_that_breaks_in_a_request(real: Backend, proxy: TcpProxy, p
 def test_an_acquire_on_a_connection_that_has_ended_is_the_engines_first_try(
     context: LockContext, real: Backend
 ) -> None:
-    connection: Any = path_of(context)._connection
+    connection: Any = path_of(context).connection
     real.view.client_kill(address(context))
     eventually(lambda: connection._poll(0), LONG_S)
     before = real.view.info("commandstats")["cmdstat_set"]["calls"]
@@ -169,7 +170,7 @@ def test_a_reply_that_does_not_come(real: Backend, proxy: TcpProxy) -> None:
     lock = context.lock(NAME, timeout=3.0)  # a sixth of it is waited for the reply
     proxy.to_client.delay_s = float("inf")
     acquiring = Background(lock.acquire)
-    eventually(lambda: direct._connection is None, LONG_S)
+    eventually(lambda: direct.connection is None, LONG_S)
     assert not acquiring.done
     proxy.heal()
     assert acquiring.result()
@@ -186,11 +187,11 @@ def test_a_reply_to_a_release_that_does_not_come(real: Backend, proxy: TcpProxy)
     with pytest.raises(LockTimeout):
         lock.release()
     assert not lock.is_held
-    assert direct._connection is None
+    assert direct.connection is None
     proxy.heal()
     eventually(lambda: not real.view.exists(NAME), LONG_S)
     assert (context.stats().held, context.stats().acquired) == (0, acquired)
-    assert context._engine.counters.acquire.total == acquired
+    assert direct.counted(context._engine.counters).acquire.total == acquired
 
 
 # Replies that are none
@@ -246,7 +247,7 @@ def test_a_reply_to_an_acquire_that_cannot_be_read(reply: bytes) -> None:
         lock = context.lock(NAME)
         assert lock.acquire()  # by a second try, which recognises what the first may have done
         assert path_of(context).uses == uses + 1
-        assert path_of(context)._connection is None
+        assert path_of(context).connection is None
         lock.release()
         assert server.asked[-1][0] == b"EVALSHA"
 
@@ -278,7 +279,7 @@ def test_replies_in_pieces() -> None:
 def test_an_error_comes_as_on_the_ordinary_way(code: str) -> None:
     error = f"-{code} so it is\r\n".encode()
     with lied_to() as (server, context), LockContext(redis.Redis(port=server.port)) as plain:
-        plain._engine.direct = None
+        plain._engine.direct = NO_DIRECT_LOCKS
         results = []
         for on in (context, plain):
             server.to_set = iter([error] * 3)
@@ -294,7 +295,7 @@ def test_an_error_comes_as_on_the_ordinary_way(code: str) -> None:
 
 def test_a_release_that_failed_in_its_script_raises_as_on_the_ordinary_way() -> None:
     with lied_to() as (server, context), LockContext(redis.Redis(port=server.port)) as plain:
-        plain._engine.direct = None
+        plain._engine.direct = NO_DIRECT_LOCKS
         results = []
         for on in (context, plain):
             lock = on.lock(NAME)
@@ -310,7 +311,7 @@ def test_a_release_that_failed_in_its_script_raises_as_on_the_ordinary_way() -> 
 
 def test_a_reply_that_is_there_when_its_time_is_over_is_read(context: LockContext) -> None:
     """The process was stopped."""
-    connection = path_of(context)._connection
+    connection = path_of(context).connection
     assert connection is not None
     send = connection._send
 

@@ -27,7 +27,7 @@ from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.errors import LossReason
-from wheel_lock.lease import NOBODY, Lease, Owner, State
+from wheel_lock.lease import NO_OWNER, Lease, Owner, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.connection import PipelinedConnection
@@ -46,12 +46,12 @@ from wheel_lock.testing import ManualClock
 T = TypeVar("T")
 
 TICK_S = 0.01
-START = 1000.0  # where the clock begins
-_ROUND_TRIPS = 1000  # more than any test needs without the clock being moved
+START = 1000.0  # initial time of the clock
+_ROUND_TRIPS = 1000  # limit of round trips without a change of the clock
 
 OK = b"+OK\r\n"
 NIL = b"$-1\r\n"
-FINE = b"*0\r\n"  # a batched script without exceptions
+FINE = b"*0\r\n"  # reply of a batched script without exceptions
 GONE, TAKEN = 0, 1
 BUG = ZeroDivisionError("a bug of the library's own")
 REFUSED = ConnectionRefusedError("nobody listens")
@@ -156,7 +156,7 @@ def agreement(command: Command) -> bytes:
     if command.what == "acquire":
         return integer(0)
     if command.what == "look":
-        return error("ERR the holder of a long wait is not told here")
+        return error("ERR the holder of a long wait is not known here")
     return integer(1)
 
 
@@ -166,7 +166,7 @@ class ScriptedServer:
     Attributes:
         log: Every byte that has arrived.
         hung_up: Whether the engine has closed its end.
-        taken: How many commands the test has looked at.
+        taken: How many commands the test has read.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -196,7 +196,7 @@ class ScriptedServer:
                 self._commands.append(read_command(parts))
 
     def take(self) -> list[Command]:
-        """The commands that have arrived since the last look."""
+        """The commands that have arrived since the last call."""
         self.read()
         commands = list(self._commands)
         self._commands.clear()
@@ -204,7 +204,7 @@ class ScriptedServer:
         return commands
 
     def one(self, what: str) -> Command:
-        """The only command that has arrived since the last look."""
+        """The only command that has arrived since the last call."""
         commands = self.take()
         assert [command.what for command in commands] == [what]
         return commands[0]
@@ -217,7 +217,7 @@ class ScriptedServer:
             self.hung_up = True
 
     def agree(self) -> list[Command]:
-        """Grant whatever has arrived since the last look."""
+        """Grant whatever has arrived since the last call."""
         commands = self.take()
         for command in commands:
             self.say(agreement(command))
@@ -368,7 +368,7 @@ class NotingRequest:
         self.breaks.append(error)
 
     def on_unavailable(self, error: Exception) -> None:
-        raise AssertionError("nobody refuses here")
+        raise AssertionError("no test refuses here")
 
     def crashed(self, error: Exception) -> None:
         raise AssertionError("a failure of the channel") from error
@@ -392,7 +392,7 @@ class PairConnection:
         self.sock.close()
 
     def after_fork_in_child(self) -> None:
-        raise AssertionError("nobody forks here")
+        raise AssertionError("no test forks here")
 
 
 class Launch:
@@ -452,7 +452,7 @@ class Rig:
     """An engine on a timer that is turned by hand.
 
     Attributes:
-        told: Every loss that was told of, with its lease, in order.
+        losses: Every loss that was reported, with its lease, in order.
         turned_at: When the timer was turned.
     """
 
@@ -465,7 +465,7 @@ class Rig:
         self.engine = Engine(self.connector, ContextOptions(**options), self.timer, self.launch)
         self._notifiers = [notifier for notifier in NOTIFIERS if notifier not in others]
         self.turned_at: list[float] = []
-        self._told: list[tuple[Lease, LostEvent]] = []
+        self._losses: list[tuple[Lease, LostEvent]] = []
         self._failures = _Failures()
         logging.getLogger("wheel_lock").addHandler(self._failures)
 
@@ -493,7 +493,7 @@ class Rig:
 
         Args:
             moment: When to stop.
-            meanwhile: Called after each turn, until it takes no more commands: what the server does in between.
+            meanwhile: Called after each turn, until no commands are left: what the server does in between.
         """
         self._let(meanwhile)
         while self.now < moment - 1e-9:
@@ -565,7 +565,7 @@ class Rig:
         self.turn()
 
     def whats(self) -> list[str]:
-        """What has arrived at the newest server since the last look."""
+        """What has arrived at the newest server since the last call."""
         return [command.what for command in self.server.take()]
 
     def reply(self, to: str | None, *replies: bytes) -> None:
@@ -600,7 +600,7 @@ class Rig:
         timeout: float = 3.0,
         *,
         kind: LockType = EXCLUSIVE,
-        owner: Owner = NOBODY,
+        owner: Owner = NO_OWNER,
         token: str | None = None,
         **terms: Any,
     ) -> Lease:
@@ -613,7 +613,7 @@ class Rig:
         return lease
 
     def _note(self, lease: Lease, event: LostEvent) -> None:
-        self._told.append((lease, event))
+        self._losses.append((lease, event))
 
     def acquire(
         self,
@@ -621,7 +621,7 @@ class Rig:
         timeout: float = 3.0,
         *,
         kind: LockType = EXCLUSIVE,
-        owner: Owner = NOBODY,
+        owner: Owner = NO_OWNER,
         token: str | None = None,
         **terms: Any,
     ) -> Attempt:
@@ -679,7 +679,7 @@ class Rig:
         """Do what is done in a forked child."""
         self.timer._forked()
 
-    # -- what can be seen: the engine's internals are looked up here, and nowhere else -----------------------------------
+    # -- what can be seen: the engine's internals are read here, and nowhere else --------------------------------------
 
     @property
     def held(self) -> dict[Lease, None]:
@@ -720,7 +720,7 @@ class Rig:
         return channel
 
     def drain(self) -> None:
-        """Wait until all has been told that was to be told by this engine. (Those of earlier tests may be very many.)"""
+        """Wait until all reports of this engine have been delivered. (Those of earlier tests may be very many.)"""
         for notifier in self._notifiers:
             assert notifier.drain(10.0)
         assert Notifier.drain(NOTIFIER, 10.0)
@@ -731,18 +731,20 @@ class Rig:
         self.drain()
         return self._failures.seen
 
-    def believes(self, lease: Lease) -> bool:
+    def is_valid(self, lease: Lease) -> bool:
         return lease.is_valid(self.now)
 
     @property
-    def told(self) -> list[tuple[Lease, LostEvent]]:
+    def losses(self) -> list[tuple[Lease, LostEvent]]:
         self.drain()
-        return list(self._told)
+        return list(self._losses)
+
+    believes, told = is_valid, losses  # the former names
 
     @property
     def reasons(self) -> list[tuple[str | bytes, LossReason]]:
-        """Names and reasons of all losses that were told of."""
-        return [(event.name, event.reason) for _, event in self.told]
+        """Names and reasons of all losses that were reported."""
+        return [(event.name, event.reason) for _, event in self.losses]
 
     def stats(self) -> ContextStats:
         engine = self.engine
@@ -758,7 +760,7 @@ class Rig:
         for sock in self.connector.sockets + self.connector.listeners.sockets:
             sock.close()
         self.timer.stop()
-        self.timer._close()  # nobody turns it any more, so nobody else closes its selector
+        self.timer._close()  # nothing turns it again, so nothing else closes its selector
         self.drain()
         logging.getLogger("wheel_lock").removeHandler(self._failures)
         assert self._failures.seen == []

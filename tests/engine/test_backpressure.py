@@ -41,7 +41,7 @@ def ask(rig: Rig, count: int, first: int = 0) -> list[Attempt]:
 
 
 def asked(rig: Rig) -> list[str]:
-    """The names for which SETs have arrived since the last look."""
+    """The names for which SETs have arrived since the last call."""
     return [name for command in rig.server.take() if command.what in ("SET", "acquire_many") for name in command.names]
 
 
@@ -83,7 +83,7 @@ def test_the_sweep_at_the_end_does_not_wait_for_room(crowded: Rig) -> None:
     assert crowded.server.one("release_many").names == ["warm-up"]
 
 
-def test_what_nobody_wants_any_more_is_not_written(rig: Rig) -> None:
+def test_what_no_caller_wants_is_not_written(rig: Rig) -> None:
     rig.hold("warm-up", 30.0)
     kept, given_up = rig.lease("kept", 30.0), rig.lease("given up", 30.0)
 
@@ -120,7 +120,7 @@ def test_a_socket_that_takes_no_more_has_callers_wait_and_unsent_ones_taken_back
     assert cleaned == tried
 
 
-def test_a_suspected_connection_that_nobody_waits_for_is_dropped_with_one_clean_up(crowded: Rig) -> None:
+def test_a_suspected_connection_without_waiting_callers_is_dropped_with_one_clean_up(crowded: Rig) -> None:
     rig = crowded
     (warm,) = rig.held
     rig.release(warm)
@@ -131,7 +131,7 @@ def test_a_suspected_connection_that_nobody_waits_for_is_dropped_with_one_clean_
     assert all(attempt.future.done for attempt in attempts)
     assert not rig.ready
     assert rig.connected
-    rig.connector.refusal = TimeoutError("nobody answers there")
+    rig.connector.refusal = TimeoutError("no answer from there")
     rig.connect()
     assert not rig.connected
     silent.take()
@@ -160,7 +160,7 @@ def test_one_that_is_needed_is_dropped_when_it_has_very_much_to_answer(
     ask(rig, 3 * FEW)
     silent = rig.server
     rig.be_silent(5.1)
-    rig.connector.refusal = TimeoutError("nobody answers there")
+    rig.connector.refusal = TimeoutError("no answer from there")
     rig.connect()
     silent.take()
     assert silent.hung_up
@@ -170,7 +170,7 @@ def test_one_on_which_a_release_of_many_is_under_way_is_kept(rig: Rig) -> None:
     rig.release_many(rig.hold_many(names(3), 30.0))
     silent = rig.server
     rig.be_silent(5.1)
-    rig.connector.refusal = TimeoutError("nobody answers there")
+    rig.connector.refusal = TimeoutError("no answer from there")
     rig.connect()
     silent.take()
     assert not silent.hung_up

@@ -48,14 +48,14 @@ def test_a_renewals_reply_that_makes_no_sense_drops_the_connection_and_proves_no
             assert old.hung_up
             assert [lease.state for lease in leases] == [State.OVERDUE] * 2
             assert [lease.deadline for lease in leases] == deadlines
-            assert all(rig.believes(lease) for lease in leases)
+            assert all(rig.is_valid(lease) for lease in leases)
             rig.go_on(0.1, rig.agree)
             assert [lease.state for lease in leases] == [State.HELD] * 2
-            assert rig.told == []
+            assert rig.losses == []
 
 
 def acquire_again(rig: Rig) -> Future[Any]:
-    """Acquire, have the connection break before the reply, and the second try on its way."""
+    """Acquire, have the connection break before the reply, and the second attempt sent."""
     attempt = rig.acquire("a")
     rig.reconnect()
     return attempt.future
@@ -99,8 +99,8 @@ def test_a_reply_that_makes_no_sense_decides_nothing_and_it_is_asked_again(what:
             rig.go_on(0.1, rig.agree)
             assert future.result() in (True, None)
             assert len(rig.held) == {"acquire many": 3, "release": 0}.get(what, 1)
-            assert all(rig.believes(lease) for lease in rig.held)
-            assert rig.told == []
+            assert all(rig.is_valid(lease) for lease in rig.held)
+            assert rig.losses == []
 
 
 def test_a_reply_that_nothing_was_asked_for_drops_the_connection() -> None:
@@ -113,7 +113,7 @@ def test_a_reply_that_nothing_was_asked_for_drops_the_connection() -> None:
             assert old.hung_up
             rig.go_on(2.0, rig.agree)
             assert rig.connector.attempts == 2
-            assert rig.believes(lease)
+            assert rig.is_valid(lease)
             assert lease.renewals >= 1
 
 

@@ -38,7 +38,7 @@ def stranger(failing: Rig) -> Engine:
     return engine
 
 
-def believes(engine: Engine) -> bool:
+def is_valid(engine: Engine) -> bool:
     return all(lease.is_valid(engine.timer.clock.now()) for lease in engine.leases.held) and bool(engine.leases.held)
 
 
@@ -46,40 +46,40 @@ def believes(engine: Engine) -> bool:
 def test_a_step_that_is_not_legal_costs_that_lease(
     failing: Rig, stranger: Engine, caplog: pytest.LogCaptureFixture, event: Event
 ) -> None:
-    struck, other = failing.hold("struck"), failing.hold("other")
-    failing.post(lambda: struck.transition(event))
-    assert struck.state is State.LOST
-    assert failing.reasons == [("struck", INTERNAL)]
-    assert failing.believes(other)
-    assert believes(stranger)
+    affected, other = failing.hold("affected"), failing.hold("other")
+    failing.post(lambda: affected.transition(event))
+    assert affected.state is State.LOST
+    assert failing.reasons == [("affected", INTERNAL)]
+    assert failing.is_valid(other)
+    assert is_valid(stranger)
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert f"a lease that is HELD cannot take {event.name} (lock 'struck')" in record.getMessage()
+    assert f"a lease that is HELD cannot take {event.name} (lock 'affected')" in record.getMessage()
     assert "test_failure_domains.py" in record.getMessage()  # the stack of whoever has asked for it
     failing.go_on(5.0, failing.agree)
-    assert failing.believes(other)
+    assert failing.is_valid(other)
 
 
 def test_a_command_that_cannot_be_encoded_costs_its_caller(failing: Rig, stranger: Engine) -> None:
     other = failing.hold("other")
     with breaking(type(EXCLUSIVE), "acquire"):
-        attempt = failing.acquire("struck")
+        attempt = failing.acquire("affected")
     assert isinstance(attempt.future.error, WheelLockError)
     assert attempt.future.error.__cause__ is BUG
     assert attempt.lease.state is State.REFUSED
     assert failing.acquiring == 0
     assert failing.connector.attempts == 1  # nothing was sent, so the connection is as good as before
     failing.go_on(5.0, failing.agree)
-    assert failing.believes(other)
-    assert believes(stranger)
-    failing.hold("struck")
+    assert failing.is_valid(other)
+    assert is_valid(stranger)
+    failing.hold("affected")
 
 
 def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(failing: Rig, stranger: Engine) -> None:
     other = failing.hold("other")
     with breaking(type(EXCLUSIVE), "parse_acquire"):
-        struck, behind = failing.acquire("struck"), failing.acquire("behind")
+        affected, behind = failing.acquire("affected"), failing.acquire("behind")
         failing.say(OK, OK)
-    assert isinstance(struck.future.error, WheelLockError)
+    assert isinstance(affected.future.error, WheelLockError)
     assert not behind.future.done  # it is asked for again on the next connection
 
     released: list[str] = []
@@ -90,11 +90,11 @@ def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(
             failing.server.say(FINE if command.what != "SET" else OK)
 
     failing.go_on(1.0, agree)
-    assert released == ["struck"]  # it may have been granted
+    assert released == ["affected"]  # it may have been granted
     assert behind.future.result()
-    assert failing.believes(other)
-    assert believes(stranger)
-    assert failing.told == []
+    assert failing.is_valid(other)
+    assert is_valid(stranger)
+    assert failing.losses == []
 
 
 def test_a_renewal_whose_reply_cannot_be_dealt_with_costs_the_node(failing: Rig, stranger: Engine) -> None:
@@ -104,7 +104,7 @@ def test_a_renewal_whose_reply_cannot_be_dealt_with_costs_the_node(failing: Rig,
         failing.say(FINE)
     assert sorted(failing.reasons) == [("a", INTERNAL), ("b", INTERNAL)]
     assert [lease.state for lease in held] == [State.LOST] * 2
-    assert believes(stranger)
+    assert is_valid(stranger)
     failing.hold("a")
     failing.go_on(5.0, failing.agree)
     assert failing.stats().held == 1
@@ -115,10 +115,10 @@ def test_what_is_due_and_cannot_be_renewed_costs_the_node(failing: Rig, stranger
     with breaking(RenewalGroup, "due"):
         failing.go_on(1.0 + TICK_S)
     assert failing.reasons == [("a", INTERNAL)]
-    assert believes(stranger)
+    assert is_valid(stranger)
     again = failing.hold("a")
     failing.go_on(5.0, failing.agree)
-    assert failing.believes(again)
+    assert failing.is_valid(again)
 
 
 @pytest.mark.parametrize("method", ["follows", "ended"])
@@ -131,11 +131,11 @@ def test_a_waiter_that_fails_costs_the_waits_and_no_lease(
     failing.agree()
     assert release.result() is None
     assert isinstance(waits.error, WheelLockError)
-    assert believes(stranger)
+    assert is_valid(stranger)
 
 
 def test_a_domain_that_fails_itself_hands_over_to_the_one_above(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[object] = []
+    failed: list[object] = []
 
     class Domain:
         def __init__(self, above: FailureDomain | None, *, able: bool) -> None:
@@ -143,14 +143,14 @@ def test_a_domain_that_fails_itself_hands_over_to_the_one_above(caplog: pytest.L
             self._able = able
 
         def crashed(self, error: Exception) -> None:
-            told.append(self)
+            failed.append(self)
             if not self._able:
                 fail()
 
     top = Domain(None, able=False)
     middle = Domain(top, able=False)
     guarded(Domain(middle, able=False), fail)
-    assert told[1:] == [middle, top]
+    assert failed[1:] == [middle, top]
     guarded(None, fail)
     assert NOTIFIER.drain(10.0)
     assert len([record for record in caplog.records if "survived" in record.getMessage()]) == 5
@@ -164,7 +164,7 @@ def test_one_batch_that_fails_among_several_costs_each_lease_once(monkeypatch: p
         rig.go_on(1.5)
         rig.go_on(1.0, rig.agree)
         assert [lease.state for lease in leases] == [State.LOST] * 6
-        assert sorted(event.name for _, event in rig.told) == sorted(str(lease.name) for lease in leases)
+        assert sorted(event.name for _, event in rig.losses) == sorted(str(lease.name) for lease in leases)
         assert "renew" not in [command.what for server in rig.servers for command in server.take()]
         rig.failures.clear()
 

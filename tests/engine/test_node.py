@@ -1,4 +1,4 @@
-"""The node: one connection while it speaks, a second one when it is silent, and patience with one that cannot be had."""
+"""The node: one connection while it speaks, a second one when it is silent, and retries while none can be had."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_held_leases_go_on_trying_even_so(rig: Rig) -> None:
     assert rig.connector.attempts > 3
     rig.connector.refusal = None
     rig.go_on(1.0, rig.agree)
-    assert rig.believes(lease)
+    assert rig.is_valid(lease)
 
 
 def test_a_helper_thread_that_cannot_be_started_is_one_failed_attempt(rig: Rig) -> None:
@@ -125,24 +125,24 @@ def test_a_connection_that_comes_after_the_last_turn_is_closed(rig: Rig, monkeyp
     assert rig.server.hung_up
 
 
-class _Struck(BaseException):
-    """What is no Exception: a cancellation, say, that a credential provider lets through."""
+class _Injected(BaseException):
+    """Not an Exception: a cancellation, say, that a credential provider lets through."""
 
 
 def test_an_attempt_that_is_ended_by_whatever_is_followed_by_another(rig: Rig) -> None:
     lease = rig.hold("a")
-    rig.connector.refusal = _Struck()
+    rig.connector.refusal = _Injected()
     rig.reconnect(0.5)
     assert rig.connector.attempts > 2
     rig.connector.refusal = None
     rig.go_on(2.0, rig.agree)
-    assert rig.believes(lease)
+    assert rig.is_valid(lease)
     assert lease.renewals
 
 
-def test_a_caller_is_told_what_has_ended_the_attempts(rig: Rig) -> None:
-    rig.connector.refusal = _Struck()
+def test_the_error_of_a_caller_says_what_has_ended_the_attempts(rig: Rig) -> None:
+    rig.connector.refusal = _Injected()
     attempt = rig.acquire("a")
     rig.go_on(6.0)
     assert isinstance(attempt.future.error, LockUnavailable)
-    assert "_Struck" in str(attempt.future.error)
+    assert "_Injected" in str(attempt.future.error)

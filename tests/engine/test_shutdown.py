@@ -1,4 +1,4 @@
-"""The end of a context, of its thread, and of its process: nothing is believed, everything is told, nothing is left."""
+"""The end of a context, of its thread, of its process: nothing counts as held, losses are reported, nothing is left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_closing_sweeps_in_chunks_a_few_at_a_time() -> None:
             rig.say(FINE * len(commands))
         assert released == names(200)
         assert most <= 8
-        assert len(rig.told) == len(leases)
+        assert len(rig.losses) == len(leases)
 
 
 def test_closing_may_leave_what_is_held_to_expire() -> None:
@@ -88,7 +88,7 @@ def test_closing_twice_is_harmless(rig: Rig) -> None:
     rig.agree()
     assert first.done
     assert rig.close_engine().done
-    assert len(rig.told) == 1
+    assert len(rig.losses) == 1
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -114,7 +114,7 @@ def test_a_stopped_timer_ends_every_lease_and_hangs_up_also_where_a_close_is_und
         assert rig.server.one("release_many").pairs == [(lease.key, lease.token)]
     rig.engine.timer_stopped()
     rig.turn()
-    assert not rig.believes(lease)
+    assert not rig.is_valid(lease)
     assert rig.reasons == [("a", LossReason.CONTEXT_CLOSED)]
     rig.server.take()
     assert rig.server.hung_up
@@ -130,8 +130,8 @@ def test_a_close_is_over_in_the_last_turn_of_a_timer_that_stops(
     if phase == "hanging up":
         rig.acquire("b", 30.0)
     rig.server.take()
-    believed: list[bool] = []
-    closed: Future[None] = Future(lambda: believed.extend(map(rig.believes, leases)))
+    valid: list[bool] = []
+    closed: Future[None] = Future(lambda: valid.extend(map(rig.is_valid, leases)))
     rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
     if phase != "not begun":
         rig.timer.turn()
@@ -142,15 +142,15 @@ def test_a_close_is_over_in_the_last_turn_of_a_timer_that_stops(
     assert not closed.done
     rig.engine.timer_stopped()
     rig.timer.turn()
-    assert closed.done, "its caller would wait until it looks around"
+    assert closed.done, "its caller would wait until its next check"
     assert closed.error is None
-    assert believed == [False] * len(leases)
+    assert valid == [False] * len(leases)
     assert rig.reasons == [(lease.name, LossReason.CONTEXT_CLOSED) for lease in leases]
     rig.server.take()
     assert rig.server.hung_up
 
 
-# A context that nobody refers to any more
+# A context without references
 
 
 @pytest.mark.parametrize("end", ["gone", "silent", "released before"])
@@ -177,7 +177,7 @@ def test_a_retired_engine_hangs_up_when_nothing_is_held_any_more(rig: Rig, end: 
 
 
 def die(rig: Rig) -> None:
-    rig.launch.slow = True  # so that an attempt to connect, should there be one, does not end before the test looks
+    rig.launch.slow = True  # so that an attempt to connect, should there be one, does not end before the test checks
     rig.timer._died(SystemExit("an exception thrown into the thread"))
     rig.turn()
 
@@ -185,7 +185,7 @@ def die(rig: Rig) -> None:
 def test_a_dead_thread_loses_every_lease_and_says_so(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     leases = rig.hold_many(names(3))
     die(rig)
-    assert not any(rig.believes(lease) for lease in leases)
+    assert not any(rig.is_valid(lease) for lease in leases)
     assert rig.reasons == [(name, LossReason.THREAD_DIED) for name in names(3)]
     assert [record.levelname for record in caplog.records if "the thread" in record.getMessage()] == ["CRITICAL"]
     assert rig.stats().held == 0
@@ -206,7 +206,7 @@ def test_requests_are_refused_at_once_when_the_thread_dies(rig: Rig, connected: 
     ]
     die(rig)
     for future in requests:
-        assert future.done, "its caller would wait until it looks around"
+        assert future.done, "its caller would wait until its next check"
         assert isinstance(future.error, LockUnavailable)
     rig.launch.go_on()  # the attempt of the life before, if there was one
     rig.go_on(5.0)
@@ -236,11 +236,11 @@ def test_the_clock_of_a_child_may_be_another_one(rig: Rig, moved_by: float) -> N
     rig.fork()
     lease = rig.hold("b")
     rig.go_on(5.0, rig.agree)
-    assert rig.believes(lease)
+    assert rig.is_valid(lease)
     assert lease.renewals == 5
     deadline = lease.deadline
     rig.go_on(5.0)
-    [(lost, event)] = rig.told
+    [(lost, event)] = rig.losses
     assert lost is lease
     assert deadline - 2 * TICK_S <= event.at <= deadline
 

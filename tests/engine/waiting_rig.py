@@ -11,12 +11,12 @@ from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue
 from wheel_lock.engine.waiting.waiter import Waiter
-from wheel_lock.lease import NOBODY, Lease, Owner
+from wheel_lock.lease import NO_OWNER, Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE, Exclusive
 from wheel_lock.options import lock_name, lock_options
 from wheel_lock.protocol.keys import wake_channel
 
-LINGER_S = 2.0  # a line and its subscription outlive their last waiter for so long
+LINGER_S = 2.0  # time for which a queue and its subscription outlive their last waiter
 
 
 class Subscriptions:
@@ -40,7 +40,7 @@ class Subscriptions:
 
 
 def message(channel: bytes) -> bytes:
-    """What those are told who listen to a channel on which something is published."""
+    """What subscribers of a channel get when something is published there."""
     return array("message", channel.decode(), "0")
 
 
@@ -58,7 +58,7 @@ class Wait(NamedTuple):
 
     @property
     def waiter(self) -> Waiter | None:
-        """What goes on with the wait, or None as long as it is its first try."""
+        """What goes on with the wait, or None as long as it is its first attempt."""
         return self.acquisition._waiter if isinstance(self.acquisition, FirstTry) else self.acquisition
 
     @property
@@ -71,7 +71,7 @@ class Wait(NamedTuple):
 
     @property
     def request(self) -> Acquire:
-        """Its latest try."""
+        """Its latest attempt."""
         if self.waiter is None:
             assert isinstance(self.acquisition, FirstTry)
             return self.acquisition
@@ -124,17 +124,17 @@ class WaitingRig(Rig):
         timeout: float = 3.0,
         *,
         kind: Exclusive = EXCLUSIVE,
-        owner: Owner = NOBODY,
+        owner: Owner = NO_OWNER,
         blocking_timeout: float | None = None,
         token: str | None = None,
-        told: Callable[[], object] = lambda: None,
+        notify: Callable[[], object] = lambda: None,
         **terms: Any,
     ) -> Wait:
-        """A wait that has not begun; ``told()`` is called when it ends."""
+        """A wait that has not begun; ``notify()`` is called when it ends."""
         options = lock_options(timeout, **terms)
         lease = self.lease(name, timeout, kind=kind, owner=owner, token=token, **terms)
         until = None if blocking_timeout is None else self.now + blocking_timeout
-        future: Future[Sequence[Lease] | None] = Future(told)
+        future: Future[Sequence[Lease] | None] = Future(notify)
         given, blocking = token is not None, options.blocking
         acquisition = self.engine.new_wait(options, lease, lease.key, given, blocking, until, future)
         wait = Wait(name, acquisition, future)
@@ -148,7 +148,7 @@ class WaitingRig(Rig):
         return wait
 
     def wait_first(self, name: str, timeout: float = 3.0, **terms: Any) -> Wait:
-        """Begin to wait for a lock that somebody else holds, and be refused until there is nothing but to listen."""
+        """Begin to wait for a lock that another caller holds, and be refused until there is nothing but to listen."""
         wait = self.wait(name, timeout, **terms)
         self.refuse()
         self.listen()
@@ -165,7 +165,7 @@ class WaitingRig(Rig):
         return wait
 
     def grant(self, wait: Wait) -> None:
-        """Grant the try of a waiter, which is under way and all there is."""
+        """Grant the attempt of a waiter, which is under way and the only one."""
         [command] = self.server.take()
         assert command.what in ("SET", "acquire")
         self.say(agreement(command))
@@ -180,7 +180,7 @@ class WaitingRig(Rig):
         return commands
 
     def give_up(self, wait: Wait) -> None:
-        """Its caller waits no more."""
+        """Its caller gives up."""
         self.post(wait.acquisition.give_up)
 
     # -- the server --------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class WaitingRig(Rig):
         return self.connector.listeners.servers[-1]
 
     def refuse(self, remaining_ms: int = 30_000) -> list[Command]:
-        """Refuse whatever has been asked for on the newest connection, because somebody holds it for so long."""
+        """Refuse whatever has been asked for on the newest connection, because another caller holds it for so long."""
         commands = self.server.take()
         for command in commands:
             self.server.say(NIL if command.what == "SET" else array(remaining_ms))
@@ -254,7 +254,7 @@ class WaitingRig(Rig):
     def assert_clean(self) -> None:
         """Fail unless nothing is left of those who waited, once everything has lingered for long enough."""
         assert self.waiting == 0
-        self.drain()  # callbacks that run in real time are looked after
+        self.drain()  # wait for callbacks that run in real time
         self.go_on(LINGER_S + 0.1, self.agree)
         assert len(self.engine.wait_queues) == 0
         self.go_on(LINGER_S + 0.1, self.agree)

@@ -150,16 +150,16 @@ class WatchedRig(Rig):
     # -- what arrives, and what is held ------------------------------------------------------------------------------
 
     def took(self) -> list[str]:
-        """The kinds of the commands that have arrived since the last look, with subcommands of CLIENT."""
+        """The kinds of the commands that have arrived since the last call, with subcommands of CLIENT."""
         seen, self.seen = self.seen, []
         return [command.arguments[0].decode() if command.what == "CLIENT" else command.what for command in seen]
 
     def tracked(self) -> list[tuple[bytes, ...]]:
-        """The arguments of each CLIENT TRACKING that has arrived since the last look."""
+        """The arguments of each CLIENT TRACKING that has arrived since the last call."""
         return [command.arguments for command in self._taken("CLIENT", b"TRACKING")]
 
     def registered(self) -> list[tuple[bytes, ...]]:
-        """The keys of each EXISTS that has arrived since the last look."""
+        """The keys of each EXISTS that has arrived since the last call."""
         return [command.arguments for command in self._taken("EXISTS")]
 
     def _taken(self, what: str, first: bytes = b"") -> list[Command]:

@@ -1,4 +1,4 @@
-"""Where a fault strikes: contexts on one wheel, and locks that are held together.
+"""The target of faults: contexts on one wheel, and locks that are held together.
 
 Whatever the fault, what Held asserts must be true of the locks that it hits, and what SharedWheel asserts in the end of
 all the others.
@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import redis
 
-from tests.faults.support import LATE_S, Pulse, now
+from tests.faults.support import LATE_S, FineStandstills, now
 from tests.support.backend import Losses
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
@@ -25,11 +25,11 @@ LONG_S = 10.0  # only a bug or a hopelessly busy machine takes longer
 
 
 class Held:
-    """Locks that were acquired at one time, and all that was told about them."""
+    """Locks that were acquired at one time, and all losses that were reported."""
 
     def __init__(
         self,
-        pulse: Pulse,
+        standstills: FineStandstills,
         context: LockContext,
         names: Iterable[str | bytes],
         timeout: float,
@@ -37,7 +37,7 @@ class Held:
         fencing: bool = False,
         **options: Any,
     ) -> None:
-        self._pulse = pulse
+        self._standstills = standstills
         self.timeout = timeout
         self.losses = Losses()
         self.locks: dict[str | bytes, Lock] = {}
@@ -58,7 +58,7 @@ class Held:
         (lock,) = self.locks.values()
         return lock
 
-    def believed(self) -> list[str | bytes]:
+    def held(self) -> list[str | bytes]:
         return [name for name, lock in self.locks.items() if lock.is_held]
 
     def await_renewal(self) -> None:
@@ -66,36 +66,36 @@ class Held:
         before = {lock: lock.renewals for lock in self.locks.values()}
         eventually(lambda: all(lock.renewals > count for lock, count in before.items()), LONG_S, "all are renewed")
 
-    def told(self) -> list[LostEvent]:
-        """What has been told once everything that was on its way has arrived."""
+    def reported(self) -> list[LostEvent]:
+        """The losses, once all pending reports have been delivered."""
         assert NOTIFIER.drain(LONG_S)
         return self.losses.events
 
     def await_loss(self) -> None:
-        """Return when all have been told of as lost."""
-        eventually(lambda: set(self.locks) <= set(self.losses.names), LONG_S, "the losses are told")
+        """Return when all have been reported as lost."""
+        eventually(lambda: set(self.locks) <= set(self.losses.names), LONG_S, "the losses are reported")
 
     def assert_all_held(self) -> None:
-        assert self.told() == []
-        assert len(self.believed()) == len(self.locks)
+        assert self.reported() == []
+        assert len(self.held()) == len(self.locks)
         assert [lock.lost for lock in self.locks.values() if lock.lost is not None] == []
 
     def assert_lost(self, reason: LossReason) -> None:
-        """All were lost for this reason, and told of once and by V."""
+        """All were lost for this reason, and reported once and by V."""
         gone = set(self.locks)
-        told = self.told()
+        reported = self.reported()
         assert sorted(map(repr, self.losses.names)) == sorted(map(repr, gone))
         late_s = LATE_S + 1e-4 * len(gone)  # a busy machine needs its time for very many
-        reasons = {event.reason for event in told if not (reason is LossReason.NOT_CONFIRMED and _too_late(event))}
+        reasons = {event.reason for event in reported if not (reason is LossReason.NOT_CONFIRMED and _too_late(event))}
         assert reasons <= {reason}
-        assert [event for event in told if self._lateness_s(event) > late_s] == []
-        assert self.believed() == []
-        assert {name: self.locks[name].lost for name in gone} == {event.name: event.reason for event in told}
+        assert [event for event in reported if self._lateness_s(event) > late_s] == []
+        assert self.held() == []
+        assert {name: self.locks[name].lost for name in gone} == {event.name: event.reason for event in reported}
 
     def _lateness_s(self, event: LostEvent) -> float:
-        """How long after V it was told, but for the time in which nobody could run."""
+        """How long after V it was reported, less the time in which the process could not run."""
         late_s = event.at - event.deadline
-        return late_s if late_s <= 0.0 else late_s - self._pulse.stood_s(event.deadline, event.at)
+        return late_s if late_s <= 0.0 else late_s - self._standstills.stood_s(event.deadline, event.at)
 
 
 def _too_late(event: LostEvent) -> bool:
@@ -112,7 +112,7 @@ class SharedWheel:
 
     def __init__(self, quiet: RedisServer) -> None:
         self._to_close = ExitStack()
-        self.pulse = self._to_close.enter_context(Pulse())
+        self.standstills = self._to_close.enter_context(FineStandstills())
         self._timer = HashedWheelTimer()
         self._to_close.callback(self._timer.stop)
         self._held: list[Held] = []  # kept until the contexts are closed: a lock that is collected is abandoned
@@ -128,7 +128,7 @@ class SharedWheel:
 
     def hold(self, context: LockContext, names: Iterable[str | bytes], timeout: float, **options: Any) -> Held:
         """Acquire these locks."""
-        held = Held(self.pulse, context, names, timeout, **options)
+        held = Held(self.standstills, context, names, timeout, **options)
         self._held.append(held)
         return held
 

@@ -14,7 +14,7 @@ from tests.support.standstill import Standstills
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.runtime.notifier import NOTIFIER
 
-LATE_S = 0.2  # how late a thread that can run may be to tell a loss where the machine is busy; idle, it is not late
+LATE_S = 0.2  # tolerance for reports of losses on a busy machine; on an idle one they are not late
 
 
 def now() -> float:
@@ -22,8 +22,8 @@ def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Pulse(Standstills):
-    """Finer, by the library's clock: nobody can tell of a loss while one thread keeps the interpreter, either."""
+class FineStandstills(Standstills):
+    """Finer, by the library's clock: no loss can be reported while one thread keeps the interpreter, either."""
 
     def __init__(self) -> None:
         super().__init__(now, nap_s=0.005, late_s=0.02, computing=True)

@@ -33,9 +33,9 @@ def test_renewal_goes_on_while_the_event_loop_is_blocked(
     runner: asyncio.Runner, redis_server: RedisServer, context: LockContext
 ) -> None:
     async def main() -> None:
-        told: list[object] = []
+        losses: list[object] = []
         lock = context.asyncio.lock("order:42", timeout=1.0, renew_every=0.1, cancel_on_lost=True)
-        lost = context.asyncio.lock("lost", timeout=1.0, renew_every=0.1, on_lost=told.append)
+        lost = context.asyncio.lock("lost", timeout=1.0, renew_every=0.1, on_lost=losses.append)
         waiter = asyncio.create_task(context.asyncio.lock("order:42").acquire())
         async with lock:
             await lost.acquire()
@@ -48,8 +48,8 @@ def test_renewal_goes_on_while_the_event_loop_is_blocked(
             assert all(looks)
             assert lock.renewals >= 4
             assert lost.lost is LossReason.KEY_GONE
-            assert told == []
-            await until(lambda: told)
+            assert losses == []
+            await until(lambda: losses)
         assert await waiter
 
     runner.run(main())

@@ -1,4 +1,4 @@
-"""The timer's thread is blocked by somebody's code: callers are let go in their time, and nothing of them is left."""
+"""The timer's thread is blocked by foreign code: callers return within their limits, and leave nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A callback of a user that takes its time delays nobody else."""
+"""A slow callback of a user delays only that user's later callbacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_callback_that_sleeps_delays_no_other_context_and_no_task(redis_server: RedisServer) -> None:
-    """Its own context is told of the others later, and in order."""
+    """Its own context reports the other losses later, and in order."""
     wake, asleep = threading.Event(), threading.Event()
     behind, beside = Losses(), Losses()
 

@@ -56,16 +56,16 @@ WAYS: dict[str, Callable[[Callable[[], object]], object]] = {
 def test_a_forked_child_holds_nothing_and_its_parent_is_unaffected(fresh_redis: RedisServer, how: str) -> None:
     """The child uses no socket and no token of the parent's, and does not deadlock.
 
-    Leases last 10 s: a silence of less than a sixth of that, while the machine is busy, is no reason for a connection.
+    Leases last 10 s: a silence of less than a sixth of that, while the machine is busy, does not cause a new connection.
     """
-    view, told = fresh_redis.client(), list[LostEvent]()
+    view, losses = fresh_redis.client(), list[LostEvent]()
     with (
         TcpProxy(fresh_redis.port) as network,
         own_context(network.url, client_options={"client_name": CLIENT}) as context,
     ):
-        lock = context.lock(NAME, timeout=10.0, renew_every=0.1, fencing=True, on_lost=told.append)
+        lock = context.lock(NAME, timeout=10.0, renew_every=0.1, fencing=True, on_lost=losses.append)
         assert lock.acquire()
-        many = of(context.acquire_many([f"many:{n}" for n in range(20)], 10.0, renew_every=0.1, on_lost=told.append))
+        many = of(context.acquire_many([f"many:{n}" for n in range(20)], 10.0, renew_every=0.1, on_lost=losses.append))
         before, forked_at = connections(fresh_redis), time.monotonic()
 
         def check() -> None:
@@ -76,12 +76,12 @@ def test_a_forked_child_holds_nothing_and_its_parent_is_unaffected(fresh_redis: 
             for call in (lock.release, lambda: lock.extend(1.0)):
                 with pytest.raises((LockLost, LockNotHeld)) as caught:
                     call()
-                # A thread of the child that stands for another than the owner is told that the lock is not its own.
+                # A thread of the child that stands for another than the owner gets an error: the lock is not its own.
                 assert caught.type is (LockNotHeld if how == "thread" else LockLost)
             assert connections(fresh_redis) == before  # none of that was worth a connection
 
             # The context is as good as new: a connection and a thread of the child's own.
-            own = context.lock("child", timeout=10.0, renew_every=0.1, on_lost=told.append)
+            own = context.lock("child", timeout=10.0, renew_every=0.1, on_lost=losses.append)
             assert own.acquire()
             assert own.token is not None
             assert len(connections(fresh_redis)) == 2
@@ -91,7 +91,7 @@ def test_a_forked_child_holds_nothing_and_its_parent_is_unaffected(fresh_redis: 
             fresh_redis.client().set("token", own.token)
             assert not context.lock(NAME).acquire(blocking=False)
             own.release()
-            assert told == []
+            assert losses == []
 
         WAYS[how](check)
         theirs = {command.connection for command in commands(network, mentioning=view.get("token"))}
@@ -102,7 +102,7 @@ def test_a_forked_child_holds_nothing_and_its_parent_is_unaffected(fresh_redis: 
         assert context.stats().held == 21
         assert context.stats().connects == 1
         assert view.get(NAME) == lock.token
-        assert told == []
+        assert losses == []
 
 
 @pytest.mark.parametrize("end", ["sys.exit()", "os._exit(0)"])

@@ -73,7 +73,7 @@ def test_resets_at_random_bytes_of_a_large_pipeline_lose_nothing(
 def test_a_connection_lost_while_the_server_is_full_is_replaced_when_it_is_not(
     wheel: SharedWheel, fresh_redis: RedisServer
 ) -> None:
-    """maxclients reached: unknown while there is no way in, and no reason to knock in a tight loop."""
+    """maxclients reached: the state is unknown meanwhile, and connecting is not retried in a tight loop."""
     view = fresh_redis.client()
     network = wheel.proxy(fresh_redis)
     context = wheel.context(network)

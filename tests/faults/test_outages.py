@@ -37,7 +37,7 @@ def test_a_server_that_speaks_no_tls_any_more(tls_redis: RedisServer, log: Log) 
     [
         (True, False, "the client speaks TLS"),
         (False, True, "the server speaks TLS"),
-        (True, True, "CERTIFICATE_VERIFY_FAILED"),  # which is no question of the port
+        (True, True, "CERTIFICATE_VERIFY_FAILED"),  # which does not depend on the port
     ],
 )
 def test_a_port_that_speaks_another_language(

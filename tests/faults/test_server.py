@@ -64,7 +64,7 @@ def test_a_restart_without_persistence_is_noticed_at_the_next_renewal(
     for held in helds:
         held.await_loss()
         held.assert_lost(LossReason.KEY_GONE)
-        assert all(event.at < event.deadline for event in held.told())
+        assert all(event.at < event.deadline for event in held.reported())
     wheel.assert_alive(context)
     before, after = (each.lock.fence for each in (helds[1], wheel.hold(context, ["fenced"], timeout=5.0, fencing=True)))
     assert before is not None
@@ -195,7 +195,7 @@ def test_a_server_out_of_memory_keeps_what_is_held_and_refuses_what_is_new(
     fenced.await_renewal()
     assert fenced.lock.extend(1.0)
     fenced.lock.release()
-    assert fenced.told() == []
+    assert fenced.reported() == []
     held.assert_all_held()
     view.config_set("maxmemory", 0)
     wheel.assert_alive(context)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 NAME = "order:42"
 
 
-def test_the_death_of_the_thread_is_told_and_the_next_call_works(
+def test_the_death_of_the_thread_is_reported_and_the_next_call_works(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     losses = Losses()
@@ -63,7 +63,7 @@ def test_the_death_of_the_thread_is_told_and_the_next_call_works(
         sibling.close()
 
 
-def test_a_caller_whose_request_has_died_with_the_thread_is_told(redis_server: RedisServer) -> None:
+def test_a_caller_whose_request_has_died_with_the_thread_gets_an_error(redis_server: RedisServer) -> None:
     with own_context(redis_server) as context:
         with context.lock(NAME):
             pass

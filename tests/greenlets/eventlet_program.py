@@ -6,7 +6,7 @@ import faulthandler
 import sys
 import warnings
 
-from tests.greenlets.beside import Beside
+from tests.greenlets.stall_detector import StallDetector
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # eventlet says that it is deprecated
@@ -21,7 +21,7 @@ from wheel_lock import LossReason, LostEvent
 
 faulthandler.dump_traceback_later(60, exit=True)
 context = wheel_lock.LockContext.from_url(sys.argv[1])
-told: list[LostEvent] = []
+losses: list[LostEvent] = []
 inside = turns = ticks = 0
 
 
@@ -48,9 +48,9 @@ for green in [eventlet.spawn(take_turns) for _ in range(20)]:
     green.wait()
 assert turns == 100
 
-lock = context.lock("order", timeout=0.6, on_lost=told.append)
+lock = context.lock("order", timeout=0.6, on_lost=losses.append)
 again = context.reentrant_lock("again")
-with Beside(), lock, again, again:
+with StallDetector(), lock, again, again:
     assert not eventlet.spawn(lock.acquire, blocking=False).wait()
     assert not eventlet.spawn(again.acquire, blocking=False).wait()
     before = ticks
@@ -69,6 +69,6 @@ lock.acquire()
 with wheel_lock.LockContext.from_url(sys.argv[1]) as other:
     assert not other.lock("order", blocking=False).acquire()
 context.close()
-while not told:
+while not losses:
     time.sleep(0.01)
-assert [event.reason for event in told] == [LossReason.CONTEXT_CLOSED]
+assert [event.reason for event in losses] == [LossReason.CONTEXT_CLOSED]

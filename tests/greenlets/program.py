@@ -1,7 +1,7 @@
 """A program under gevent: ``python -m tests.greenlets.program WHEN SCENE URL``. It ends with 0 where the scene was right.
 
 WHEN says when gevent patches: "early" is before all other imports, "late" is after them, "running" is when the engine is
-at work already. A nursery (tests/support/nursery.py) imports this with "early" or something else in the place of WHEN.
+at work already. A process of tests/support/fork_server.py imports this with "early" or something else in the place of WHEN.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import gevent
 from gevent import monkey
 
-from tests.greenlets.beside import BUSY, ENDS, RECONNECTS, RENEWS, Beside
+from tests.greenlets.stall_detector import BUSY, ENDS, RECONNECTS, RENEWS, StallDetector
 
 
 def patch() -> None:
@@ -37,7 +37,7 @@ import time
 import redis
 
 left: list[str] = []  # in a scene that must not be there when the interpreter ends
-last: list[Beside] = []  # beside the end itself
+last: list[StallDetector] = []  # beside the end itself
 
 
 @atexit.register
@@ -49,7 +49,7 @@ def _look_at_last() -> None:
     """
     unfinished = left + [f"a thread with a hub: {thread.name}" for thread in list(_with_hubs)]
     if unfinished:
-        starved = any(beside.starved for beside in last)
+        starved = any(detector.starved for detector in last)
         print("starved:" if starved else "failed:", "it has ended beside", *unfinished, file=sys.stderr, flush=True)
         os._exit(BUSY if starved else 1)
 
@@ -61,7 +61,7 @@ from wheel_lock.runtime import native
 from wheel_lock.runtime.greenlets import _with_hubs
 from wheel_lock.testing import settle
 
-PATIENCE_S = 20.0
+LIMIT_S = 20.0
 WHEN: str
 URL: str
 context: wheel_lock.LockContext
@@ -80,7 +80,7 @@ def compute(seconds: float) -> None:
 
 
 def eventually(predicate: Any) -> Any:
-    with gevent.Timeout(PATIENCE_S):
+    with gevent.Timeout(LIMIT_S):
         while not (value := predicate()):
             gevent.sleep(0.005)
     return value
@@ -88,7 +88,7 @@ def eventually(predicate: Any) -> Any:
 
 def finish(*greenlets: Any) -> list[Any]:
     """Return what they have returned, or raise what they have raised."""
-    gevent.joinall(greenlets, timeout=PATIENCE_S, raise_error=True)
+    gevent.joinall(greenlets, timeout=LIMIT_S, raise_error=True)
     assert all(greenlet.ready() for greenlet in greenlets)
     return [greenlet.value for greenlet in greenlets]
 
@@ -103,7 +103,7 @@ def hold(name: str, let_go: Any, **options: Any) -> Any:
             let_go.wait()
 
     greenlet = gevent.spawn(holder)
-    assert held.wait(PATIENCE_S)
+    assert held.wait(LIMIT_S)
     return greenlet
 
 
@@ -135,13 +135,13 @@ def server_and_transport_do_not_matter() -> None:
 
 
 def a_lock_outlives_a_greenlet_that_computes() -> None:
-    told: list[LostEvent] = []
-    with context.lock("order", timeout=1.2, renew_every=0.2, on_lost=told.append) as lock:
+    losses: list[LostEvent] = []
+    with context.lock("order", timeout=1.2, renew_every=0.2, on_lost=losses.append) as lock:
         compute(2.0)
         assert lock.is_held
         assert lock.renewals >= 2
         assert view.get("order") == lock.token
-    assert not told
+    assert not losses
     assert not view.exists("order")
     if WHEN == "running":
         assert kept.is_held
@@ -181,7 +181,7 @@ def a_wait_that_is_cancelled_leaves_nothing() -> None:
     finish(gevent.spawn(wait_for_a_moment))
     killed = [gevent.spawn(wait) for _ in range(5)]
     eventually(lambda: context.stats().waiting == 5)
-    gevent.killall(killed, timeout=PATIENCE_S)
+    gevent.killall(killed, timeout=LIMIT_S)
     assert ended == [gevent.Timeout] + 5 * [gevent.GreenletExit]
     let_go.set()
     finish(holder)
@@ -231,11 +231,11 @@ def the_main_greenlet_is_one_owner_before_and_after_there_is_a_hub() -> None:
 
 def a_lease_ends_with_its_greenlet() -> None:
     warnings.simplefilter("ignore", ResourceWarning)
-    told: list[LostEvent] = []
-    lock = context.lock("order", timeout=0.6, on_lost=told.append)
+    losses: list[LostEvent] = []
+    lock = context.lock("order", timeout=0.6, on_lost=losses.append)
     finish(gevent.spawn(lock.acquire))
-    eventually(lambda: told)
-    assert told[0].reason is LossReason.ABANDONED
+    eventually(lambda: losses)
+    assert losses[0].reason is LossReason.ABANDONED
 
 
 def a_callback_uses_locks() -> None:
@@ -249,7 +249,7 @@ def a_callback_uses_locks() -> None:
     lock = context.lock("order", timeout=0.6, on_lost=tell)
     lock.acquire()
     view.delete("order")
-    assert done.wait(PATIENCE_S)
+    assert done.wait(LIMIT_S)
     assert lock.lost is LossReason.KEY_GONE
 
 
@@ -273,7 +273,7 @@ def several_hubs_wait() -> None:
     pool = gevent.get_hub().threadpool
     jobs = [pool.spawn(in_a_thread) for _ in range(3)]
     in_a_thread()
-    assert [job.get(timeout=PATIENCE_S) for job in jobs] == [5, 5, 5]
+    assert [job.get(timeout=LIMIT_S) for job in jobs] == [5, 5, 5]
 
 
 def descriptors() -> int:
@@ -335,7 +335,7 @@ def a_connection_ends_beside_a_greenlet_that_computes_with_what_its_end_waits_fo
 
 
 def an_attempt_at_a_connection_is_ended_by_a_time_limit() -> None:
-    """gevent.Timeout is no Exception."""
+    """gevent.Timeout is not an Exception."""
     asked = 0
 
     class Slow(redis.CredentialProvider):
@@ -344,7 +344,7 @@ def an_attempt_at_a_connection_is_ended_by_a_time_limit() -> None:
             asked += 1
             if asked in (2, 3):
                 with gevent.Timeout(0.01):
-                    gevent.sleep(PATIENCE_S)
+                    gevent.sleep(LIMIT_S)
             return "default", ""
 
     client = redis.Redis.from_url(URL, credential_provider=Slow())
@@ -362,11 +362,11 @@ def the_one_thread_runs_nothing_that_waits() -> None:
         if event == "call":
             seen.add((frame.f_code.co_filename, frame.f_code.co_qualname))
 
-    told: list[LostEvent] = []
+    losses: list[LostEvent] = []
     watched = wheel_lock.LockContext.from_url(URL, track_acquisitions=True)
     gc.disable()  # it runs finalisers of whatever it finds, on whichever thread it is started by
     watched.timer.post(lambda: sys.setprofile(note))
-    with watched.lock("order", timeout=0.6, fencing=True, on_lost=told.append) as lock:
+    with watched.lock("order", timeout=0.6, fencing=True, on_lost=losses.append) as lock:
         lock.extend(1.0)
         let_go = gevent.event.Event()
         holder = hold("waited for", let_go)
@@ -383,13 +383,13 @@ def the_one_thread_runs_nothing_that_waits() -> None:
         with watched.rw_lock("table").write(), watched.semaphore("seats", 2), watched.multi_lock(["a", "b"]):
             pass
         watched.release_many(watched.acquire_many([f"shard:{number}" for number in range(200)]).values())
-        lost = watched.lock("lost", timeout=0.6, on_lost=told.append)
+        lost = watched.lock("lost", timeout=0.6, on_lost=losses.append)
         lost.acquire()
         view.delete("lost")
-        eventually(lambda: told)
+        eventually(lambda: losses)
         done = gevent.event.Event()
         watched.timer.new_timeout(lambda timeout: done.set(), 0.01)
-        assert done.wait(PATIENCE_S)
+        assert done.wait(LIMIT_S)
     watched.close()
     watched.timer.post(lambda: sys.setprofile(None))
     settle(watched.timer)
@@ -436,7 +436,7 @@ def a_forked_child_starts_anew() -> None:
     if pid == 0:
         signal.alarm(30)
         try:
-            with Beside():
+            with StallDetector():
                 assert lock.lost is LossReason.FORKED
                 assert not context.lock("order", blocking=False).acquire()
                 with context.lock("child", timeout=0.6) as own:
@@ -510,7 +510,7 @@ def it_ends_while_a_thread_clears_up() -> None:
 
     with wheel_lock.LockContext(redis.Redis.from_url(URL, credential_provider=Busy())) as busy, busy.lock("order"):
         pass
-    last.append(Beside(ENDS))
+    last.append(StallDetector(ENDS))
     print(time.monotonic(), flush=True)
 
 
@@ -520,11 +520,11 @@ def main(when: str, scene: str, url: str) -> None:
     faulthandler.dump_traceback_later(60, exit=True)
     WHEN, URL = when, url
     naps = RECONNECTS if "connection" in scene or "transport" in scene else RENEWS
-    beside: Beside | None = None
+    detector: StallDetector | None = None
     if when == "running":
         with wheel_lock.LockContext.from_url(url) as first, first.lock("first"):
             pass
-        beside = Beside(naps)
+        detector = StallDetector(naps)
         other = wheel_lock.LockContext.from_url(url)
         kept = other.lock("kept", timeout=0.6)
         kept.acquire()
@@ -532,8 +532,8 @@ def main(when: str, scene: str, url: str) -> None:
     if when != "early":
         patch()
     context = wheel_lock.LockContext.from_url(url)
-    view = redis.Redis.from_url(url, socket_timeout=PATIENCE_S)
-    with beside or Beside(naps):
+    view = redis.Redis.from_url(url, socket_timeout=LIMIT_S)
+    with detector or StallDetector(naps):
         globals()[scene]()
         if not scene.startswith("it_ends"):
             context.close()

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.greenlets.beside import BUSY
-from tests.support.nursery import Nursery
+from tests.greenlets.stall_detector import BUSY
+from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ ENDS = ("it_ends_while_it_holds", "it_ends_without_its_server", "it_ends_while_a
 ALLOWED_S = 5.0  # a second by design; the rest is for a busy machine
 LIMIT_S = 100.0  # only a deadlock takes longer
 STRICT = ("-W", "error")
-TRIES = 8  # of a program that the machine keeps from running
+TRIES = 8  # attempts to run a program that the machine starves
 
 
 def needs(package: str) -> pytest.MarkDecorator:
@@ -86,10 +86,10 @@ def started(module: str, *arguments: str) -> Ended:
     return Ended(result.returncode, result.stdout, result.stderr, time.monotonic())
 
 
-def forked(nursery: Nursery, *arguments: str) -> Ended:
+def forked(fork_server: ForkServer, *arguments: str) -> Ended:
     """Run a program to its end that has imported already what it needs."""
     with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as said:
-        child = nursery.start(*arguments, stdout=printed.fileno(), stderr=said.fileno())
+        child = fork_server.start(*arguments, stdout=printed.fileno(), stderr=said.fileno())
         try:
             assert child.ends_within(LIMIT_S), f"{arguments} does not end"
             ended = time.monotonic()
@@ -122,24 +122,24 @@ def right(server: RedisServer, program: Callable[[], Ended]) -> Ended:
 
 
 @pytest.fixture(scope="session")
-def nurseries() -> Iterator[Callable[[str], Nursery]]:
+def servers() -> Iterator[Callable[[str], ForkServer]]:
     """Where to fork the program for each WHEN."""
     with ExitStack() as stack:
 
         @functools.cache
-        def nursery(early: bool) -> Nursery:
+        def fork_server(early: bool) -> ForkServer:
             return stack.enter_context(
-                Nursery("tests.greenlets.program", "early" if early else "later", options=STRICT)
+                ForkServer("tests.greenlets.program", "early" if early else "later", options=STRICT)
             )
 
-        yield lambda when: nursery(when == "early")
+        yield lambda when: fork_server(when == "early")
 
 
 @needs("gevent")
 @pytest.mark.parametrize(("scene", "when"), [(scene, when) for scene in SCENES for when in WHENS if runs(scene, when)])
-def test_under_gevent(redis_server: RedisServer, nurseries: Callable[[str], Nursery], scene: str, when: str) -> None:
+def test_under_gevent(redis_server: RedisServer, servers: Callable[[str], ForkServer], scene: str, when: str) -> None:
     url = f"redis://localhost:{redis_server.port}/0"
-    right(redis_server, lambda: forked(nurseries(when), when, scene, url))
+    right(redis_server, lambda: forked(servers(when), when, scene, url))
 
 
 @needs("gevent")
@@ -156,10 +156,10 @@ def test_under_gevent_a_program_ends_at_once(fresh_redis: RedisServer, scene: st
 @pytest.mark.parametrize("when", ["early", "running"])
 @pytest.mark.parametrize("transport", ["unix", "tls"])
 def test_other_transports(
-    request: pytest.FixtureRequest, nurseries: Callable[[str], Nursery], transport: str, when: str
+    request: pytest.FixtureRequest, servers: Callable[[str], ForkServer], transport: str, when: str
 ) -> None:
     server: RedisServer = request.getfixturevalue(f"{transport}_redis")
-    right(server, lambda: forked(nurseries(when), when, "server_and_transport_do_not_matter", server.url))
+    right(server, lambda: forked(servers(when), when, "server_and_transport_do_not_matter", server.url))
 
 
 @needs("eventlet")

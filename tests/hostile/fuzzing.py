@@ -1,7 +1,7 @@
 """Where hostile replies are heard: real channels and engines on a timer turned by hand, and beside them another context.
 
 What must hold whatever is said: no exception leaves the connection that it came in on, so that the timer's thread logs
-nothing and charges nobody else; the other context goes on holding its lock; memory stays where it was.
+nothing and affects no other context; the other context goes on holding its lock; memory stays where it was.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ def _peak_bytes() -> int:
 
 
 class Listener:
-    """Who is told of wake-ups."""
+    """Counts the wake-ups that it receives."""
 
     above = None
 
     def __init__(self) -> None:
-        self.told = 0
+        self.notified = 0
 
     def on_subscribed(self, holds: bool) -> None:
-        self.told += 1
+        self.notified += 1
 
     def on_message(self, message: bytes) -> None:
         assert type(message) is bytes
-        self.told += 1
+        self.notified += 1
 
     def crashed(self, error: Exception) -> None:
         raise AssertionError("a listener was charged") from error
@@ -81,7 +81,7 @@ class FuzzedEngine(WaitingRig):
         assert self._kept.is_valid(self.now)
 
     def agree(self) -> None:
-        """Have every server grant whatever has arrived; of what is looked for none is there."""
+        """Have every server grant whatever has arrived; keys that are checked do not exist."""
         for server in self.connector.servers:
             server.say(*[NIL if command.what == "GET" else agreement(command) for command in server.take()])
 
@@ -135,7 +135,7 @@ class FuzzedRequests(FuzzedEngine):
 
 
 class FuzzedPubSub(FuzzedEngine):
-    """What subscribers are told."""
+    """The messages that subscribers receive."""
 
     _listens = False
 

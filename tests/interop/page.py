@@ -1,4 +1,4 @@
-"""The recipes of docs/guide/redis-py.md as modules: what users are told to write is what is tested."""
+"""The recipes of docs/guide/redis-py.md as modules: what users are advised to write is what is tested."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 import redis
 
-from tests.support.locked import Pin, pins
+from tests.support.pinned_requirements import Pin, pins
 from tests.support.redis_server import running_in_ci
 
 FETCH_TIMEOUT_S = 120.0

@@ -21,7 +21,7 @@ from wheel_lock.redis_lock import Lock
 
 DATABASE = 1
 NAME = "redbeat::lock"
-TIMEOUT_S = 2  # a renewal comes in time although the machine stands still for a while
+TIMEOUT_S = 2  # enough for renewals although the machine stalls for a while
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_the_lock_of_a_beat_is_ours_and_outlives_long_ticks(new_beat: Callable[[
 @pytest.mark.slow
 def test_a_second_beat_takes_over_at_once_when_the_first_ends(new_beat: Callable[[], Any], view: redis.Redis) -> None:
     first, second = start(new_beat()), new_beat()
-    assert second.max_interval == 300  # which is how often it would look by itself
+    assert second.max_interval == 300  # its polling interval
     waiting = Background(lambda: view_of_lock(start(second)))
     time.sleep(1.2 * TIMEOUT_S)
     first.tick()
@@ -72,7 +72,7 @@ def test_a_second_beat_takes_over_at_once_when_the_first_ends(new_beat: Callable
     first.close()
     assert waiting.result() == view.get(NAME)
     assert time.monotonic() - began < LONG_S
-    eventually(lambda: not view.exists(NAME), LONG_S)  # its thread has ended, so it is renewed no more
+    eventually(lambda: not view.exists(NAME), LONG_S)  # its thread has ended, so it is no longer renewed
 
 
 def view_of_lock(scheduler: Any) -> bytes:

@@ -35,7 +35,7 @@ def run(source: Path, server: RedisServer, report: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["PYTHONPATH"] = os.pathsep.join(packages)
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
-    # The second url would be tried, in vain and for some time, where no server with modules runs.
+    # The second url would be tried for some time without success where no server with modules runs.
     servers = ["--redis-url", server.url, "--redis-mod-url", server.url]
     pytest_itself = [sys.executable, "-m", "pytest", "-p", "our_locks", "-p", "no:cacheprovider", "-q", "-rA"]
     done = subprocess.run(

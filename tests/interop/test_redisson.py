@@ -24,14 +24,14 @@ ASKED_S = 0.05
 
 pytestmark = [
     pytest.mark.servers("real"),
-    pytest.mark.settings(fallback_interval=60.0),  # waiters hardly look by themselves
+    pytest.mark.settings(fallback_interval=60.0),  # waiters hardly poll
 ]
 _numbers = itertools.count(1)
 
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name of the test's own: a thread of Java that a test has left waiting is in nobody's way."""
+    """A name of the test's own: a Java thread that a test has left waiting blocks no other test."""
     return f"{getattr(request, 'param', 'order')}:{next(_numbers)}"
 
 
@@ -55,7 +55,7 @@ def java(real: Backend, peer: LockPeer) -> JavaThread:
 
 @pytest.fixture
 def patient(real: Backend) -> LockContext:
-    """One whose waiters never look by themselves: its clock stands still."""
+    """One whose waiters never poll: its clock stands still."""
     return real.stepped_context()[0]
 
 
@@ -70,8 +70,8 @@ def channel(name: str) -> str:
     return "redisson_lock__channel:" + (name if "{" in name else f"{{{name}}}")
 
 
-def until_somebody_waits(view: redis.Redis, name: str) -> None:
-    """Return when somebody listens for its release, and has found it taken after that."""
+def until_a_caller_waits(view: redis.Redis, name: str) -> None:
+    """Return when a caller has subscribed to its release, and has found it taken after that."""
     eventually(lambda: dict(view.pubsub_numsub(channel(name))).get(channel(name).encode()), LONG_S)
     time.sleep(ASKED_S)
 
@@ -148,8 +148,8 @@ def test_java_excludes_python(name: str, java: JavaThread, context: LockContext,
 @ALL_NAMES
 def test_java_wakes_python(name: str, java: JavaThread, patient: LockContext, view: redis.Redis) -> None:
     java.lock(name)
-    waiting = wait_in_python(patient, name)  # which never looks by itself
-    until_somebody_waits(view, name)
+    waiting = wait_in_python(patient, name)  # which never polls
+    until_a_caller_waits(view, name)
     assert not waiting.done
     java.unlock(name)
     waiting.result()
@@ -158,10 +158,10 @@ def test_java_wakes_python(name: str, java: JavaThread, patient: LockContext, vi
 @pytest.mark.slow
 @ALL_NAMES
 def test_python_wakes_java(name: str, peer: LockPeer, context: LockContext, view: redis.Redis) -> None:
-    lock = context.reentrant_lock(name)  # for 30 s, after which java would look by itself
+    lock = context.reentrant_lock(name)  # for 30 s, after which java would poll
     lock.acquire()
     waiting = peer.thread().begin_lock(name)
-    until_somebody_waits(view, name)
+    until_a_caller_waits(view, name)
     assert not waiting.done()
     lock.release()
     waiting.result(ANSWER_TIMEOUT_S)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.lease.leases import LEGAL, Terms, granted, new_lease
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import (
-    NOBODY,
+    NO_OWNER,
     TRANSITIONS,
     Event,
     Lease,
@@ -28,7 +28,7 @@ from wheel_lock.lease import (
 )
 from wheel_lock.protocol.resp import lease_args
 
-BELIEVED = [State.HELD, State.RENEWING, State.OVERDUE, State.EXTENDING]
+VALID = [State.HELD, State.RENEWING, State.OVERDUE, State.EXTENDING]
 
 
 def renewing(*, limits: Limits | None = None, sent_at: float = 100.0) -> Lease:
@@ -66,14 +66,14 @@ def test_what_may_not_happen_is_refused_and_changes_nothing() -> None:
         assert lease.state.name == (after or state.name)
 
 
-def test_a_lease_begins_as_nobodys() -> None:
+def test_a_lease_begins_without_an_owner() -> None:
     lease = new_lease()
     assert lease.state is State.PENDING
     assert lease.loss is None
     assert not lease.is_valid(-math.inf)
     assert not lease.is_valid(0.0)
-    assert lease.owner is NOBODY
-    assert not NOBODY.ended
+    assert lease.owner is NO_OWNER
+    assert not NO_OWNER.ended
     assert not Owner().ended
 
 
@@ -103,7 +103,7 @@ def test_the_deadline_lies_before_the_expiry_counted_from_before_the_sending(sen
     assert deadline == pytest.approx(sent_at + timeout_s * 0.99 - 0.002)
 
 
-def test_a_grant_of_many_is_believed_until_its_deadline_and_not_at_it() -> None:
+def test_a_grant_of_many_is_valid_until_its_deadline_and_not_at_it() -> None:
     leases = [new_lease() for _ in range(3)]
     grant_all(leases, 100.0, 10.0, None)
     for lease in leases:
@@ -129,13 +129,13 @@ def test_what_is_seen_of_a_grant_in_the_middle_of_it_is_no_lapse() -> None:
     assert not any(seen)
 
 
-def test_only_four_states_are_believed_in_and_can_lapse() -> None:
+def test_only_four_states_are_valid_and_can_lapse() -> None:
     for state in State:
         lease = granted(100.0)
         lease.state = state
-        assert lease.is_valid(101.0) == (state in BELIEVED)
+        assert lease.is_valid(101.0) == (state in VALID)
         lease.record_lapse()
-        assert (lease.loss is not None) == (state in BELIEVED)
+        assert (lease.loss is not None) == (state in VALID)
 
 
 # Confirmation
@@ -203,7 +203,7 @@ def test_the_last_renewal_allowed_is_the_last() -> None:
         assert lease.renewals == renewals
     assert lease.at_limit
     assert lease.lapse_reason() is LossReason.RENEWAL_LIMIT
-    assert lease.is_valid(now)  # until its deadline all the same
+    assert lease.is_valid(now)  # until its deadline nevertheless
 
 
 def test_limits_may_be_shared_by_the_leases_of_one_call() -> None:

@@ -32,7 +32,7 @@ class Server:
     Args:
         backend: The server.
         flagged: In which form scripts are called; by default in the best that it knows.
-        client: Who calls them; the onlooker unless somebody else is named.
+        client: Who calls them; the onlooker unless another client is named.
     """
 
     def __init__(self, backend: Backend, flagged: bool | None = None, client: redis.Redis | None = None) -> None:
@@ -52,11 +52,11 @@ class Server:
         seconds, microseconds = self.view.time()
         return int(seconds) * 1000 + int(microseconds) // 1000
 
-    def read(self, member: bytes = READ_1, ttl: int = TTL, patience: int = 0) -> Any:
-        return self.call(scripts.ACQUIRE_READ, [NAME], member, ttl, patience)
+    def read(self, member: bytes = READ_1, ttl: int = TTL, wait_ttl: int = 0) -> Any:
+        return self.call(scripts.ACQUIRE_READ, [NAME], member, ttl, wait_ttl)
 
-    def write(self, member: bytes = WRITE_1, ttl: int = TTL, patience: int = 0, *, fenced: bool = False) -> Any:
-        return self.call(scripts.ACQUIRE_WRITE, [NAME, FENCE] if fenced else [NAME], member, ttl, patience, DAY)
+    def write(self, member: bytes = WRITE_1, ttl: int = TTL, wait_ttl: int = 0, *, fenced: bool = False) -> Any:
+        return self.call(scripts.ACQUIRE_WRITE, [NAME, FENCE] if fenced else [NAME], member, ttl, wait_ttl, DAY)
 
     def permit(self, member: bytes = PERMIT_1, ttl: int = TTL, permits: int = 2) -> Any:
         return self.call(scripts.ACQUIRE_PERMIT, [NAME, PERMITS], member, ttl, permits)
@@ -77,9 +77,9 @@ class Server:
     def look(self, member: bytes = b"") -> Any:
         return self.call(scripts.LOOK_HOLDERS, [NAME, PERMITS], member)
 
-    def fair(self, token: bytes, ttl: int = TTL, patience: int = 0, *, fenced: bool = False) -> Any:
+    def fair(self, token: bytes, ttl: int = TTL, wait_ttl: int = 0, *, fenced: bool = False) -> Any:
         keys = [NAME, QUEUE, ALIVE, FENCE] if fenced else [NAME, QUEUE, ALIVE]
-        return self.call(scripts.ACQUIRE_FAIR, keys, token, ttl, patience, CHANNEL, DAY)
+        return self.call(scripts.ACQUIRE_FAIR, keys, token, ttl, wait_ttl, CHANNEL, DAY)
 
     def leave(self, *tokens: bytes) -> Any:
         arguments = [part for token in tokens for part in (NAME, token, QUEUE, ALIVE, CHANNEL)]

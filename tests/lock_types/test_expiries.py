@@ -38,7 +38,7 @@ from wheel_lock.protocol.scripts import ALL, Script
 from wheel_lock.testing import EmbeddedServer
 
 TOKEN, OTHER_TOKEN = WAITER_1 + b"1" * 22, WAITER_2 + b"2" * 22
-SLACK_MS = 100  # between the server's TIME and the time by which it counts expiries
+SLACK_MS = 100  # tolerance between the server's TIME and the clock of its expiries
 FORMS = ["plain", "flagged"]
 Step = Callable[[Server], object]
 
@@ -169,17 +169,17 @@ def test_a_release_gives_what_is_left_its_expiry_again(server: Server, leaves: b
 
 def test_the_word_of_who_waits_is_not_shortened_either(server: Server) -> None:
     server.write(WRITE_2, 1_000)
-    server.write(WRITE_1, patience=60_000)
-    server.write(WRITE_1, patience=2_000)
+    server.write(WRITE_1, wait_ttl=60_000)
+    server.write(WRITE_1, wait_ttl=2_000)
     assert server.view.pttl(NAME) > 59_000
     server.view.delete(NAME)
     server.fair(b"H" * 44)
-    server.fair(TOKEN, patience=60_000)
-    server.fair(TOKEN, patience=2_000)
+    server.fair(TOKEN, wait_ttl=60_000)
+    server.fair(TOKEN, wait_ttl=2_000)
     for key in (QUEUE, ALIVE):
         assert server.view.pttl(key) > 59_000
         server.view.persist(key)
-    server.fair(TOKEN, patience=2_000)
+    server.fair(TOKEN, wait_ttl=2_000)
     for key in (QUEUE, ALIVE):
         assert 1_000 < server.view.pttl(key) <= 2_000
 
@@ -221,7 +221,7 @@ def written_by_another(server: Server) -> None:
 
 def a_reader_waits(server: Server) -> None:
     server.write(WRITE_1, 5_000)
-    server.read(READ_2, patience=50_000)
+    server.read(READ_2, wait_ttl=50_000)
 
 
 def nothing(server: Server) -> None:
@@ -229,7 +229,7 @@ def nothing(server: Server) -> None:
 
 
 def leave(server: Server) -> None:
-    server.fair(OTHER_TOKEN, patience=50_000)
+    server.fair(OTHER_TOKEN, wait_ttl=50_000)
     server.leave(OTHER_TOKEN)
 
 
@@ -244,10 +244,10 @@ def again(setting: Setting) -> tuple[Step, Step]:
 REFUSED: dict[str, tuple[Step, Step]] = {
     **{f"{name}, at first": at_first(setting) for name, setting in SETTINGS.items()},
     **{f"{name}, again": again(setting) for name, setting in SETTINGS.items()},
-    "a place in the queue": (held_by_another, lambda server: server.fair(TOKEN, patience=60_000)),
+    "a place in the queue": (held_by_another, lambda server: server.fair(TOKEN, wait_ttl=60_000)),
     "giving up a place in the queue": (held_by_another, leave),
-    "the word of a writer": (written_by_another, lambda server: server.write(WRITE_1, patience=60_000)),
-    "the word of a reader": (written_by_another, lambda server: server.read(READ_1, patience=60_000)),
+    "the word of a writer": (written_by_another, lambda server: server.write(WRITE_1, wait_ttl=60_000)),
+    "the word of a reader": (written_by_another, lambda server: server.read(READ_1, wait_ttl=60_000)),
     "a second reader": (lambda server: server.read(READ_2, 5_000), lambda server: server.read(READ_1, 60_000)),
     "a second permit": (lambda server: server.permit(b"p:" + b"9" * 22, 5_000), lambda server: server.permit()),
     "a writer leaves": (a_reader_waits, lambda server: server.release(WRITE_1)),
@@ -370,4 +370,4 @@ def test_an_acquire_that_an_error_ends_half_way_is_undone_when_that_is_possible(
             reader.acquire()
         assert fresh.view.exists(NAME)
         fresh.view.execute_command("ACL", "SETUSER", "default", "+zrem")
-        eventually(lambda: not fresh.view.exists(NAME), LONG_S, "the grant that nobody was told of is released")
+        eventually(lambda: not fresh.view.exists(NAME), LONG_S, "the grant without a recipient is released")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.servers("real")
 extended = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multi"])
 
 TOO_LONG = r"additional_time and what is left must be at most 1e\+09 seconds together, not "
-KNOWN_HERE_S = 0.02 * MAX_SECONDS  # more than the share of a timeout that is not believed in
+KNOWN_HERE_S = 0.02 * MAX_SECONDS  # exceeds the margin between a timeout and the local deadline
 KNOWN_THERE_S = 0.005 * MAX_SECONDS
 ABSURD_MS = [MAX_TTL_MS + 1_000_000, 1 << 53, 1 << 62]
 
@@ -68,7 +68,7 @@ def scripts_called(backend: Backend) -> int:
     ("kind", "ttl_ms"),
     [*(("exclusive", ttl_ms) for ttl_ms in ABSURD_MS), ("reentrant", 1 << 62), ("fair", 1 << 62), ("write", 1 << 62)],
 )
-def test_a_key_that_somebody_has_given_an_absurd_expiry_is_kept_extended_by_nothing_and_waited_for(
+def test_a_key_with_an_absurd_expiry_is_kept_extended_by_nothing_and_waited_for(
     real: Backend, kind: str, ttl_ms: int
 ) -> None:
     context, waits = real.context(), real.context()

@@ -1,4 +1,4 @@
-"""A look at what a server has under a lock's name: every kind of lock, foreign contents, and a user without rights."""
+"""What is read under a lock's name at a server: every kind of lock, foreign contents, and a user without rights."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Locks of each kind in any sequence of calls by several contexts, against models that fit on a page.
 
 Each context lives by a clock of its own that stands still, so nothing is renewed but when a rule says so. What a call
-must return or raise follows from the model alone; the server is looked at behind the library's back after every step.
+must return or raise follows from the model alone; the server's keys are read directly after every step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from wheel_lock import (
 TIMEOUT_S = 30.0
 PARTIES = 3
 
-FREE, HELD, GONE, LOST = "free", "held", "gone", "lost"  # GONE: lost on the server, and nobody has noticed
+FREE, HELD, GONE, LOST = "free", "held", "gone", "lost"  # GONE: lost on the server, and not noticed yet
 BELIEVED = (HELD, GONE)
 
 parties = st.integers(0, PARTIES - 1)
@@ -84,7 +84,7 @@ class Machine(RuleBasedStateMachine):
         raise NotImplementedError
 
     def noticed(self, party: int) -> None:
-        """All that a party does not hold any more it knows of."""
+        """A party knows of every loss of its locks."""
         raise NotImplementedError
 
     def crashed(self, party: int) -> None:
@@ -330,7 +330,7 @@ class ReentrantMachine(Machine):
         return self.alone[party] + self.shared[party]
 
     def count_down(self, party: int, seen: object) -> None:
-        """Check one release that is no swap, and has been counted."""
+        """Check one release that is not a swap, and has been counted."""
         last = self.held(party) == 0
         if self.states[party] is LOST or (last and self.states[party] is GONE):
             assert seen is LockLost

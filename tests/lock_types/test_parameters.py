@@ -61,12 +61,12 @@ def called(context: LockContext, face: str, maker: str, name: Any, **terms: Any)
 @makers
 @faces
 def test_bad_names_and_terms_are_refused(nowhere: LockContext, face: str, maker: str) -> None:
-    """What is bad tests/test_options.py says; here it is that each of these looks."""
+    """tests/test_options.py says what is bad; here each of these must check it."""
     refuse = partial(called, nowhere, face, maker)
     with pytest.raises(ValueError, match="lock name"):
         refuse("")
     bad: dict[str, Any] = {"timeout": math.nan, "blocking_timeout": -1.0, "renew_every": 30.0, "max_renewals": -1}
-    bad |= {"max_hold": 0.0, "retry_every": 0.0, "max_attempts": 0, "on_lost": "nobody"}
+    bad |= {"max_hold": 0.0, "retry_every": 0.0, "max_attempts": 0, "on_lost": "no function"}
     for term, value in bad.items():
         with pytest.raises(ValueError, match=term):
             refuse(NAME, **{term: value})

@@ -1,6 +1,6 @@
 """What scripts reply and leave behind that no rule of the simulation sees, on servers of both kinds.
 
-How long a refused caller is told to wait, who is woken, whose turn it is, what becomes of keys of another type.
+How long a refused caller is to wait, who is woken, whose turn it is, what becomes of keys of another type.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.scripts import Script
 
 END = b"the end"
-TURN_MS = 100  # for which the turn is the readers'
+TURN_MS = 100  # length of the readers' turn
 HOLDER, FIRST, SECOND = b"H" * 44, WAITER_1 + b"1" * 22, WAITER_2 + b"2" * 22
 Step = Callable[[Server], Any]
 
@@ -95,8 +95,8 @@ def two_readers(server: Server) -> None:
 def turn_of_readers(server: Server) -> None:
     """A writer has left, behind which a reader and another writer wait."""
     server.write(WRITE_1)
-    server.read(READ_1, patience=3_000)
-    server.write(WRITE_2, patience=3_000)
+    server.read(READ_1, wait_ttl=3_000)
+    server.write(WRITE_2, wait_ttl=3_000)
     server.release(WRITE_1)
     server.prolong(b"t", 9_000)
 
@@ -104,7 +104,7 @@ def turn_of_readers(server: Server) -> None:
 def queue_of_two(server: Server) -> None:
     server.fair(HOLDER, 9_000)
     for waiter in (FIRST, SECOND):
-        server.fair(waiter, patience=5_000)
+        server.fair(waiter, wait_ttl=5_000)
 
 
 def turn_of_the_first(server: Server) -> None:
@@ -114,7 +114,7 @@ def turn_of_the_first(server: Server) -> None:
 
 def writer_waits(server: Server) -> None:
     server.read(READ_1)
-    server.write(WRITE_1, patience=9_000)
+    server.write(WRITE_1, wait_ttl=9_000)
 
 
 REFUSALS: dict[str, tuple[Step, Step]] = {
@@ -133,9 +133,9 @@ REFUSALS: dict[str, tuple[Step, Step]] = {
         lambda server: server.permit(PERMIT_2, permits=5),
     ),
     "a reentrant lock": (lambda server: reentrant(server, b"other:1"), lambda server: reentrant(server, b"mine:1")),
-    "the first of a queue": (queue_of_two, lambda server: server.fair(FIRST, patience=5_000)),
+    "the first of a queue": (queue_of_two, lambda server: server.fair(FIRST, wait_ttl=5_000)),
 }
-"""What is there, and who is told to come back in 9 s."""
+"""What is there, and who is to retry in 9 s."""
 
 
 @pytest.mark.parametrize("case", REFUSALS)
@@ -148,13 +148,13 @@ def test_a_refusal_says_when_what_is_in_the_way_will_have_expired(server: Server
     assert server.view.keys() == members, "who does not wait leaves no word"
 
 
-def test_who_is_not_told_when_has_to_listen(server: Server) -> None:
+def test_a_caller_without_a_retry_time_has_to_listen(server: Server) -> None:
     turn_of_the_first(server)
-    for [retry_ms] in (server.fair(SECOND, patience=5_000), server.fair(b"N" * 44)):  # nor does the latter wait
+    for [retry_ms] in (server.fair(SECOND, wait_ttl=5_000), server.fair(b"N" * 44)):  # nor does the latter wait
         assert 4_000 < retry_ms <= 5_000, "until the first will have been forgotten"
     server.view.flushall()
     queue_of_two(server)
-    assert server.fair(SECOND, patience=5_000) == server.fair(b"N" * 44) == [-1]
+    assert server.fair(SECOND, wait_ttl=5_000) == server.fair(b"N" * 44) == [-1]
     server.view.flushall()
     server.write(WRITE_1)
     assert server.permit() == [-1]
@@ -180,14 +180,14 @@ WAKE_UPS: dict[str, tuple[Step, Step, list[tuple[bytes, bytes]]]] = {
         [(SHARED, b"0"), (ALONE, b"0")],
     ),
     "a writer that becomes a reader": (
-        lambda server: (server.write(WRITE_1), server.write(WRITE_2, patience=3_000)),
+        lambda server: (server.write(WRITE_1), server.write(WRITE_2, wait_ttl=3_000)),
         lambda server: server.swap(WRITE_1, READ_1),
         [(SHARED, b"0")],
     ),
     "the holder before a queue": (queue_of_two, lambda server: server.leave(HOLDER), [(CHANNEL, WAITER_1)]),
     "the second, whose turn it is not": (
         turn_of_the_first,
-        lambda server: server.fair(SECOND, patience=3_000),
+        lambda server: server.fair(SECOND, wait_ttl=3_000),
         [(CHANNEL, WAITER_1)],
     ),
     "the first, who leaves": (turn_of_the_first, lambda server: server.leave(FIRST), [(CHANNEL, WAITER_2)]),
@@ -219,7 +219,7 @@ def test_those_are_woken_who_may_have_it_now(backend: Backend, server: Server, c
     assert sorted(messages(subscription)) == sorted(expected)
 
 
-def test_what_has_expired_is_in_nobodys_way_and_is_thrown_out(server: Server) -> None:
+def test_what_has_expired_blocks_no_caller_and_is_removed(server: Server) -> None:
     for expired in (READ_1, WRITE_1):
         server.view.flushall()
         server.write(WRITE_1) if expired is WRITE_1 else server.read(READ_1)
@@ -239,7 +239,7 @@ def test_what_has_expired_is_in_nobodys_way_and_is_thrown_out(server: Server) ->
 
 def test_a_wrong_type_under_the_name_is_a_refusal(server: Server) -> None:
     server.view.set(NAME, "something else", px=5_000)
-    for refusal in (server.read(patience=100), server.write(patience=100), server.write(fenced=True), server.permit()):
+    for refusal in (server.read(wait_ttl=100), server.write(wait_ttl=100), server.write(fenced=True), server.permit()):
         [retry_ms, found] = refusal
         assert found == b"string"
         assert 4_000 < retry_ms <= 5_000
@@ -251,10 +251,10 @@ def test_a_wrong_type_under_the_name_is_a_refusal(server: Server) -> None:
 
 def test_a_writer_that_leaves_passes_the_turn_to_readers_that_wait(server: Server) -> None:
     server.write(WRITE_1)
-    assert isinstance(server.read(READ_1, patience=3_000), list)
+    assert isinstance(server.read(READ_1, wait_ttl=3_000), list)
     assert server.members() == {WRITE_1, WAITING_1}
     assert 2_000 < server.left_ms(WAITING_1) <= 3_000
-    assert isinstance(server.write(WRITE_2, patience=3_000), list)
+    assert isinstance(server.write(WRITE_2, wait_ttl=3_000), list)
     server.release(WRITE_1)
     assert server.members() == {b"t", INTENT_2, WAITING_1}
     assert 0 < server.left_ms(b"t") <= TURN_MS
@@ -262,7 +262,7 @@ def test_a_writer_that_leaves_passes_the_turn_to_readers_that_wait(server: Serve
     [retry_ms] = server.write(LATER_WRITE_1)
     assert 0 < retry_ms <= 3_000, "it is not the writers' turn"
     assert server.read(READ_1) == 0, "though a writer waits"
-    assert server.members() == {b"t", INTENT_2, READ_1}, "and it is not said to wait any more"
+    assert server.members() == {b"t", INTENT_2, READ_1}, "and it is no longer marked as waiting"
     assert server.read(READ_2) == 0
     server.release(READ_1)
     assert b"t" in server.members()
@@ -274,7 +274,7 @@ def test_a_writer_that_leaves_passes_the_turn_to_readers_that_wait(server: Serve
 def test_a_turn_outlasts_a_reader_that_is_quicker_than_the_others(server: Server) -> None:
     server.write(WRITE_1)
     for reader in (READ_1, READ_2):
-        server.read(reader, patience=3_000)
+        server.read(reader, wait_ttl=3_000)
     server.release(WRITE_1)
     server.prolong(b"t", 3_000)
     assert server.read(READ_1) == 0
@@ -313,7 +313,7 @@ BATCHES: dict[Script, tuple[Hold, bytes, bytes, list[bytes], int]] = {
 
 
 @pytest.mark.parametrize("script", BATCHES, ids=lambda script: str(script.name))
-def test_a_batch_tells_of_its_exceptions_only(server: Server, script: Script) -> None:
+def test_a_batch_reports_its_exceptions_only(server: Server, script: Script) -> None:
     hold, mine, other, more, taken = BATCHES[script]
     hold(server, "well", mine)
     hold(server, "also well", mine)
@@ -324,9 +324,9 @@ def test_a_batch_tells_of_its_exceptions_only(server: Server, script: Script) ->
     for name in ("wrong", "well", "nothing", "taken", "also well"):
         arguments += [name, mine, *more]
     reply = server.call(script, [], *arguments)
-    verdicts = dict(zip(reply[::2], reply[1::2], strict=True))
-    assert verdicts.pop(1).startswith(b"WRONGTYPE")
-    assert verdicts == {3: 0, 4: taken}
+    exceptions = dict(zip(reply[::2], reply[1::2], strict=True))
+    assert exceptions.pop(1).startswith(b"WRONGTYPE")
+    assert exceptions == {3: 0, 4: taken}
     for name in ("well", "also well"):
         assert 9_000 < server.view.pttl(name) <= TTL if renews else not server.view.exists(name)
     assert server.view.exists("taken", "wrong") == 2
@@ -363,8 +363,8 @@ def test_fences_grow_and_outlive_their_key(server: Server, kind: str) -> None:
     assert fences == sorted(set(fences))
 
 
-def test_all_of_several_are_taken_or_none_and_the_first_in_the_way_is_told(server: Server) -> None:
-    server.view.set("b", "somebody", px=5_000)
+def test_all_of_several_are_taken_or_none_and_the_first_obstacle_is_reported(server: Server) -> None:
+    server.view.set("b", "another", px=5_000)
     server.view.rpush("c", "something else")
     [index, retry_ms] = acquire_all(server, "a", "mine", "b", "mine", "c", "mine")
     assert index == 2

@@ -25,7 +25,7 @@ def queued(backend: Backend, places: int) -> None:
 
 
 def new(caller: Caller, **terms: Any) -> Any:
-    """A fair lock, whose acquire waits for long unless it is told otherwise."""
+    """A fair lock, whose acquire waits for long unless a limit is passed."""
     return caller.locks.fair_lock(NAME, **{"blocking_timeout": LONG_S, **terms})
 
 

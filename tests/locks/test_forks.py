@@ -1,4 +1,4 @@
-"""What needs a process of its own, or a look at what is sent: forks, and the price of acquiring a lock again."""
+"""What needs a process of its own, or the commands that are sent: forks, and the price of acquiring a lock again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ forks = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", 
 
 
 def commands(backend: Backend) -> int:
-    """How many commands the server has carried out, but for this look itself."""
+    """How many commands the server has carried out, but for this query itself."""
     stats: dict[str, dict[str, int]] = backend.view.info("commandstats")
     return sum(command["calls"] for name, command in stats.items() if "info" not in name)
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.servers("real")
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the look of a refusal all the time that a busy machine takes."""
+    """Give the query of a refused acquire all the time that a busy machine takes."""
     monkeypatch.setattr(operations, "_LOOK_S", LONG_S)
 
 

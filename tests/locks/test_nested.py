@@ -1,4 +1,4 @@
-"""Nested acquires of one name through several objects: who would wait for its own release is told at once."""
+"""Nested acquires of one name through several objects: who would wait for its own release gets an error at once."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_polling_wait_and_a_bulk_acquire_are_refused_too(me: Caller) -> None:
 @pytest.mark.parametrize(
     ("outer", "inner"),
     [({}, {"blocking_timeout": LONG_S}), ({"renew": False, "timeout": LONG_S}, {}), ({"thread_local": False}, {})],
-    ids=["a wait with a limit", "a lock that expires", "a lock of nobody"],
+    ids=["a wait with a limit", "a lock that expires", "a lock without an owner"],
 )
 def test_a_wait_that_may_end_goes_on(me: Caller, another: Caller, outer: Any, inner: Any) -> None:
     held = me.locks.lock(NAME, **outer)

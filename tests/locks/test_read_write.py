@@ -25,7 +25,7 @@ def members(backend: Backend) -> list[bytes]:
 # Once more
 
 
-def test_who_reads_cannot_write_and_is_told_why(backend: Backend, me: Caller) -> None:
+def test_a_reader_cannot_write_and_the_error_says_why(backend: Backend, me: Caller) -> None:
     lock = me.locks.rw_lock(NAME)
     with lock.read() as reader:
         before = members(backend)

@@ -47,7 +47,7 @@ def test_an_object_holds_one_permit_per_thread_or_task(
     api: str, context: LockContext, me: Caller, another: Caller, new_caller: NewCaller
 ) -> None:
     mine = me.locks.semaphore(NAME, 3)
-    theirs, nobodys = another.sees(mine), new_caller(context).sees(mine)
+    theirs, unowned = another.sees(mine), new_caller(context).sees(mine)
     for semaphore in (mine, theirs):
         assert semaphore.acquire(blocking=False)
         with pytest.raises(LockAlreadyHeld):
@@ -60,7 +60,7 @@ def test_an_object_holds_one_permit_per_thread_or_task(
     with pytest.raises(LockNotHeld):
         mine.release()
     with pytest.raises(WrongThread, match=f"another {api[:-1]}"):
-        nobodys.release()
+        unowned.release()
     assert mine.acquire(blocking=False)
     assert theirs.release()
     assert mine.is_held

@@ -21,7 +21,7 @@ waking = pytest.mark.parametrize(
 
 
 def waits(caller: Caller, kind: str, **terms: Any) -> Any:
-    """A lock whose acquire waits for long unless it is told otherwise."""
+    """A lock whose acquire waits for long unless a limit is passed."""
     return make(caller.locks, kind, **{"blocking_timeout": LONG_S, **terms})
 
 
@@ -50,7 +50,7 @@ def test_the_end_of_a_hold_wakes_the_waiter(
 def test_two_reentrant_locks_whose_waiters_are_woken_on_one_channel_are_still_two(
     context: LockContext, crowded: bool
 ) -> None:
-    """Redisson's channel for `x` is the one for `{x}`, too: that may cost a look, but no lock."""
+    """Redisson's channel for `x` is the one for `{x}`, too: that may cost a poll, but no lock."""
 
     def new(name: str) -> Any:
         return ThreadCaller(context).locks.reentrant_lock(name, blocking_timeout=LONG_S)
@@ -75,7 +75,7 @@ def test_two_reentrant_locks_whose_waiters_are_woken_on_one_channel_are_still_tw
 
 FORGED = 600
 TICK_S = 0.01
-MOST_AT_ONCE = 16  # with one change of what is known of the holder in between
+MOST_AT_ONCE = 16  # attempts of a waiter, with one change of the holder in between
 
 
 def scripts(backend: Backend) -> int:
@@ -99,9 +99,9 @@ def test_hundreds_of_forged_wake_ups_cost_a_handful_of_scripts(
         for channel in backend.view.pubsub_channels("*"):
             backend.view.publish(channel, payloads[number % len(payloads)])
     eventually(lambda: scripts(backend) > before and not context._engine.busy, LONG_S, "they are heard")
-    assert not any(one.done() for one in waiting), "nobody is granted what another holds"
+    assert not any(one.done() for one in waiting), "no caller is granted what another holds"
     ran, ticks = scripts(backend) - before, (time.monotonic() - began) / TICK_S
-    assert ran <= len(waiting) * (MOST_AT_ONCE + ticks + 4)  # one try of a waiter for each tick, and a few at once
+    assert ran <= len(waiting) * (MOST_AT_ONCE + ticks + 4)  # one attempt of a waiter for each tick, and a few at once
     held.release()
     while locks:
         [turn] = eventually(lambda: [number for number, one in enumerate(waiting) if one.done()][:1], LONG_S)

@@ -13,7 +13,7 @@ from wheel_lock import LockContext, WrongThread
 pytestmark = pytest.mark.servers("real")
 
 UNBOUND = ("exclusive", "fair", "multi", "semaphore")
-"""The kinds that can be made to belong to nobody."""
+"""The kinds that can be made without an owner."""
 COUNTED = ("reentrant", "read", "write")
 OF_A_TASK = (*COUNTED, "semaphore")
 
@@ -41,7 +41,7 @@ def test_only_the_thread_that_acquired_it_and_of_some_kinds_only_the_task(
 
 
 @pytest.mark.parametrize("kind", UNBOUND)
-def test_anybody_where_it_belongs_to_nobody(me: Caller, another: Caller, kind: str) -> None:
+def test_anybody_where_it_has_no_owner(me: Caller, another: Caller, kind: str) -> None:
     lock = make(me.locks, kind, thread_local=False)
     assert lock.acquire()
     another.sees(lock).release()

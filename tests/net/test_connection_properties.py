@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from tests.engine.rig import NotingRequest, PairConnection
 from wheel_lock.net.connection import PipelinedConnection
 
-PATTERN = bytes(range(251)) * 300  # no two places that are near each other look alike
+PATTERN = bytes(range(251)) * 300  # no two nearby places look alike
 ERROR = ConnectionResetError("dropped by the test")
 
 
@@ -71,7 +71,7 @@ class SecureSocket:
             assert data.startswith(self._pending), "TLS would call that a bad retry"
         self._pending = data
         while self._gone < len(data):
-            self._gone += self._sock.send(data[self._gone :])  # or BlockingIOError: nobody hears how much has gone
+            self._gone += self._sock.send(data[self._gone :])  # or BlockingIOError, which hides how much was sent
         self._pending, self._gone = None, 0
         return len(data)
 
@@ -216,7 +216,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self._connect()
 
     @invariant()
-    def nothing_is_told_to_what_was_taken_out(self) -> None:
+    def removed_handlers_are_not_called(self) -> None:
         for piece in getattr(self, "taken_out", ()):
             assert not piece.replies
             assert not piece.breaks

@@ -1,4 +1,4 @@
-"""Which of what the Sentinels say is believed."""
+"""Which reports of the Sentinels count."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Asked:
         self.opinions = Opinions(sentinels, lambda: self.now)
         self.masters = {A, A_BY_NAME, B}
         self.asked: list[Server] = []
-        self.told: list[tuple[Server, ...]] = []
-        self.opinions.on_change = self.told.append
+        self.changes: list[tuple[Server, ...]] = []
+        self.opinions.on_change = self.changes.append
         self.meanwhile: Callable[[], object] = lambda: None
 
     def _is_master(self, server: Server) -> bool:
@@ -39,12 +39,12 @@ class Asked:
                 self.opinions.give(number, Opinion(*opinion))
 
     def after(self, *opinions: tuple[int, Server | None] | None) -> tuple[Server, ...]:
-        """Have them say that; return what is believed then."""
+        """Have them say that; return which master counts then."""
         self.say(*opinions)
-        return self.believed
+        return self.counted
 
     @property
-    def believed(self) -> tuple[Server, ...]:
+    def counted(self) -> tuple[Server, ...]:
         belief = self.opinions.conclude(self._is_master)
         return () if belief is None else belief.servers
 
@@ -87,15 +87,15 @@ CASES: dict[str, list[tuple[float, set[Server], Said, set[Server]]]] = {
     ],
     "all are silent": [(0.0, WELL, THREE_SAY_A, {A}), (16.0, WELL, (), set()), (0.0, WELL, ((7, A),), {A})],
 }
-"""How much later, who is a master then, what the Sentinels say, and what is believed."""
+"""How much later, who is a master then, what the Sentinels say, and what counts."""
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_who_is_believed(asked: Asked, case: str) -> None:
-    for later_s, masters, opinions, believed in CASES[case]:
+def test_which_report_counts(asked: Asked, case: str) -> None:
+    for later_s, masters, opinions, counted in CASES[case]:
         asked.now += later_s
         asked.masters = masters
-        assert set(asked.after(*opinions)) == believed
+        assert set(asked.after(*opinions)) == counted
 
 
 @pytest.mark.parametrize("leader", range(3))
@@ -103,13 +103,13 @@ def test_the_newest_epoch_wins_whoever_says_so(asked: Asked, leader: int) -> Non
     assert asked.after(*[(2, B) if number == leader else (1, A) for number in range(3)]) == (B,)
 
 
-def test_a_change_is_told_once(asked: Asked) -> None:
-    assert asked.after((1, A), (1, A), (1, A)) == asked.believed == (A,)
-    assert asked.after((2, B)) == asked.believed == (B,)
-    assert asked.told == [(A,), (B,)]
+def test_a_change_is_reported_once(asked: Asked) -> None:
+    assert asked.after((1, A), (1, A), (1, A)) == asked.counted == (A,)
+    assert asked.after((2, B)) == asked.counted == (B,)
+    assert asked.changes == [(A,), (B,)]
 
 
-def test_an_old_epoch_is_not_believed_when_the_others_have_been_silent_for_long_and_the_master_is_well(
+def test_an_old_epoch_does_not_count_when_the_others_have_been_silent_for_long_and_the_master_is_well(
     asked: Asked,
 ) -> None:
     assert asked.after(None, (2, B), (2, B)) == (B,)
@@ -125,7 +125,7 @@ def test_epochs_that_begin_anew_with_the_same_master_change_nothing(asked: Asked
         asked.now += 5.0
         assert asked.after((0, A), (0, A), (0, A)) == (A,)
     assert asked.after((1, B)) == (B,)
-    assert asked.told == [(A,), (B,)]
+    assert asked.changes == [(A,), (B,)]
 
 
 def test_one_name_for_many_sentinels_does_not_go_back_and_forth() -> None:
@@ -144,14 +144,14 @@ def test_an_answer_that_comes_while_a_server_is_asked_counts(asked: Asked) -> No
         asked.meanwhile = lambda: None
 
     asked.meanwhile = failed_over
-    assert asked.believed == (A,)
+    assert asked.counted == (A,)
     assert asked.opinions.belief == Belief(3, (A,))
 
 
 def test_a_sentinel_that_forgets_the_service_has_no_opinion(asked: Asked) -> None:
     asked.say((5, B))
     asked.opinions.give(0, None)
-    assert asked.believed == ()
+    assert asked.counted == ()
 
 
 def test_a_forked_child_does_not_wait_for_threads_of_its_parent(asked: Asked) -> None:

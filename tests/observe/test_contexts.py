@@ -113,7 +113,7 @@ def test_two_scrapes_at_once_lose_no_count() -> None:
     class Slow(Counter[LossReason]):
         def copy(self) -> Self:
             merging.set()
-            scraped.wait(0.2)  # in vain if the other scrape waits for this one
+            scraped.wait(0.2)  # times out if the other scrape waits for this one
             return self
 
     registry.add(stays)

@@ -23,7 +23,7 @@ from tests.support.backend import Backend
 from tests.support.background import in_a_fork
 from tests.support.waiting import eventually
 from wheel_lock import ContextClosed, LockContext
-from wheel_lock.locks.debug_socket import MAX_PATH_BYTES, DebugServer, _own_directory
+from wheel_lock.diagnostics.debug_socket import MAX_PATH_BYTES, DebugServer, _own_directory
 
 
 def asked(path: str | Path, *lines: bytes) -> list[dict[str, object]]:
@@ -80,7 +80,7 @@ def test_a_failure_costs_one_client(
         raise ZeroDivisionError
 
     path = labelled.serve_debug(short_dir / "top.sock")
-    monkeypatch.setattr("wheel_lock.locks.debug_socket.dumped", fails)
+    monkeypatch.setattr("wheel_lock.diagnostics.debug_socket.dumped", fails)
     with pytest.raises(ValueError, match="Expecting value"):  # hung up on
         asked(path, b'{"get": "dump"}')
     assert is_served(path)
@@ -187,7 +187,7 @@ def test_a_stale_socket_is_replaced_and_nothing_else_is(labelled: LockContext, r
 def test_a_socket_that_another_process_is_about_to_serve_is_left_alone(
     labelled: LockContext, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wheel_lock.locks.debug_socket._ATTEMPTS", 2)
+    monkeypatch.setattr("wheel_lock.diagnostics.debug_socket._ATTEMPTS", 2)
     path, directory = short_dir / "top.sock", os.open(short_dir, os.O_RDONLY)
     fcntl.flock(directory, fcntl.LOCK_EX)
     with socket.socket(socket.AF_UNIX) as beginning:

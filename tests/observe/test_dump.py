@@ -16,8 +16,8 @@ from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
+from wheel_lock.diagnostics.dump import dumped, state
 from wheel_lock.lease import Lease
-from wheel_lock.locks.dump import dumped, state
 from wheel_lock.protocol.owners import token_id
 
 
@@ -87,7 +87,7 @@ def test_the_state_is_json_and_bounded(labelled: LockContext, label: str) -> Non
 
 
 class Changing(dict[Lease, None]):
-    """What is held, which changes during the first look at it: without a GIL another thread may do that."""
+    """What is held, which changes while it is read first: without a GIL another thread may do that."""
 
     looks = 0
 

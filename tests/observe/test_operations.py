@@ -16,7 +16,7 @@ from wheel_lock.observe.metrics import LOCK_HELD, LOCK_REMAINING, METRICS
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations"
 PARTS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 EXPORTED = {f"{metric.prometheus_name}{part}": metric for metric in METRICS for part in PARTS[metric.kind]}
-LABELS = {"job", "instance", "le"}  # of Prometheus itself
+LABELS = {"job", "instance", "le"}  # labels of Prometheus itself
 
 
 @pytest.fixture(scope="module")

@@ -152,7 +152,7 @@ def test_a_tracer_that_fails_costs_the_span_only(labelled: LockContext, log: Log
 
 
 class _Interrupting(NoOpTracer):
-    """A tracer in which Ctrl-C strikes."""
+    """A tracer that is interrupted by Ctrl-C."""
 
     def start_span(self, *arguments: Any, **keywords: Any) -> Any:
         if "release" in arguments[0]:
@@ -178,7 +178,7 @@ class _StrikesAtTheEnd(SpanProcessor):
 
 
 @pytest.mark.parametrize("tasks", [False, True])
-def test_a_trace_tells_that_a_granted_lock_was_undone(
+def test_a_trace_shows_that_a_granted_lock_was_undone(
     traced: Traced, caplog: pytest.LogCaptureFixture, real: Backend, tasks: bool
 ) -> None:
     traced.provider.add_span_processor(_StrikesAtTheEnd())
@@ -203,21 +203,21 @@ def test_a_trace_tells_that_a_granted_lock_was_undone(
 
 
 class _StrikesAheadOfTheEnd(NoOpTracer):
-    """A tracer whose spans are struck by Ctrl-C ahead of their end."""
+    """A tracer whose spans are interrupted by Ctrl-C ahead of their end."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
     def start_span(self, *arguments: Any, **keywords: Any) -> Any:
         span: Any = self._tracer.start_span(*arguments, **keywords)
-        end, strikes = span.end, [KeyboardInterrupt]
+        end, interruptions = span.end, [KeyboardInterrupt]
 
-        def struck() -> None:
-            if strikes:
-                raise strikes.pop()
+        def interrupted() -> None:
+            if interruptions:
+                raise interruptions.pop()
             end()
 
-        span.end = struck
+        span.end = interrupted
         return span
 
 

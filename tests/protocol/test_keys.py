@@ -95,7 +95,7 @@ def companions(name: bytes) -> list[bytes]:
 
 
 def channels(name: bytes) -> list[bytes]:
-    """All channels of the library's own on which somebody is woken for a name."""
+    """All channels of the library's own on which waiters for a name are woken."""
     shared = {wake_channel(name), READ.wake_channel(name), WRITE.wake_channel(name)}
     return sorted(shared | {FAIR.wake_channel(name), semaphore(1).wake_channel(name)})
 
@@ -119,7 +119,7 @@ def test_no_key_or_channel_of_a_lock_is_one_of_another(one: bytes, other: bytes)
 @given(one=names, other=names)
 @example(b"a", b"{a}")
 def test_only_redissons_channel_of_a_name_in_braces_is_that_without(one: bytes, other: bytes) -> None:
-    # That is Redisson's rule. A message there only has a waiter look.
+    # That is Redisson's rule. A message there only makes a waiter poll.
     shared = one == other or b"{%b}" % one == other or b"{%b}" % other == one
     assert shared or redisson_channel(one) != redisson_channel(other)
     assert one == other or REENTRANT.queue_key(one) != REENTRANT.queue_key(other)

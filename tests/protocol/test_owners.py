@@ -16,7 +16,7 @@ _PRINTABLE = st.characters(exclude_categories=("C", "Z")) | st.just(" ")
 @given(st.text(_PRINTABLE, min_size=1, max_size=64))
 def test_an_owner_comes_back_from_every_form_of_token(owner: str) -> None:
     try:
-        head = owner_head(owner_text(owner))
+        head = owner_head(owner_text("owner", owner))
     except ValueError:
         assert not owner.isprintable() or len(owner.encode()) > 64
         return

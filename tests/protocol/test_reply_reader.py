@@ -118,7 +118,7 @@ def test_what_an_honest_server_says_is_read_as_hiredis_alone_reads_it(stream: by
     "replies",
     [
         [b"*4294967295\r\n", b"*100000000\r\n", b"*20000\r\n", b"*12345678901234567890123\r\n"],
-        [b"*2\r\n:1\r\n*4294967295\r\n", b"$3\r\nabcXY*4294967295\r\n"],  # hiredis does not look at what ends a text
+        [b"*2\r\n:1\r\n*4294967295\r\n", b"$3\r\nabcXY*4294967295\r\n"],  # hiredis does not check the end of a text
         [b"%b$1000\r\n*4294967295\r\n" % begins for begins in (b"+", b"-", b":", b",", b"#", b"(", b"_", b"=")],
         [b"%1\r\n*0\r\n:1\r\n", b"*1\r\n%1\r\n*0\r\n:1\r\n", b"~1\r\n:1\r\n", b">1\r\n:1\r\n", b"|1\r\n:1\r\n:2\r\n"],
         [b"*1\r\n" * 300, b"*2\r\n:1\r\n" * 300, b"*10\r\n" * 9],

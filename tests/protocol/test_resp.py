@@ -76,18 +76,18 @@ def test_no_exceptions_means_that_all_went_well() -> None:
 
 def plain(found: Sequence[tuple[int, int | ServerError]]) -> list[tuple[int, int | str]]:
     """The exceptions, with the text of each error in its place."""
-    return [(index, str(verdict) if isinstance(verdict, ServerError) else verdict) for index, verdict in found]
+    return [(index, str(status) if isinstance(status, ServerError) else status) for index, status in found]
 
 
 @given(st.dictionaries(st.integers(0, 99), st.sampled_from([GONE, TAKEN]) | st.text(max_size=20), max_size=100))
 def test_each_exception_is_read_with_its_own_index(found: dict[int, int | str]) -> None:
     reply: list[object] = []
-    for index, verdict in found.items():
-        reply += [index + 1, verdict if isinstance(verdict, int) else verdict.encode()]
+    for index, status in found.items():
+        reply += [index + 1, status if isinstance(status, int) else status.encode()]
     assert plain(exceptions(reply, 100)) == list(found.items())
 
 
-def test_a_verdict_may_be_an_error_object() -> None:
+def test_a_status_may_be_an_error_object() -> None:
     assert plain(exceptions([2, hiredis.ReplyError("MOVED 1 host:1")], 2)) == [(1, "MOVED 1 host:1")]
 
 
@@ -102,7 +102,7 @@ def test_an_error_text_never_looks_like_a_number() -> None:
 NO_LISTS = [None, 0, 1, -1, True, b"", b"OK", "OK", hiredis.ReplyError("ERR"), {}, (), (1, 0), {1: 0}, 1.5]
 NO_PAIRS = [[1], [1, 0, 2], [None], [[]]]
 NO_INDICES = [0, -1, 6, 2**63, -(2**63), True, None, b"1", "1", 1.0, [], [1], hiredis.ReplyError("ERR")]
-NO_VERDICTS: list[object] = [2, -1, 2**63, True, False, None, 0.0, [], [b"ERR"], "text", {}]
+INVALID_STATUSES: list[object] = [2, -1, 2**63, True, False, None, 0.0, [], [b"ERR"], "text", {}]
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ NO_VERDICTS: list[object] = [2, -1, 2**63, True, False, None, 0.0, [], [b"ERR"],
         ("pairs", NO_PAIRS),
         ("index", [[*before, index, 0] for index in NO_INDICES for before in ([], [1, 0])]),
         ("index 3", [[3, 0, 2, 0, 3, 1]]),
-        ("verdict", [[1, verdict] for verdict in NO_VERDICTS]),
+        ("status", [[1, status] for status in INVALID_STATUSES]),
     ],
 )
-def test_what_is_no_list_of_pairs_of_an_index_and_a_verdict_is_malformed(said: str, replies: list[object]) -> None:
+def test_what_is_not_a_list_of_pairs_of_an_index_and_a_status_is_malformed(said: str, replies: list[object]) -> None:
     for reply in replies:
         with pytest.raises(MalformedReply, match=said):
             exceptions(reply, 5)
@@ -139,7 +139,7 @@ def test_a_hostile_reply_is_read_rightly_or_not_at_all(reply: object, leases: in
     indices = [index for index, _ in found]
     assert len(set(indices)) == len(indices)
     assert all(0 <= index < leases for index in indices)
-    assert all(verdict in (GONE, TAKEN) or isinstance(verdict, ServerError) for _, verdict in found)
+    assert all(status in (GONE, TAKEN) or isinstance(status, ServerError) for _, status in found)
 
 
 def test_a_huge_malformed_reply_makes_a_short_message() -> None:

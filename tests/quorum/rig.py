@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.rig import START, Command, Launch, ScriptedConnector, ScriptedServer
 from wheel_lock.engine.future import Future
-from wheel_lock.lease import NOBODY, Lease, Owner
+from wheel_lock.lease import NO_OWNER, Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.observe import LostEvent
 from wheel_lock.options import ContextOptions, lock_name, lock_options
@@ -41,7 +41,7 @@ class QuorumRig:
         options: Settings of the context.
 
     Attributes:
-        told: The losses that were told of, in order.
+        losses: The losses that were reported, in order.
     """
 
     def __init__(self, *, connected: bool = True, **options: Any) -> None:
@@ -54,7 +54,7 @@ class QuorumRig:
             patch.setattr(node, "NodeConnector", lambda client, history, masters: client)
             self.engine = QuorumEngine(connectors, ContextOptions(**options), self.timer, None, 0.0, True)
         self._notifiers = [notifier for notifier in NOTIFIERS if notifier not in others]
-        self._told: list[LostEvent] = []
+        self._losses: list[LostEvent] = []
         self._launch = Launch()
         for engine in self.engine.engines:
             engine.node._launch = self._launch
@@ -109,15 +109,15 @@ class QuorumRig:
             self.turn()
 
     def commands(self) -> list[list[Command]]:
-        """What has arrived at each master since the last look."""
+        """What has arrived at each master since the last call."""
         return [server.take() for server in self.servers]
 
-    def lease(self, timeout: float, owner: Owner = NOBODY, **terms: Any) -> QuorumLease:
+    def lease(self, timeout: float, owner: Owner = NO_OWNER, **terms: Any) -> QuorumLease:
         """A lease that is not acquired yet."""
         options = lock_options(timeout, **terms)
         key = lock_name("n", b"")
         group = self.engine.group(key, EXCLUSIVE, options)
-        return QuorumLease("n", lease_args(key, new_token()), group, owner, self._told.append, None, options)
+        return QuorumLease("n", lease_args(key, new_token()), group, owner, self._losses.append, None, options)
 
     def begin(self, lease: QuorumLease, *, limit: float | None = None, future: Waiting | None = None) -> Waiting:
         """Begin to acquire."""
@@ -148,11 +148,11 @@ class QuorumRig:
         return future
 
     @property
-    def told(self) -> list[LostEvent]:
+    def losses(self) -> list[LostEvent]:
         for notifier in self._notifiers:
             assert notifier.drain(10.0)
         assert NOTIFIER.drain(10.0)
-        return list(self._told)
+        return list(self._losses)
 
     def close(self) -> None:
         for engine in self.engine.engines:

@@ -102,23 +102,23 @@ def test_a_forked_child_goes_by_its_own_clock() -> None:
     assert history.counts_from(30.0) == 5020.0
 
 
-@pytest.mark.parametrize("told", ["", "n/a", "0" * 40])
+@pytest.mark.parametrize("run_id", ["", "n/a", "0" * 40])
 def test_an_id_that_is_none_makes_no_two_masters_one(
-    masters: Masters, told: str, monkeypatch: pytest.MonkeyPatch
+    masters: Masters, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "_fields", lambda text: {"run_id": told, "uptime_in_seconds": "99"})
+    monkeypatch.setattr(node, "_fields", lambda text: {"run_id": run_id, "uptime_in_seconds": "99"})
     with masters.connected() as context:
         assert all(engine.node.connected for engine in context._engine.engines)
         assert (
             context._engine.engines[0].history.empty_since > 0.0
-        )  # restarts cannot be told, so each connection may be one
+        )  # restarts cannot be detected, so each connection may be one
 
 
 def test_the_death_of_the_thread_loses_it(masters: Masters) -> None:
     timer = HashedWheelTimer()
-    told: list[LostEvent] = []
+    losses: list[LostEvent] = []
     with masters.connected(timer=timer, node_timeout=UNHURRIED_S) as context:
-        lock = context.lock("order:42", timeout=2.0, on_lost=told.append)
+        lock = context.lock("order:42", timeout=2.0, on_lost=losses.append)
         lock.acquire()
 
         def die() -> None:
@@ -126,10 +126,10 @@ def test_the_death_of_the_thread_loses_it(masters: Masters) -> None:
 
         timer.post(die)
         eventually(lambda: not lock.is_held)
-        eventually(lambda: told)
+        eventually(lambda: losses)
         assert lock.lost in (LossReason.THREAD_DIED, LossReason.NOT_CONFIRMED)
         eventually(lambda: acquirable(context), timeout_s=LONG_S)
-        assert len(told) == 1
+        assert len(losses) == 1
     timer.stop()
 
 
@@ -158,11 +158,11 @@ def test_a_password_that_one_master_does_not_take_costs_one_vote(masters: Master
 
 
 def test_without_a_majority_of_answers_nothing_is_said(masters: Masters) -> None:
-    told: list[LostEvent] = []
+    losses: list[LostEvent] = []
     with masters.connected(close_timeout=1.0, response_timeout=0.8, node_timeout=0.8) as context:
         for server in masters.servers[3:]:
             server.pause()
-        lock = context.lock("order:42", timeout=30.0, on_lost=told.append)
+        lock = context.lock("order:42", timeout=30.0, on_lost=losses.append)
         assert lock.acquire()
         for server in masters.servers[3:]:
             server.kill()
@@ -175,7 +175,7 @@ def test_without_a_majority_of_answers_nothing_is_said(masters: Masters) -> None
         # Two have released it; the others never granted it, or do not answer.
         with pytest.raises((LockTimeout, LockUnavailable)):
             lock.release()
-        assert told == []
+        assert losses == []
         assert context.stats().lost == 0
 
 

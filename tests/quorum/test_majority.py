@@ -60,7 +60,7 @@ def test_an_extension_that_too_few_nodes_confirm_is_no_loss_of_a_lease_that_is_h
     assert lease.is_valid(rig.now)
     error = failure(extended, WheelLockError, "Only 1 of 3 nodes agree")
     assert not isinstance(error, LockLost)
-    assert rig.told == []
+    assert rig.losses == []
 
 
 def test_an_extension_of_a_lease_that_ends_meanwhile_is_a_loss(rig: QuorumRig) -> None:
@@ -70,7 +70,7 @@ def test_an_extension_of_a_lease_that_ends_meanwhile_is_a_loss(rig: QuorumRig) -
     rig.servers[1].say(integer(GONE))
     rig.go_on(1.0)
     failure(extended, LockLost)
-    assert len(rig.told) == 1
+    assert len(rig.losses) == 1
 
 
 @pytest.mark.parametrize("how", ["the object is dropped", "its thread ends"])
@@ -82,5 +82,5 @@ def test_an_abandoned_lease_is_left_to_expire(rig: QuorumRig, how: str) -> None:
     else:
         rig.post(lambda: rig.engine.abandon(lease))
     rig.go_on(1.4)  # its renewals would be due
-    assert [event.reason for event in rig.told] == [LossReason.ABANDONED]
+    assert [event.reason for event in rig.losses] == [LossReason.ABANDONED]
     assert rig.commands() == [[], [], []]

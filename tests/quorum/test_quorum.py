@@ -123,15 +123,15 @@ def test_a_function_runs_while_it_holds_one(context: QuorumContext) -> None:
 
 
 def test_close_releases_everywhere(masters: Masters) -> None:
-    told: list[LostEvent] = []
+    losses: list[LostEvent] = []
     context = masters.context()
-    lock = context.lock("order:42", on_lost=told.append)
+    lock = context.lock("order:42", on_lost=losses.append)
     lock.acquire()
     assert "1 held" in repr(context)
     context.close()
     assert context.closed
     assert masters.count("order:42") == 0
-    eventually(lambda: [event.reason for event in told] == [LossReason.CONTEXT_CLOSED])
+    eventually(lambda: [event.reason for event in losses] == [LossReason.CONTEXT_CLOSED])
     with pytest.raises(WheelLockError):
         context.lock("order:42").acquire()
 

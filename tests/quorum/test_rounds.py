@@ -42,13 +42,13 @@ def waiting(rig: QuorumRig, **more: Any) -> Future[Sequence[Lease] | None]:
     return future
 
 
-def test_a_caller_whose_first_round_is_not_answered_is_told_at_once(rig: QuorumRig) -> None:
+def test_a_caller_whose_first_round_is_not_answered_fails_at_once(rig: QuorumRig) -> None:
     future = rig.begin(rig.lease(1.0), limit=10.0)
     rig.go_on(0.2)
     failure(future, LockTimeout, "Only 0 of 3 nodes answered")
 
 
-def test_one_that_waits_is_told_when_a_stall_lasts(rig: QuorumRig) -> None:
+def test_one_that_waits_fails_when_a_stall_lasts(rig: QuorumRig) -> None:
     future = waiting(rig, limit=10.0)
     rig.go_on(RESPONSE_S - 0.1)
     assert not future.done
@@ -56,7 +56,7 @@ def test_one_that_waits_is_told_when_a_stall_lasts(rig: QuorumRig) -> None:
     failure(future, WheelLockError, "Only 0 of 3 nodes answered")
 
 
-def test_one_that_waits_is_told_of_a_refusal_by_the_servers_at_once(rig: QuorumRig) -> None:
+def test_one_that_waits_fails_at_once_when_the_servers_refuse(rig: QuorumRig) -> None:
     future = waiting(rig, limit=10.0)
     for _ in range(20):
         rig.go_on(0.01)

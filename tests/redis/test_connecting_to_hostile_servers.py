@@ -39,8 +39,8 @@ def clean(text: str) -> bool:
     return text.isascii() and text.replace("\n", " ").isprintable()
 
 
-def told(context: LockContext) -> str:
-    """What somebody who acquires a lock is told."""
+def outcome(context: LockContext) -> str:
+    """What an acquire gives: a grant, or the text of its error."""
     try:
         with context.lock("order:42"):
             return "granted"
@@ -146,15 +146,15 @@ NONSENSE = [
 @pytest.mark.parametrize("verb", [b"EVAL", b"EVALSHA", b"SCRIPT", b"CLIENT", b"AUTH", b"SELECT"])
 def test_nonsense_costs_the_attempt_at_most(verb: bytes, redis_server: RedisServer) -> None:
     def one(reply: bytes) -> str:
-        """Return what the first caller is told; the next one is granted."""
+        """Return the first caller's error; the next caller is granted."""
         said = [reply]
         with (
             Liar(lambda words: said[-1] if words[0] == verb and said and not acquires(words) else None) as liar,
             LockContext(client_of(liar, db=3, password="secret"), response_timeout=0.3) as context,
         ):
-            text = told(context)
+            text = outcome(context)
             said.clear()  # it has come to its senses
-            eventually(lambda: told(context) == "granted")
+            eventually(lambda: outcome(context) == "granted")
             return text
 
     with (
@@ -272,7 +272,7 @@ def test_a_connection_class_of_the_users_own_connects_to_what_the_sentinels_name
             assert len(connected) == context.stats().connects
 
 
-def test_nobody_goes_around_a_tunnel_to_see_whether_a_server_speaks_tls() -> None:
+def test_a_tunnel_is_not_bypassed_to_find_whether_a_server_speaks_tls() -> None:
     class Tunnel(redis.Connection):
         def _connect(self) -> Any:
             raise ConnectionResetError("through the tunnel only")

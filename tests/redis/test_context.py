@@ -82,7 +82,7 @@ def test_what_is_held_is_shown_in_order_of_acquisition(backend: Backend) -> None
 
 
 @BOTH
-def test_closing_releases_what_is_held_and_tells_its_holders(backend: Backend) -> None:
+def test_closing_releases_what_is_held_and_notifies_its_holders(backend: Backend) -> None:
     context = backend.context()
     losses = Losses()
     lock = context.lock("order:42", on_lost=losses)
@@ -115,7 +115,7 @@ def test_a_context_can_leave_its_locks_to_expire(backend: Backend) -> None:
     left_ms = backend.view.pttl("order:42")
     assert left_ms > 0
     assert [event.reason for event in losses.all_told()] == [LossReason.CONTEXT_CLOSED]
-    eventually(lambda: backend.view.pttl("order:42") < left_ms - 400, LONG_S, "nobody renews it")
+    eventually(lambda: backend.view.pttl("order:42") < left_ms - 400, LONG_S, "it is not renewed")
 
 
 def test_a_closed_context_refuses_work(backend: Backend) -> None:

@@ -1,4 +1,4 @@
-"""Nonsense in a key that accompanies a lock: an error to the call that reads it, and to nobody else; nothing changes."""
+"""Nonsense in a key that accompanies a lock: an error to the call that reads it, and to no other; nothing changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wheel_lock.protocol.keys import fence_key, permits_key, queue_keys
 NAME = "order"
 FENCE, PERMITS = fence_key(NAME.encode()), permits_key(NAME.encode())
 QUEUE, ALIVE = queue_keys(NAME.encode())
-SOON = 4e12  # by the server's clock in ms: in a century
+SOON = 4e12  # a time in a century, by the server's clock in ms
 LOCKS: dict[str, Callable[[LockContext], Any]] = {
     "fenced": lambda context: context.lock(NAME, timeout=3.0, renew_every=0.05, fencing=True),
     "fenced reentrant": lambda context: context.reentrant_lock(NAME, timeout=3.0, renew_every=0.05, fencing=True),
@@ -42,7 +42,7 @@ WAITER = "w" * 22
 
 
 def instead_of_a_number(key: bytes, *more: str) -> list[Prepare]:
-    """Texts that are no number, and other types, under a key."""
+    """Texts that are not numbers, and other types, under a key."""
     texts: list[Prepare] = [lambda view, text=text: view.set(key, text) for text in (*NO_NUMBERS, *more)]  # type: ignore[misc]
     return texts + instead_of_a_set(key)
 
@@ -52,7 +52,7 @@ def instead_of_a_set(key: bytes) -> list[Prepare]:
 
 
 def queue_of(ticket: float | str, alive_until: float | str) -> Prepare:
-    """A queue in which somebody has a ticket, and is alive for some time."""
+    """A queue with one ticket, whose waiter is alive for some time."""
     return lambda view: (
         view.delete(QUEUE, ALIVE),
         view.zadd(QUEUE, {WAITER: ticket}),
@@ -67,7 +67,7 @@ def holders(members: dict[str, float]) -> Prepare:
 NO_TIMES = (float("inf"), 1e300, 2.0**53)
 
 
-def tries(lock: Any) -> object:
+def acquires(lock: Any) -> object:
     return lock.acquire(blocking=False)
 
 
@@ -80,8 +80,8 @@ def looks(lock: Any) -> object:
 
 
 CORRUPT: dict[str, tuple[list[str], tuple[Callable[[Any], object], ...], str, list[Prepare]]] = {
-    "fence": (FENCED, (tries, waits), "the fence key of this", instead_of_a_number(FENCE, "9007199254740991")),
-    "permits": (["permit"], (tries, waits, looks), "the permits key of this", instead_of_a_number(PERMITS)),
+    "fence": (FENCED, (acquires, waits), "the fence key of this", instead_of_a_number(FENCE, "9007199254740991")),
+    "permits": (["permit"], (acquires, waits, looks), "the permits key of this", instead_of_a_number(PERMITS)),
     "queue": (
         ["fair", "fenced fair"],
         (waits,),
@@ -95,7 +95,7 @@ CORRUPT: dict[str, tuple[list[str], tuple[Callable[[Any], object], ...], str, li
     ),
     "holder": (
         ["read", "write", "fenced write", "permit"],
-        (tries, waits),
+        (acquires, waits),
         "a zset of other members that does not expire",
         [
             *(holders({"r:" + "r" * 44: score}) for score in NO_TIMES),
@@ -119,7 +119,7 @@ def everything(view: redis.Redis) -> dict[Any, Any]:
     ("what", "kind", "call"),
     [(what, kind, call) for what, (kinds, calls, _, _) in CORRUPT.items() for kind in kinds for call in calls],
 )
-def test_the_call_that_reads_it_is_told_and_it_costs_nothing_else(
+def test_the_call_that_reads_it_fails_and_nothing_else_does(
     real: Backend, what: str, kind: str, call: Callable[[Any], object]
 ) -> None:
     context = real.context()

@@ -69,7 +69,7 @@ def test_a_field_that_is_no_parameter_is_refused_where_the_function_is_defined(c
 
     fields = {f"{{{field}}}": field for field in ("user", "", "0", "order.id", " number")}
     for template, field in {**fields, "{number:{width}d}": "width"}.items():
-        with pytest.raises(ValueError, match=r"is no parameter of .*function") as caught:
+        with pytest.raises(ValueError, match=r"is not a parameter of .*function") as caught:
             context.locked(template)(function)
         assert f"{{{field}}}" in str(caught.value)
 
@@ -199,7 +199,7 @@ def test_static_and_class_methods_are_refused_below(context: LockContext, kind: 
 
 def test_what_is_not_acquired_in_time_does_not_run(backend: Backend) -> None:
     context, clock = backend.stepped_context()
-    backend.view.set("work", "somebody", px=60_000)
+    backend.view.set("work", "another", px=60_000)
 
     @context.locked("work", blocking_timeout=20.0)
     def work() -> None:
@@ -216,10 +216,10 @@ def test_what_is_not_acquired_in_time_does_not_run(backend: Backend) -> None:
         working.result()
     with pytest.raises(LockNotAcquired):
         asyncio.run(async_work())
-    assert backend.view.get("work") == b"somebody"
+    assert backend.view.get("work") == b"another"
 
 
-def test_a_loss_is_told_where_the_function_ends(backend: Backend, context: LockContext) -> None:
+def test_a_loss_is_raised_where_the_function_ends(backend: Backend, context: LockContext) -> None:
     @context.locked("work")
     def work() -> None:
         backend.view.delete("work")
@@ -231,7 +231,7 @@ def test_a_loss_is_told_where_the_function_ends(backend: Backend, context: LockC
 # Calls inside of calls
 
 
-def test_a_function_that_calls_itself_is_told_so_instead_of_waiting_for_ever(context: LockContext) -> None:
+def test_a_function_that_calls_itself_gets_an_error_instead_of_waiting_for_ever(context: LockContext) -> None:
     @context.locked("work:{number}")
     def work(number: int) -> int:
         return 1 + work(number)
@@ -363,10 +363,6 @@ async def unlocked() -> None:
     pytest.fail("it runs")
 
 
-def fails(*_: object) -> bool:
-    pytest.fail("it runs")
-
-
 UNFINISHED: dict[str, Callable[[], Any]] = {
     "generator": generator,
     "async generator": async_generator,
@@ -374,12 +370,6 @@ UNFINISHED: dict[str, Callable[[], Any]] = {
     "async manager": async_manager,
     "coroutine": unlocked,
     "awaitable": Later,
-    "map": lambda: map(fails, [1]),
-    "filter": lambda: filter(fails, [1]),
-    "starmap": lambda: itertools.starmap(fails, [(1,)]),
-    "until": lambda: iter(fails, True),
-    "zip": lambda: zip([1], map(fails, [1]), strict=True),
-    "chain": lambda: itertools.chain([1], enumerate(generator())),
     "future": concurrent.futures.Future,
 }
 
@@ -472,7 +462,7 @@ async def test_what_is_done_is_returned_as_it_is(context: LockContext, tmp_path:
     with path.open() as file:
         results = [
             *(file, iter([1]), zip([1], [2], strict=True), enumerate("ab"), itertools.chain([1], [2]), range(3)),
-            *(future, Pair(map(str, [1])), [generator()], threading.Lock(), contextlib.nullcontext()),
+            *(map(str, [1]), future, Pair(map(str, [1])), [generator()], threading.Lock(), contextlib.nullcontext()),
             *(Methods, memoryview(b"1")),
             *(itertools.count(), reversed([1]), {1: 2}.items(), b"1", None, object(), MagicMock()),
         ]
@@ -490,7 +480,7 @@ async def test_what_is_done_is_returned_as_it_is(context: LockContext, tmp_path:
 
 
 class Lazy:
-    """What does its work when somebody asks for its class, as a lazy proxy does."""
+    """An object that does its work when its class is read, as a lazy proxy does."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:

@@ -35,7 +35,7 @@ def ready():
 
 
 class Script:
-    """A program that runs up to ready(), and goes on to its end when it is told to."""
+    """A program that runs up to ready(), and goes on to its end when it is asked to."""
 
     def __init__(self, port: int, text: str) -> None:
         self._process = subprocess.Popen(
@@ -308,7 +308,7 @@ def test_a_daemon_thread_that_waits_for_its_own_reply_prints_nothing(real: Backe
 from wheel_lock.engine.direct import path
 from wheel_lock.engine.direct.connection import DirectConnection
 path._WORTH_IT = 1
-while context._engine.direct._connection is None:
+while context._engine.direct.connection is None:
     with context.lock('order:41'): time.sleep(0.001)
 asked, ask = threading.Event(), DirectConnection.ask
 def ask_slowly(self, request, until):
@@ -323,7 +323,7 @@ asked.wait()
     run(beginning + end, real.port)
 
 
-def test_what_runs_at_exit_on_the_main_thread_is_told_that_the_context_is_closed(real: Backend) -> None:
+def test_what_runs_at_exit_on_the_main_thread_finds_the_context_closed(real: Backend) -> None:
     text = """
 import atexit
 @atexit.register

@@ -1,4 +1,4 @@
-"""Interruptions of finalisers, which the interpreter swallows: what they hand over arrives all the same."""
+"""Interruptions of finalisers, which the interpreter swallows: what they hand over arrives nevertheless."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.servers("real"),
 ]
 
-TIMEOUT_S = 60.0  # so what is left behind is there for long
+TIMEOUT_S = 60.0  # long, so that what is left behind is seen
 
 
 @pytest.fixture(autouse=True)

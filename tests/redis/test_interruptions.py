@@ -1,4 +1,4 @@
-"""Interruptions while a lock is acquired, held on to and let go of: whatever they strike, nothing stays held.
+"""Interruptions while a lock is acquired, held on to and let go of: wherever they are raised, nothing stays held.
 
 Each scene is played once for every place in the library at which the interpreter would run a signal's handler, and is
 interrupted there.
@@ -16,9 +16,9 @@ import pytest
 import redis
 import redis.asyncio
 
-from tests.redis_lock.party import ours
+from tests.redis_lock.callers import ours
 from tests.support.backend import LONG_S, Backend, without_collection
-from tests.support.interruptions import Interruption, Struck, StruckTypeError, at_every_place
+from tests.support.interruptions import Interrupted, InterruptedTypeError, Interruption, at_every_place
 from tests.support.lock_types import make
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -26,7 +26,7 @@ from wheel_lock import LockContext, WheelLockError
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.testing import settle
 
-# An interruption that strikes a finaliser is swallowed by the interpreter: then the program just goes on.
+# An interruption of a finaliser is swallowed by the interpreter: then the program just goes on.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.servers("real"),
@@ -36,7 +36,7 @@ Scene = Callable[[Any, Interruption], Coroutine[Any, Any, object]]
 Play = Callable[[LockContext, Interruption], object]
 NAME = "order:42"
 NAMES = [f"{NAME}:{number}" for number in range(3)]
-TIMEOUT_S = 60.0  # so what is left behind is there for long
+TIMEOUT_S = 60.0  # long, so that what is left behind is seen
 OF_THEIR_OWN = ("exclusive", "reentrant", "write", "multi")
 """The kinds whose methods have bodies of their own; the others have those of one of these."""
 
@@ -127,7 +127,7 @@ async def reading_on(face: Any, interruption: Interruption) -> None:
         interruption.begin()
         try:
             await done(writer.release())
-        except Struck:
+        except Interrupted:
             interruption.end()
             eventually(lambda: reader.is_held, LONG_S, "whether it has stopped writing or not, it reads on")
             raise
@@ -146,7 +146,7 @@ async def downgraded_by_hand(face: Any, interruption: Interruption) -> None:
     interruption.begin()
     try:
         reader = await done(writer.downgrade())
-    except Struck:
+    except Interrupted:
         interruption.end()
         if writer.count:
             await give_back(writer)
@@ -201,7 +201,7 @@ async def exported(face: Any, interruption: Interruption) -> None:
     interruption.begin()
     try:
         text = await done(lock.export())
-    except Struck:
+    except Interrupted:
         interruption.end()
         await give_back(lock)  # where it was not begun yet
         raise
@@ -224,7 +224,7 @@ async def exported_in_bulk(face: Any, interruption: Interruption) -> None:
     interruption.begin()
     try:
         texts = await done(face.export_many(given))
-    except Struck:
+    except Interrupted:
         interruption.end()
         for lock in given:
             await give_back(lock)
@@ -314,7 +314,7 @@ def everywhere(play: Play, context: LockContext, real: Backend) -> None:
     places = 0
     for where in at_every_place(lambda interruption: play(context, interruption)):
         nothing_is_left(context, real.view, where)
-        play(context, Interruption(-1))  # nor does the caller believe to hold it still
+        play(context, Interruption(-1))  # nor does the caller's object still count as held
         nothing_is_left(context, real.view, where)
         places += 1
     assert places > 5
@@ -326,21 +326,19 @@ def test_an_interruption_anywhere_leaves_nothing_held(context: LockContext, real
 
 
 @pytest.mark.parametrize("scene", TASKS)
-def test_nor_does_one_that_strikes_a_task(
-    context: LockContext, real: Backend, runner: asyncio.Runner, scene: str
-) -> None:
+def test_nor_does_one_of_a_task(context: LockContext, real: Backend, runner: asyncio.Runner, scene: str) -> None:
     everywhere(as_task(runner, TASKS[scene]), context, real)
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "multi"])
-def test_nor_does_one_that_strikes_a_lock_with_spans(context: LockContext, real: Backend, kind: str) -> None:
+def test_nor_does_one_of_a_lock_with_spans(context: LockContext, real: Backend, kind: str) -> None:
     tracers = pytest.importorskip("opentelemetry.trace")
     pytest.importorskip("wheel_lock.observe.opentelemetry").trace(context, tracers.NoOpTracer())
     everywhere(as_thread(in_a_block(kind)), context, real)
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "reentrant"])
-def test_nor_does_one_that_strikes_a_lock_of_several_masters(real: Backend, kind: str) -> None:
+def test_nor_does_one_of_a_lock_of_several_masters(real: Backend, kind: str) -> None:
     with ExitStack() as others:
         views = [real.view, *(others.enter_context(others.enter_context(RedisServer()).client()) for _ in range(2))]
         context: Any = others.enter_context(LockContext.quorum(views))
@@ -380,12 +378,12 @@ def of_redis_pys(client: Any, way: str, **terms: Any) -> Scene:
 
 @pytest.mark.parametrize("terms", [{}, {"timeout": TIMEOUT_S, "thread_local": False}], ids=str)
 @pytest.mark.parametrize("way", ["in a block", "at the end of a block", "by hand"])
-def test_nor_does_one_that_strikes_a_lock_of_redis_pys(real: Backend, way: str, terms: dict[str, Any]) -> None:
+def test_nor_does_one_of_a_lock_of_redis_pys(real: Backend, way: str, terms: dict[str, Any]) -> None:
     with real.client() as client, LockContext.shared(client) as context:
         everywhere(as_thread(of_redis_pys(client, way, **terms)), context, real)
 
 
-def test_nor_does_one_that_strikes_a_task_with_a_lock_of_redis_pys(real: Backend, runner: asyncio.Runner) -> None:
+def test_nor_does_one_of_a_task_with_a_lock_of_redis_pys(real: Backend, runner: asyncio.Runner) -> None:
     client = redis.asyncio.Redis(port=real.port)
     with LockContext.shared(client) as context:
         everywhere(as_task(runner, of_redis_pys(client, "in a block", timeout=TIMEOUT_S)), context, real)
@@ -402,5 +400,5 @@ def test_nor_does_a_second_interruption(context: LockContext, real: Backend, sce
 @pytest.mark.parametrize("scene", ["multi by hand", "released from an iterator"])
 def test_nor_does_one_that_looks_like_a_misuse(context: LockContext, real: Backend, scene: str) -> None:
     play = as_thread(SCENES[scene])
-    for where in at_every_place(lambda interruption: play(context, interruption), error=StruckTypeError):
+    for where in at_every_place(lambda interruption: play(context, interruption), error=InterruptedTypeError):
         nothing_is_left(context, real.view, where)

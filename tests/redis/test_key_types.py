@@ -104,7 +104,7 @@ def test_a_hash_of_a_users_own_is_data(backend: Backend, context: LockContext, d
 
 @BOTH
 @pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock not in ("exclusive", "polled")])
-def test_a_script_tells_also_those_who_do_not_wait(backend: Backend, context: LockContext, lock: str) -> None:
+def test_a_script_reports_it_without_a_wait_too(backend: Backend, context: LockContext, lock: str) -> None:
     DATA["list"](backend.view)
     with pytest.raises(LockServerError, match="list"):
         LOCKS[lock][1](context).acquire(blocking=False)

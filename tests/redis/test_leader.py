@@ -30,7 +30,7 @@ NAME = "scheduler"
 
 
 class Candidate:
-    """A leader of either API, and what its callbacks were told."""
+    """A leader of either API, and the calls of its callbacks."""
 
     def __init__(self, caller: Caller, **terms: Any) -> None:
         self.told: list[tuple[str, Any]] = []
@@ -56,7 +56,7 @@ class Candidate:
         return self
 
     def leads(self) -> Any:
-        """Wait until it leads, and is told of it; return the leadership."""
+        """Wait until it leads, and its callback was called; return the leadership."""
         eventually(lambda: self.words[-1:] == ["elected"] and self.leader.is_leader)
         return self.leader.leadership
 
@@ -128,7 +128,7 @@ def test_a_lost_leadership_is_told_at_once_and_stood_for_again(
         )
         lock.acquire()
         backend.view.delete("another")
-        assert lost.wait(LONG_S)  # no callback of a lock is called any more
+        assert lost.wait(LONG_S)  # callbacks of locks are no longer called
         backend.view.delete(NAME)
         try:
             eventually(lambda: "demoted" in leading.words, LONG_S)

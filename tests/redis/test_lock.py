@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis.exceptions import LockError
 
-from tests.support.backend import BOTH, Backend, believes_no_longer_than_the_server, token_of
+from tests.support.backend import BOTH, Backend, expires_no_later_than_the_server, token_of
 from tests.support.callers import Caller
 from wheel_lock import (
     LockContext,
@@ -155,7 +155,7 @@ def test_extend_adds_to_the_time_to_live(backend: Backend, me: Caller) -> None:
         assert lock.extend(20.0) is True
         assert 40_000 < backend.view.pttl("order:42") <= 50_001
         assert 40.0 * 0.99 < lock.remaining() <= 50.001 * 0.99
-        assert believes_no_longer_than_the_server(lock, backend.view)
+        assert expires_no_later_than_the_server(lock, backend.view)
 
 
 @BOTH
@@ -165,10 +165,10 @@ def test_extend_replaces_the_time_to_live(backend: Backend, me: Caller, to_s: fl
         assert lock.extend(to_s, replace_ttl=True) is True
         assert (to_s - 5.0) * 1000 < backend.view.pttl("order:42") <= to_s * 1000
         assert (to_s - 5.0) * 0.99 < lock.remaining() <= to_s * 0.99
-        assert believes_no_longer_than_the_server(lock, backend.view)
+        assert expires_no_later_than_the_server(lock, backend.view)
         assert lock.reacquire() is True
         assert 20_000 < backend.view.pttl("order:42") <= 30_000
-        assert believes_no_longer_than_the_server(lock, backend.view)
+        assert expires_no_later_than_the_server(lock, backend.view)
 
 
 # Names

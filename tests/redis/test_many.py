@@ -132,7 +132,7 @@ def test_what_is_no_lock_has_nothing_released(backend: Backend, context: LockCon
 
 
 @BOTH
-def test_releasing_many_tells_which_were_lost_and_releases_the_others(backend: Backend, me: Caller) -> None:
+def test_releasing_many_returns_which_were_lost_and_releases_the_others(backend: Backend, me: Caller) -> None:
     losses = Losses()
     locks = me.locks.acquire_many([f"shard:{number}" for number in range(6)], on_lost=losses)
     backend.view.delete("shard:1")
@@ -187,10 +187,10 @@ def test_an_error_about_one_name_undoes_the_others(fresh: Backend) -> None:
 def test_all_are_acquired_or_none_and_what_is_taken_stays(backend: Backend, me: Caller) -> None:
     names = [f"shard:{number}" for number in range(50)]
     for taken in (names[0], names[25], names[-1]):
-        backend.view.set(taken, "somebody", px=60_000)
+        backend.view.set(taken, "another", px=60_000)
         assert me.locks.acquire_many(names, all_or_nothing=True) == dict.fromkeys(names)
         assert backend.view.keys() == [taken.encode()]  # at once: all has been undone by now
-        assert backend.view.get(taken) == b"somebody"
+        assert backend.view.get(taken) == b"another"
         assert backend.view.pttl(taken) > 50_000
         assert me.context.stats().held == 0
         backend.view.delete(taken)

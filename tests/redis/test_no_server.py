@@ -1,4 +1,4 @@
-"""Where no server can be reached, or it can serve nothing: how soon callers are told, and what to do about it."""
+"""Where no server can be reached, or it can serve nothing: how soon callers get an error, and what it advises."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def acquiring(context: LockContext, new_caller: NewCaller, **terms: Any) -> Any:
 
 @pytest.mark.parametrize("terms", [{}, {"blocking": False}], ids=str)
 @pytest.mark.parametrize("where", ["port", "host", "socket", "sentinels", "cluster"])
-def test_a_first_connection_that_is_refused_is_told_soon(
+def test_a_first_connection_that_is_refused_is_reported_soon(
     new_caller: NewCaller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, terms: dict[str, Any]
 ) -> None:
     fail_names(monkeypatch, repeat(socket.EAI_NONAME))
-    nobody = [("127.0.0.1", candidate_port()) for _ in range(2)]
+    unreachable = [("127.0.0.1", candidate_port()) for _ in range(2)]
     makers: dict[str, Callable[[], Any]] = {
         "port": lambda: redis.Redis(port=candidate_port()),
         "host": lambda: redis.Redis(host=HOST),
         "socket": lambda: redis.Redis(unix_socket_path=str(tmp_path / "none.sock")),
-        "sentinels": lambda: redis.Sentinel(nobody).master_for("main"),
+        "sentinels": lambda: redis.Sentinel(unreachable).master_for("main"),
         "cluster": lambda: redis.asyncio.RedisCluster(host="127.0.0.1", port=candidate_port()),
     }
     with LockContext(makers[where](), response_timeout=NEVER_S) as context:
@@ -71,17 +71,17 @@ def test_a_name_service_that_does_not_answer_for_the_moment_is_asked_again(
         assert context.lock("order:42").acquire(blocking=False)
 
 
-def test_files_and_certificates_that_are_wrong_are_told_at_once(tmp_path: Path) -> None:
+def test_files_and_certificates_that_are_wrong_are_reported_at_once(tmp_path: Path) -> None:
     files = make_tls_files(tmp_path)
     stranger = tmp_path / "stranger"
     stranger.mkdir()
     with RedisServer(tls=files) as server:
-        for ca, told in [
+        for ca, text in [
             (tmp_path / "none.pem", "the file of ssl_ca_certs cannot be read: .*No such file"),
             (make_tls_files(stranger).ca, "certificate verify failed"),
         ]:
             client = redis.Redis(port=server.tls_port, ssl=True, ssl_ca_certs=str(ca))
-            with LockContext(client, response_timeout=NEVER_S) as context, pytest.raises(LockUnavailable, match=told):
+            with LockContext(client, response_timeout=NEVER_S) as context, pytest.raises(LockUnavailable, match=text):
                 context.lock("order:42").acquire()
 
 

@@ -1,4 +1,4 @@
-"""Renewal: as often as was asked for and no longer than allowed; and how a loss is told."""
+"""Renewal: as often as was asked for and no longer than allowed; and how a loss is reported."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_ten_seconds_of_work_under_a_lock_of_three_take_six_renewals(backend: Ba
     assert losses.all_told() == []
 
 
-# How a loss is told
+# How a loss is reported
 
 
 @BOTH
 @pytest.mark.parametrize("reason", [LossReason.KEY_GONE, LossReason.TAKEN])
-def test_on_lost_is_told_once_on_the_notifier_thread(backend: Backend, reason: LossReason) -> None:
+def test_on_lost_is_called_once_on_the_notifier_thread(backend: Backend, reason: LossReason) -> None:
     context, clock = backend.stepped_context()
     losses = Losses()
     lock = context.lock("order:42", timeout=30.0, fencing=True, on_lost=losses)

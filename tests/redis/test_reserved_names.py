@@ -108,7 +108,7 @@ def test_a_quorum_refuses_such_a_name() -> None:
                 door(RESERVED_NAMES[0])
 
 
-def test_a_hand_over_of_such_a_name_is_refused(real: Backend) -> None:
+def test_a_handoff_of_such_a_name_is_refused(real: Backend) -> None:
     context = real.context()
     text = Handoff("order", b"1000", "exclusive", None, 30.0, 10.0, None, None, None).to_text(b"")
     prefix, _, body = text.partition(":")

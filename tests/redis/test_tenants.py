@@ -24,7 +24,7 @@ from wheel_lock.protocol import keys, scripts
 
 PASSWORD = "secret"
 DATABASE = 1
-UNTOLD_BEFORE_7 = {"client|setname"}  # by MONITOR
+UNSEEN_BEFORE_7 = {"client|setname"}  # commands that MONITOR does not show
 COMPANIONS: list[Callable[[bytes], bytes]] = [
     keys.fence_key,
     keys.permits_key,
@@ -57,7 +57,7 @@ def tenant(backend: Backend, name: str, **options: object) -> redis.Redis:
 
 
 def refusals(backend: Backend) -> list[str]:
-    """What the server has refused. redis-py tells of itself, and needs not."""
+    """What the server has refused, but for redis-py's announcement of itself, which is optional."""
     needless = "setinfo" if redis_server_version() >= (7,) else "'client'"  # before Redis 7 it does not say which part
     return [repr(entry) for entry in backend.view.acl_log() if needless not in repr(entry)]
 
@@ -142,9 +142,9 @@ class Monitor:
         """The commands that were called, but those from some addresses, and but the trying-out of rights."""
         found = set()
         for line in list(self._lines):
-            told = re.match(rb'\+[\d.]+ \[\d+ (\S+)\] "([^"]*)"(?: "([^"]*)")?', line)
-            assert told is not None, line
-            address, command, first = told[1], told[2].decode().lower(), (told[3] or b"").decode()
+            call = re.match(rb'\+[\d.]+ \[\d+ (\S+)\] "([^"]*)"(?: "([^"]*)")?', line)
+            assert call is not None, line
+            address, command, first = call[1], call[2].decode().lower(), (call[3] or b"").decode()
             if address in strangers or first.startswith("wheel_lock:probe"):
                 continue
             found.add(f"{command}|{first.lower()}" if command in ("client", "script", "cluster") else command)
@@ -172,7 +172,7 @@ def test_the_documented_rights_are_enough_and_none_is_needless(fresh: Backend) -
     view.ping()
     stranger = str(view.client_info()["addr"]).encode()
     needless = {"auth", "hello", "client|setinfo"}  # which need no right, or are not needed
-    told = documented_commands() - (set() if redis_server_version() >= (7,) else UNTOLD_BEFORE_7)
+    rights = documented_commands() - (set() if redis_server_version() >= (7,) else UNSEEN_BEFORE_7)
     with (
         monitored(fresh.port) as monitor,
         fresh.context_of(tenant(fresh, "a", db=DATABASE), fallback_interval=60.0) as context,
@@ -182,9 +182,9 @@ def test_the_documented_rights_are_enough_and_none_is_needless(fresh: Backend) -
         with context.lock("a:kept"):
             # Whoever listens asks now and then whether the server is there, and a channel outlives its last waiter.
             waiting = Background(context.lock("a:kept", thread_local=False).acquire)
-            eventually(lambda: not told - monitor.commands({stranger}), message=f"all of {sorted(told)} are called")
+            eventually(lambda: not rights - monitor.commands({stranger}), message=f"all of {sorted(rights)} are called")
         assert waiting.result()
-        assert monitor.commands({stranger}) - needless == told
+        assert monitor.commands({stranger}) - needless == rights
         assert refusals(fresh) == []
     view.close()
 

@@ -22,7 +22,7 @@ from wheel_lock import (
 pytestmark = pytest.mark.servers("real")
 
 
-# Abandoned: nobody is left who could release it
+# Abandoned: no thread is left that could release it
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def abandonments() -> Iterator[list[str]]:
 
 def is_renewed_no_more(view: redis.Redis, name: str) -> bool:
     """Whether the key of a lock of 20 s comes nearer to its end than renewals every 0.1 s would let it."""
-    return bool(eventually(lambda: view.pttl(name) < 19_300, LONG_S, f"{name} is renewed no more"))
+    return bool(eventually(lambda: view.pttl(name) < 19_300, LONG_S, f"{name} is no longer renewed"))
 
 
 @BOTH
@@ -107,7 +107,7 @@ def test_the_connection_of_a_collected_context_is_closed_when_nothing_is_held(re
         real.view.delete("order:42")
         eventually(lambda: lock.lost, LONG_S)
     eventually(lambda: connections() == 0, LONG_S, "hung up")
-    assert lock.acquire()  # and it can be used again all the same
+    assert lock.acquire()  # it can be used again nevertheless
     lock.release()
 
 

@@ -1,4 +1,4 @@
-"""Waiting for a lock that somebody else holds: how long, how often, what a Ctrl-C leaves behind, and dead servers."""
+"""Waiting for a lock that another caller holds: how long, how often, what a Ctrl-C leaves behind, and dead servers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.servers("real")
 
 @pytest.fixture
 def taken(backend: Backend) -> str:
-    """The name of a lock that somebody else holds."""
-    backend.view.set("order:42", "somebody", px=60_000)
+    """The name of a lock that another caller holds."""
+    backend.view.set("order:42", "another", px=60_000)
     return "order:42"
 
 
-def tries(proxy: TcpProxy, name: str) -> int:
-    """How many acquires of a name have been sent: plain, and by the script that tells more."""
+def attempts(proxy: TcpProxy, name: str) -> int:
+    """How many acquires of a name have been sent: plain, and by the script, which replies more."""
     key, sent = b"$%d\r\n%b\r\n" % (len(name), name.encode()), proxy.seen("to_server")
     by_script = [form.sha1.encode() + b"\r\n$1\r\n1\r\n" + key for form in (ACQUIRE.plain, ACQUIRE.flagged)]
     return sum(map(sent.count, [b"SET\r\n" + key, *by_script]))
@@ -42,11 +42,11 @@ def test_one_try_without_blocking(
     assert not locks.lock(taken, blocking=False).acquire()
     assert not locks.lock(taken, blocking_timeout=0.0).acquire()
     assert not locks.lock(taken).acquire(blocking=True, blocking_timeout=0)
-    assert tries(proxy, taken) == 4
+    assert attempts(proxy, taken) == 4
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ((5,), "blocking must be True or False, not 5; a limit is blocking_timeout=5"),
         ((0,), "blocking must be True or False, not 0"),
@@ -54,9 +54,9 @@ def test_one_try_without_blocking(
         ((False, 0), "blocking_timeout limits a wait"),
     ],
 )
-def test_a_limit_in_the_wrong_place_is_refused(me: Caller, arguments: tuple[Any, ...], told: str) -> None:
+def test_a_limit_in_the_wrong_place_is_refused(me: Caller, arguments: tuple[Any, ...], message: str) -> None:
     for lock in (me.locks.lock("order:42"), me.locks.multi_lock(["order:42"]), me.locks.reentrant_lock("order:42")):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             lock.acquire(*arguments)
     with pytest.raises(ValueError, match="blocking must be True or False, not 5"):
         me.locks.lock("order:42", blocking=5)
@@ -65,19 +65,19 @@ def test_a_limit_in_the_wrong_place_is_refused(me: Caller, arguments: tuple[Any,
 def test_max_attempts(proxy: TcpProxy, through_proxy: LockContext, new_caller: NewCaller, taken: str) -> None:
     lock = new_caller(through_proxy).locks.lock(taken, max_attempts=3, retry_every=0.01)
     assert not lock.acquire()
-    assert tries(proxy, taken) == 3
+    assert attempts(proxy, taken) == 3
     with pytest.raises(LockNotAcquired), lock:
         pass
-    assert tries(proxy, taken) == 6
+    assert attempts(proxy, taken) == 6
 
 
 @pytest.mark.parametrize("way", ["redis-py", "DEL"])
-def test_a_release_that_nobody_publishes_is_noticed_within_the_fallback_interval(backend: Backend, way: str) -> None:
+def test_a_release_that_is_not_published_is_noticed_within_the_fallback_interval(backend: Backend, way: str) -> None:
     context = backend.context(fallback_interval=0.2)
     stranger = backend.view.lock("order:42", timeout=60.0)
     assert stranger.acquire()
     waiting = Background(context.lock("order:42", thread_local=False).acquire)
-    time.sleep(0.5)  # by now the looks are as far apart as they get
+    time.sleep(0.5)  # by now the polling interval is at its maximum
     assert not waiting.done
     released_at = time.monotonic()
     stranger.release() if way == "redis-py" else backend.view.delete("order:42")
@@ -94,7 +94,7 @@ def test_ctrl_c_ends_the_waiting_and_no_more(backend: Backend, context: LockCont
         lock.acquire()
     assert not lock.is_held
     backend.view.delete(taken)
-    time.sleep(0.05)  # long enough for five more tries
+    time.sleep(0.05)  # long enough for five more attempts
     assert not backend.view.exists(taken)
     with lock:
         assert lock.is_held

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.redis_lock.party import Party
+from tests.redis_lock.callers import Party
 from tests.support.backend import Backend
 from tests.support.callers import callers
 from wheel_lock import LockContext

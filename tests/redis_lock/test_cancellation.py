@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from tests.redis_lock.party import NAME, client_of, ours
+from tests.redis_lock.callers import NAME, client_of, ours
 from tests.support.backend import Backend
 from tests.support.event_loops import ended, until
 from wheel_lock import LockContext
@@ -53,7 +53,7 @@ async def test_a_release_does_not_take_the_next_ones_token(real: Backend) -> Non
 
         async def slowly(token: Any) -> None:
             await mine(token)
-            assert await lock.acquire()  # somebody else, through the same object, before the release has returned
+            assert await lock.acquire()  # another task, through the same object, before the release has returned
 
         lock.do_release = slowly
         await lock.release()

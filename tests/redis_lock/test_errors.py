@@ -1,4 +1,4 @@
-"""How redis-py's Lock, renewed, comes to an end that nobody wished for: losses, failures, closed contexts, forks, exits."""
+"""How redis-py's Lock, renewed, ends without a release: losses, failures, closed contexts, forks, exits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import redis
 from redis.exceptions import LockError, LockNotOwnedError
 
 import wheel_lock
-from tests.redis_lock.party import NAME, Party, ours
+from tests.redis_lock.callers import NAME, Party, ours
 from tests.support.backend import LONG_S, REFUSED_S, Backend, connected
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.servers("real")
 def test_what_is_lost_is_not_owned(party: Party, real: Backend, verb: str, known: bool) -> None:
     lock = party.ours(timeout=1.5 if known else 30)
     lock.acquire()
-    real.view.set(NAME, "somebody else")
+    real.view.set(NAME, "a stranger")
     if known:
         eventually(lambda: party.context.stats().lost, LONG_S)
     with pytest.raises(LockNotOwnedError) as caught:
@@ -38,7 +38,7 @@ def test_what_is_lost_is_not_owned(party: Party, real: Backend, verb: str, known
     assert caught.value.lock_name == NAME
     assert isinstance(caught.value.__cause__, LockLost)
     assert caught.value.__cause__.reason is LossReason.TAKEN
-    assert real.view.get(NAME) == b"somebody else"
+    assert real.view.get(NAME) == b"a stranger"
     assert (lock.token is None) is (verb == "release")
 
 
@@ -65,7 +65,7 @@ def test_adding_nothing_asks_whether_it_is_owned(client: redis.Redis, real: Back
         lock.extend(0)
 
 
-# Failures are no refusals
+# Failures are not refusals
 
 
 def test_a_server_that_does_not_answer_is_a_timeout(fresh: Backend, fresh_redis: RedisServer) -> None:
@@ -149,7 +149,7 @@ def test_a_forked_child_cannot_release_what_its_parent_holds(real: Backend) -> N
     run(FORKS, real.port)
 
 
-def test_what_nobody_has_released_outlives_its_process_as_in_redis_py(real: Backend) -> None:
+def test_what_is_not_released_outlives_its_process_as_in_redis_py(real: Backend) -> None:
     run(ENDS, real.port)
     assert real.view.pttl("long") == -1
     assert 0 < real.view.pttl("lasting") <= 30_000

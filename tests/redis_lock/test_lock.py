@@ -18,7 +18,7 @@ import redis.asyncio.lock
 import redis.lock
 from redis.exceptions import LockError, LockNotOwnedError
 
-from tests.redis_lock.party import NAME, SLEEP_S, Party, ours, plain
+from tests.redis_lock.callers import NAME, SLEEP_S, Party, ours, plain
 from tests.support.backend import BOTH, LONG_S, Backend
 from tests.support.ids import case_id
 from tests.support.waiting import eventually
@@ -137,7 +137,7 @@ def test_a_release_by_redis_py_is_noticed_after_sleep(party: Party, view: redis.
 
 
 def test_a_wait_that_could_not_hold_one_sleep_is_not_begun(party: Party, view: redis.Redis) -> None:
-    view.set(NAME, "somebody")
+    view.set(NAME, "another")
     began = time.monotonic()
     assert not party.ours(timeout=30, sleep=60, blocking_timeout=20).acquire()
     if isinstance(party.client, redis.Redis):
@@ -154,7 +154,7 @@ def test_an_endless_blocking_timeout_is_none(client: redis.Redis) -> None:
 
 @pytest.mark.parametrize("timeout", [30, None])
 @pytest.mark.parametrize(("api", "another_object"), [("threads", False), ("threads", True), ("tasks", False)])
-def test_who_would_wait_for_himself_is_told(party: Party, timeout: float | None, another_object: bool) -> None:
+def test_a_caller_cannot_wait_for_itself(party: Party, timeout: float | None, another_object: bool) -> None:
     with party.ours(timeout=timeout) as lock:
         assert not lock.acquire(blocking=False)
         with pytest.raises(LockAlreadyHeld):

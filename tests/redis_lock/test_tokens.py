@@ -11,7 +11,7 @@ import pytest
 import redis
 from redis.exceptions import LockError, LockNotOwnedError
 
-from tests.redis_lock.party import NAME, Party, ours, with_token
+from tests.redis_lock.callers import NAME, Party, ours, with_token
 from tests.support.backend import LONG_S, Backend, refused
 from tests.support.background import Background, in_thread
 from tests.support.waiting import eventually
@@ -134,7 +134,7 @@ def test_what_may_be_a_namesakes_is_neither_recognised_nor_tidied_up(kind: Any) 
             assert kind.acquire(held, 30_000, again=again, waiter_ttl_ms=waiter_ttl_ms).script is None
 
 
-# Scripts that somebody has put in the place of redis-py's
+# Scripts that replace redis-py's
 
 
 def test_a_replaced_script_is_used(client: redis.Redis, real: Backend) -> None:

@@ -1,4 +1,4 @@
-"""Callers whose results arrive in one turn are told together, at the latest at its end."""
+"""Results that arrive in one turn are delivered to their callers together, at the latest at its end."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ def noting(seen: list[str], what: str) -> Callable[[], None]:
     return lambda: seen.append(what)
 
 
-def test_outside_of_a_turn_they_are_told_at_once(by_hand: HashedWheelTimer) -> None:
+def test_outside_of_a_turn_they_are_delivered_at_once(by_hand: HashedWheelTimer) -> None:
     seen: list[str] = []
-    by_hand.complete(noting(seen, "told"))
-    assert seen == ["told"]
+    by_hand.complete(noting(seen, "delivered"))
+    assert seen == ["delivered"]
     by_hand.turn()
-    by_hand.complete(noting(seen, "told"))
-    assert seen == ["told"] * 2
+    by_hand.complete(noting(seen, "delivered"))
+    assert seen == ["delivered"] * 2
 
 
-def test_those_of_messages_are_told_when_all_is_written(by_hand: HashedWheelTimer) -> None:
+def test_those_of_messages_are_delivered_when_all_is_written(by_hand: HashedWheelTimer) -> None:
     seen: list[str] = []
 
     def message() -> None:
-        by_hand.complete(noting(seen, "told"))
+        by_hand.complete(noting(seen, "delivered"))
         by_hand.flush_later(Writer(seen))
         seen.append("message")
 
     for _ in range(2):
         by_hand.post(message)
     by_hand.turn()
-    assert seen == ["message"] * 2 + ["writing"] * 2 + ["told"] * 2
+    assert seen == ["message"] * 2 + ["writing"] * 2 + ["delivered"] * 2
 
 
 def test_a_turn_is_replies_and_those_who_wait_for_them_then_ticks_messages_and_writing(
@@ -67,11 +67,11 @@ def test_a_turn_is_replies_and_those_who_wait_for_them_then_ticks_messages_and_w
 
     def reply(events: int) -> None:
         seen.append("reply")
-        by_hand.complete(noting(seen, "told"))
+        by_hand.complete(noting(seen, "delivered"))
 
     def tick(now: float) -> None:
         seen.append("tick")
-        by_hand.complete(noting(seen, "timeout told"))
+        by_hand.complete(noting(seen, "timeout delivered"))
 
     def message() -> None:
         seen.append("message")
@@ -84,32 +84,32 @@ def test_a_turn_is_replies_and_those_who_wait_for_them_then_ticks_messages_and_w
     by_hand.post(message)
     clock.jump(0.01)
     by_hand.turn()
-    assert seen == ["reply", "reply", "told", "told", "tick", "message", "writing", "timeout told"]
+    assert seen == ["reply", "reply", "delivered", "delivered", "tick", "message", "writing", "timeout delivered"]
     for here, there in pairs:
         by_hand.unwatch(here)
         here.close()
         there.close()
 
 
-def test_one_that_fails_is_logged_and_the_others_are_told(
+def test_one_that_fails_is_logged_and_the_others_are_delivered(
     by_hand: HashedWheelTimer, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[str] = []
     by_hand.post(lambda: by_hand.complete(lambda: 1 // 0))
-    by_hand.post(lambda: by_hand.complete(noting(seen, "told")))
+    by_hand.post(lambda: by_hand.complete(noting(seen, "delivered")))
     by_hand.turn()
-    assert seen == ["told"]
+    assert seen == ["delivered"]
     assert len(messages(caplog, logging.ERROR)) == 1
 
 
-def test_they_are_told_although_the_thread_dies_in_that_turn(new_timer: NewTimer) -> None:
+def test_they_are_delivered_although_the_thread_dies_in_that_turn(new_timer: NewTimer) -> None:
     timer = new_timer()
     seen: list[str] = []
     for _ in range(2):
-        timer.post(lambda: timer.complete(noting(seen, "told")))
+        timer.post(lambda: timer.complete(noting(seen, "delivered")))
 
     def die() -> None:
-        timer.complete(noting(seen, "told"))
+        timer.complete(noting(seen, "delivered"))
         raise SystemExit
 
     timer.post(die)

@@ -54,7 +54,7 @@ def test_a_flood_of_messages_is_dealt_with_in_portions(by_hand: HashedWheelTimer
     portions = []
     while len(seen) < 50:
         before = len(seen)
-        by_hand.turn()  # which looks at replies and at what is due
+        by_hand.turn()  # which reads replies and what is due
         portions.append(len(seen) - before)
     assert seen == list(range(50))
     assert len(portions) > 2
@@ -154,7 +154,7 @@ def test_missed_ticks_are_made_up_for_in_one_step_and_in_order(by_hand: HashedWh
 # Sleep
 
 
-def test_with_nothing_to_do_nobody_is_woken_up(new_timer: NewTimer) -> None:
+def test_with_nothing_to_do_the_thread_is_not_woken(new_timer: NewTimer) -> None:
     timer = new_timer()  # by the real clock
     timer.new_timeout(lambda timeout: None, 3600.0).cancel()
     rung = threading.Event()
@@ -171,7 +171,7 @@ def test_with_nothing_to_do_nobody_is_woken_up(new_timer: NewTimer) -> None:
 
 
 class Pair:
-    """Two ends of a connection, and what a handler was told about one of them."""
+    """Two ends of a connection, and the events that a handler got about one of them."""
 
     def __init__(self) -> None:
         self.here, self.there = socket.socketpair()
@@ -212,7 +212,7 @@ def test_what_has_arrived_by_a_tick_is_read_before_the_tick_is_over(
 
     def read_first(events: int) -> None:
         first.ready(events)
-        second.there.send(b"!")  # it comes after the sockets were looked at
+        second.there.send(b"!")  # it comes after the sockets were polled
         seen.append("first")
 
     def read_second(events: int) -> None:
@@ -229,13 +229,13 @@ def test_what_has_arrived_by_a_tick_is_read_before_the_tick_is_over(
     assert seen == ["first", "second", "limit"]
 
 
-def test_nobody_is_told_of_an_unwatched_socket(by_hand: HashedWheelTimer, new_pair: NewPair) -> None:
+def test_events_of_an_unwatched_socket_are_not_reported(by_hand: HashedWheelTimer, new_pair: NewPair) -> None:
     # Both are ready in one turn; whichever comes first stops the watch of both.
     one, other = new_pair(), new_pair()
-    told: list[int] = []
+    calls: list[int] = []
 
     def ready(events: int) -> None:
-        told.append(events)
+        calls.append(events)
         by_hand.unwatch(one.here)
         by_hand.unwatch(other.here)
 
@@ -243,7 +243,7 @@ def test_nobody_is_told_of_an_unwatched_socket(by_hand: HashedWheelTimer, new_pa
         by_hand.watch(pair.here, selectors.EVENT_READ, ready)
         pair.there.send(b"x")
     by_hand.turn()
-    assert len(told) == 1
+    assert len(calls) == 1
 
 
 def test_a_socket_with_the_number_of_another_does_not_get_its_events(
@@ -251,7 +251,7 @@ def test_a_socket_with_the_number_of_another_does_not_get_its_events(
 ) -> None:
     # Both are ready in one turn; whichever comes first replaces the other by one that gets the same descriptor.
     one, other = new_pair(), new_pair()
-    told: list[Pair] = []
+    calls: list[Pair] = []
 
     def replace(gone: Pair) -> None:
         by_hand.unwatch(gone.here)
@@ -259,18 +259,18 @@ def test_a_socket_with_the_number_of_another_does_not_get_its_events(
         gone.here.close()
         new = new_pair()
         assert new.here.fileno() == descriptor
-        by_hand.watch(new.here, selectors.EVENT_READ, lambda events: told.append(new))
+        by_hand.watch(new.here, selectors.EVENT_READ, lambda events: calls.append(new))
 
     def ready(mine: Pair, theirs: Pair) -> None:
-        told.append(mine)
-        if len(told) == 1:
+        calls.append(mine)
+        if len(calls) == 1:
             replace(theirs)
 
     for mine, theirs in ((one, other), (other, one)):
         by_hand.watch(mine.here, selectors.EVENT_READ, lambda events, mine=mine, theirs=theirs: ready(mine, theirs))  # type: ignore[misc]
         mine.there.send(b"x")
     by_hand.turn()
-    assert len(told) == 1
+    assert len(calls) == 1
 
 
 # Failures
@@ -329,7 +329,7 @@ def test_it_is_busy_while_a_member_is_or_a_message_waits(by_hand: HashedWheelTim
 
 
 @pytest.mark.parametrize("before", [0, 100], ids=["", "behind a flood of messages"])
-def test_members_are_told_of_the_stop_before_it(timer: HashedWheelTimer, before: int) -> None:
+def test_members_are_notified_of_the_stop_before_it(timer: HashedWheelTimer, before: int) -> None:
     stopped: list[bool] = []
 
     class Watching(Member):

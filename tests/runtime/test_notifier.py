@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.background import PATIENCE_S, in_a_fork
-from tests.support.interruptions import Interruption, Struck, at_every_place
+from tests.support.interruptions import Interrupted, Interruption, at_every_place
 from tests.support.timers import (
     ALLOCATIONS,
     Garbage,
@@ -41,7 +41,7 @@ def new_linger(monkeypatch: pytest.MonkeyPatch) -> NewLinger:
 
 
 class Fails:
-    """A callback that raises, and tells of it by a name."""
+    """A callback that raises an error with a name."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -101,13 +101,13 @@ def test_a_call_that_fails_is_logged_and_the_next_runs(error: BaseException, cap
 
 
 def test_a_log_handler_that_fails_does_not_keep_the_next_call_from_running() -> None:
-    told = threading.Event()
+    called = threading.Event()
     with log_handler(RaisingHandler()):
         with Gate():  # so that all three are in the queue before the first runs
             NOTIFIER.post(Fails(ValueError()))
             NOTIFIER.post(logging.getLogger("wheel_lock").warning, "lost 1 lock(s)")
-            NOTIFIER.post(told.set)
-        assert told.wait(PATIENCE_S), "what was posted after a failure to log was never run"
+            NOTIFIER.post(called.set)
+        assert called.wait(PATIENCE_S), "what was posted after a failure to log was never run"
 
 
 def test_where_the_system_has_no_thread_a_post_logs_nothing_by_itself(
@@ -143,7 +143,7 @@ def test_an_interrupted_post_is_carried_out_and_its_caller_interrupted(again_aft
         try:
             interruption.begin()
             notifier.post(seen.append, "posted")
-        except Struck:
+        except Interrupted:
             interrupted = True
         finally:
             interruption.end()

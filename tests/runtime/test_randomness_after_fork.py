@@ -33,8 +33,8 @@ def test_forked_children_draw_each_for_itself(draw: Callable[[], object]) -> Non
     for _ in range(2):
         in_a_fork(lambda: tell(writer, draw()))
     os.close(writer)
-    with open(reader) as told:
-        drawn = told.read().splitlines()
+    with open(reader) as output:
+        drawn = output.read().splitlines()
     drawn.append(repr(draw()))
     assert len(drawn) == len(set(drawn)) == 3
 

@@ -73,7 +73,7 @@ def test_it_is_named_while_it_still_runs_and_once(
         assert said is not None
         assert float(said[1]) >= SLOW_S
         looks = timer.turns
-        eventually(lambda: timer.turns > looks + 1)  # it is looked after for as long as it runs
+        eventually(lambda: timer.turns > looks + 1)  # it is watched for as long as it runs
         assert len(complaints(caplog, "SlowTask.work(")) == 1
     finally:
         slow.go_on.set()

@@ -138,7 +138,7 @@ def test_a_stop_waits_for_a_thread_that_is_on_its_way(monkeypatch: pytest.Monkey
     assert ran == ["it"]
 
 
-def test_an_exception_that_strikes_the_new_thread_in_place_of_its_starter_keeps_it_from_nothing(
+def test_an_exception_in_the_new_thread_in_place_of_its_starter_keeps_it_from_nothing(
     launches: list[Callable[[], object]],
 ) -> None:
     """As CPython 3.11 may have it, with what `PyThreadState_SetAsyncExc` sets while the new thread does not run yet."""

@@ -321,7 +321,7 @@ def test_a_handler_that_waits_for_the_thread_is_served_wherever_it_runs_in_its_s
 
 
 @pytest.mark.parametrize("what", ["new_timeout", "cancel"])
-def test_a_handler_that_waits_for_a_task_is_served_wherever_it_strikes(new_timer: NewTimer, what: str) -> None:
+def test_a_handler_that_waits_for_a_task_is_served_wherever_it_runs(new_timer: NewTimer, what: str) -> None:
     timer = new_timer()
     ran: list[threading.Event] = []
     served: list[bool] = []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.background import PATIENCE_S, in_a_fork
-from tests.support.interruptions import Interruption, Struck, at_every_place
+from tests.support.interruptions import Interrupted, Interruption, at_every_place
 from tests.support.timers import Garbage, NewTimer, ask, drain, fall_asleep, nothing, with_garbage_at_every_allocation
 from tests.support.waiting import eventually
 from wheel_lock.runtime import loop as loop_module
@@ -155,7 +155,7 @@ def test_an_interrupted_cancel_has_cancelled_or_not(new_timer: NewTimer) -> None
         try:
             interruption.begin()
             timeout.cancel()
-        except Struck:
+        except Interrupted:
             pass
         finally:
             interruption.end()

@@ -1,4 +1,4 @@
-"""The death of the timer's thread: it is told of, nothing that it kept is believed, and the next call works."""
+"""The death of the timer's thread: it is reported, what it kept counts as lost, and the next call works."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_thread_that_the_end_of_the_interpreter_refuses_is_no_death(
     assert messages(caplog, logging.WARNING) == []
 
 
-def test_members_are_told_and_one_that_fails_does_not_keep_it_from_the_others(
+def test_members_are_notified_although_one_of_them_fails(
     timer: HashedWheelTimer, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(Member):
@@ -74,12 +74,12 @@ def test_members_are_told_and_one_that_fails_does_not_keep_it_from_the_others(
     for member in members:
         timer.attach(member)
     kill(started(timer))
-    eventually(lambda: all(member.told == ["thread died"] for member in members), PATIENCE_S)
+    eventually(lambda: all(member.notes == ["thread died"] for member in members), PATIENCE_S)
     eventually(lambda: len(messages(caplog, logging.ERROR)) == 4, PATIENCE_S)  # three failures, one death
     settle(timer)
 
 
-def test_a_second_death_while_the_first_is_being_told_of_is_survived_too(timer: HashedWheelTimer) -> None:
+def test_a_second_death_while_the_first_is_being_reported_is_survived_too(timer: HashedWheelTimer) -> None:
     class Exiting(Member):
         def thread_died(self) -> None:
             super().thread_died()
@@ -93,10 +93,10 @@ def test_a_second_death_while_the_first_is_being_told_of_is_survived_too(timer: 
     eventually(lambda: timer.deaths, PATIENCE_S)
     eventually(lambda: timer.name not in [thread.name for thread in threading.enumerate()], PATIENCE_S)
     ask(timer)
-    assert all(member.told for member in members)
+    assert all(member.notes for member in members)
 
 
-def test_alarms_are_gone_for_their_owners_have_been_told(timer: HashedWheelTimer, clock: ManualClock) -> None:
+def test_alarms_are_gone_because_their_owners_were_notified(timer: HashedWheelTimer, clock: ManualClock) -> None:
     rung: list[float] = []
     timer.post(lambda: timer.call_at(1001.0, rung.append))
     kill(started(timer))
@@ -106,7 +106,7 @@ def test_alarms_are_gone_for_their_owners_have_been_told(timer: HashedWheelTimer
 
 
 def test_only_one_thread_runs_at_a_time(new_timer: NewTimer) -> None:
-    # A thread that is dying still tells the members; the next one must not be at work by then.
+    # A thread that is dying still notifies the members; the next one must not be at work by then.
     timer = new_timer()
     together = threading.Event()
     at_work = threading.Event()
@@ -116,15 +116,15 @@ def test_only_one_thread_runs_at_a_time(new_timer: NewTimer) -> None:
             timer.post(at_work.set)  # as a caller would, who has not noticed
             together.set()
             at_work.wait(0.5)
-            self.told.append("at work" if at_work.is_set() else "alone")
+            self.notes.append("at work" if at_work.is_set() else "alone")
 
     member = Slow()
     timer.attach(member)
     started(timer)
     timer.post(exit_thread)
     assert together.wait(PATIENCE_S)
-    eventually(lambda: member.told, PATIENCE_S)
-    assert member.told == ["alone"]
+    eventually(lambda: member.notes, PATIENCE_S)
+    assert member.notes == ["alone"]
     assert at_work.wait(PATIENCE_S)
 
 

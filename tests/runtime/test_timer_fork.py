@@ -33,7 +33,7 @@ def test_the_child_has_an_empty_timer_and_the_parents_goes_on(timer: HashedWheel
         assert timer.pending == 0
         assert timer.next_due_at() is None
         assert not any(alarm in timer.wheel for alarm in alarms)
-        assert member.told == ["forked"]
+        assert member.notes == ["forked"]
         assert not inherited.cancel()
         timer.new_timeout(lambda timeout: ran.append("own"), 2.0)
         settle(timer)
@@ -51,7 +51,7 @@ def test_the_child_has_an_empty_timer_and_the_parents_goes_on(timer: HashedWheel
     assert ran == ["unread message"]
     assert timer.running
     assert timer.pending == 1
-    assert member.told == []
+    assert member.notes == []
     assert all(alarm in timer.wheel for alarm in alarms)
     clock.advance(1.0)
     drain()
@@ -93,7 +93,7 @@ def test_what_the_parent_watches_stays_watched(timer: HashedWheelTimer) -> None:
         ask(timer)
 
 
-def test_a_fork_while_another_thread_is_inside_blocks_nobody(new_timer: NewTimer) -> None:
+def test_a_fork_while_another_thread_is_inside_blocks_no_thread(new_timer: NewTimer) -> None:
     timer = new_timer(max_pending=10_000)
     stop = threading.Event()
 

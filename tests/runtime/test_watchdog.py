@@ -20,8 +20,8 @@ def held(new_timer: NewTimer) -> Iterator[HashedWheelTimer]:
         yield timer
 
 
-def looks(watchdog: Watchdog, count: int, *, since: float = 0.0, every_s: float = LOOK_S) -> list[bool]:
-    """Look again and again, by a clock of the test's own; return at which looks the thread was seen to stand still."""
+def checks(watchdog: Watchdog, count: int, *, since: float = 0.0, every_s: float = LOOK_S) -> list[bool]:
+    """Check again and again, by a clock of the test's own; return at which checks the thread was seen to stand still."""
     seen: list[bool] = []
     for number in range(count):
         watchdog.look(since + number * every_s)
@@ -36,7 +36,7 @@ def test_a_thread_that_does_not_turn_for_a_second_stands_still(
     held: HashedWheelTimer, caplog: pytest.LogCaptureFixture
 ) -> None:
     watchdog = Watchdog(held)
-    seen = looks(watchdog, ENOUGH)
+    seen = checks(watchdog, ENOUGH)
     assert not any(seen[: ENOUGH - 3])
     assert seen[-1]
     (text,) = [message for message in messages(caplog) if "has not turned" in message]
@@ -48,8 +48,8 @@ def test_a_thread_that_does_not_turn_for_a_second_stands_still(
 
 
 def test_it_is_said_once_whoever_sees_it(held: HashedWheelTimer, caplog: pytest.LogCaptureFixture) -> None:
-    assert looks(Watchdog(held), ENOUGH + 20)[-1]
-    assert looks(Watchdog(held), 2) == [False, True]  # who comes later need not wait for a second again
+    assert checks(Watchdog(held), ENOUGH + 20)[-1]
+    assert checks(Watchdog(held), 2) == [False, True]  # who comes later need not wait for a second again
     assert len([message for message in messages(caplog) if "has not turned" in message]) == 1
 
 
@@ -58,7 +58,7 @@ def test_the_next_standstill_is_said_again(new_timer: NewTimer, caplog: pytest.L
     watchdog = Watchdog(timer)
     for number in range(2):
         with Gate(timer.post):
-            assert looks(watchdog, ENOUGH, since=100.0 * number)[-1]
+            assert checks(watchdog, ENOUGH, since=100.0 * number)[-1]
         ask(timer)
         watchdog.look(100.0 * number + 50.0)
         assert not watchdog.standstill
@@ -69,8 +69,8 @@ def test_the_next_standstill_is_said_again(new_timer: NewTimer, caplog: pytest.L
 def test_time_in_which_the_process_did_not_run_does_not_count(
     held: HashedWheelTimer, caplog: pytest.LogCaptureFixture, every_s: float
 ) -> None:
-    # Stopped, suspended, or kept by a call that keeps the interpreter: then the looks come late, too.
-    assert not any(looks(Watchdog(held), 3 * ENOUGH, every_s=every_s))
+    # Stopped, suspended, or kept by a call that keeps the interpreter: then the checks come late, too.
+    assert not any(checks(Watchdog(held), 3 * ENOUGH, every_s=every_s))
     assert not messages(caplog)
 
 
@@ -86,5 +86,5 @@ def test_a_thread_that_sleeps_is_woken_and_found_alive(new_timer: NewTimer) -> N
 
 
 def test_a_timer_without_a_thread_is_not_said_to_stand_still(new_timer: NewTimer) -> None:
-    assert not any(looks(Watchdog(new_timer(threaded=False)), 2 * ENOUGH))
-    assert not any(looks(Watchdog(new_timer()), 2 * ENOUGH))  # nothing has started it yet
+    assert not any(checks(Watchdog(new_timer(threaded=False)), 2 * ENOUGH))
+    assert not any(checks(Watchdog(new_timer()), 2 * ENOUGH))  # nothing has started it yet

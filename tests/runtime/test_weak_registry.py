@@ -1,4 +1,4 @@
-"""The weak registry: it keeps nothing alive, and may change while somebody goes through it."""
+"""The weak registry: it keeps nothing alive, and may change while it is iterated over."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_it_has_what_was_added_once_each_and_in_order() -> None:
     assert all(found is item for found, item in zip(registry, items, strict=True))
 
 
-def test_what_nobody_else_holds_is_gone() -> None:
+def test_an_object_without_other_references_is_gone() -> None:
     registry: WeakRegistry[Item] = WeakRegistry()
     kept, dropped, cyclic = Item(), Item(), Item()
     cyclic.itself = cyclic  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """Histories from new seeds, for a while, or the history of one seed.
 
 python -m tests.simulation --seconds 600 --jobs 2      # make simulate SECONDS=600 JOBS=2
-python -m tests.simulation --seed 123                  # make simulate SEED=123: this one, told and made small
+python -m tests.simulation --seed 123                  # make simulate SEED=123: this one, with its story, made small
 python -m tests.simulation --tape failure.json         # a tape that was made small
 """
 
@@ -30,8 +30,8 @@ from tests.simulation.world import World, history
 SEEDS = Path(__file__).with_name("seeds.txt")
 _BUILD = Path("build")
 _SHRINK_S = 60.0
-_PROGRESS_S = 10.0  # between two lines on a terminal
-_FULL_RUN = 1000  # histories, in which each rule has a chance; else the run has failed
+_PROGRESS_S = 10.0  # interval of progress lines on a terminal
+_FULL_RUN = 1000  # histories in which each rule must be exercised
 _YEAR_S = 365.25 * 24 * 3600
 
 
@@ -85,7 +85,7 @@ class Report:
 def simulate(seeds: Iterable[int], seconds: float, clock: Callable[[], float] = time.monotonic) -> Report:
     """Let histories happen, for so many seconds of a clock or until one breaks a rule."""
     report, until, began = Report(), clock() + seconds, time.process_time()
-    gc.freeze()  # what is there already is not looked at after each history
+    gc.freeze()  # what is there already is not scanned after each history
     for seed in seeds:
         if _breaks_a_rule(seed, report):
             report.failed = seed

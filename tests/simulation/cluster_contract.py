@@ -20,10 +20,10 @@ from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 
-_SLOT = hash_slot(b"b")  # of the first master, and of one of the names that commands are about
+_SLOT = hash_slot(b"b")  # the slot of the first master, and of one of the names in commands
 _CHANNEL = b"{b}channel"
 _COMMANDS = 40
-_TRIES = 5  # a late message of a node about an earlier move may come in between
+_TRIES = 5  # attempts: a late message of a node about an earlier move may come in between
 
 
 class Pair:
@@ -148,8 +148,8 @@ def disagreement(nodes: Nodes, pairs: list[Pair], seed: int) -> str | None:
                 real, ours = pair.ask(each)
                 moved = [str(reply) for reply in (real, ours) if str(reply).startswith(("MOVED", "ASK "))]
                 if not same(real, ours) or (moved and moved[0] != moved[-1]):
-                    told = "\n".join(story)
-                    return f"seed {seed}: the server said {real!r}, the model {ours!r}\n{told}"
+                    history = "\n".join(story)
+                    return f"seed {seed}: the server said {real!r}, the model {ours!r}\n{history}"
     except redis.ResponseError as error:
         return f"seed {seed}: {error}"
     return None
@@ -191,11 +191,11 @@ def _of_subscriptions(nodes: Nodes, pairs: list[Pair]) -> Iterator[str]:
     move = Move(nodes, first, second, [third])
     move.step()
     move.step()
-    [real] = first.listener.ask([b"PING"])  # what it is told comes before the answer
+    [real] = first.listener.ask([b"PING"])  # its messages come before the answer
     first.model._reader.feed(b"".join(first.model_listener))
     ours = first.model._reader.gets()
     if not same(real, ours):
-        yield f"a listener was told {real!r}, by the model {ours!r}"
+        yield f"a listener got {real!r}, from the model {ours!r}"
 
 
 def main() -> None:

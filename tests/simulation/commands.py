@@ -293,6 +293,13 @@ class Server(BareServer):
         """Publish a message of the server's own."""
         self._publish(False, channel.encode(), message.encode())
 
+    def wake_all(self) -> None:
+        """Publish a message on each channel of wake-ups to which a connection listens."""
+        channels = {channel for session in self.sessions.values() for channel in session.channels}
+        for sharded, channel in sorted(channels):
+            if b":wake:" in channel:
+                self._publish(sharded, channel, b"0")
+
     def _publish(self, sharded: bool, channel: bytes, message: bytes) -> int:
         what = b"smessage" if sharded else b"message"
         there = [session for session in self.sessions.values() if (sharded, channel) in session.channels]

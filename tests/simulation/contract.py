@@ -20,7 +20,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, permits_key, queue_keys
 from wheel_lock.protocol.scripts import Script
 
-_SOON_MS = 250  # what is far above a count is a time, and the two clocks are read one after the other
+_SOON_MS = 250  # a number far above a count is a time, and the two clocks are read one after the other
 _COMMANDS = 25
 _TRIES = 3
 
@@ -87,7 +87,7 @@ def _arguments(script: Script, dice: random.Random) -> tuple[list[bytes], list[b
     leases = [(pick(NAMES), pick(TOKENS)) for _ in range(dice.randint(1, 3))]
     pairs = list(itertools.chain.from_iterable(leases))
     fenced = dice.random() < 0.5
-    patience = pick([b"0", b"5000"])
+    wait_ttl = pick([b"0", b"5000"])
     much = b"900000"
     form: dict[str, Callable[[], tuple[list[bytes], list[bytes]]]] = {
         "acquire": lambda: ([name], [token, pick([ttl, b"0"])]),
@@ -96,13 +96,13 @@ def _arguments(script: Script, dice: random.Random) -> tuple[list[bytes], list[b
         "acquire_fenced": lambda: ([name, fence_key(name)], [token, ttl, much, pick([b"1", b"0"])]),
         "acquire_fair": lambda: (
             [name, queue, alive, *([fence_key(name)] if fenced else [])],
-            [token, ttl, patience, _CHANNEL, much],
+            [token, ttl, wait_ttl, _CHANNEL, much],
         ),
         "acquire_reentrant": lambda: ([name, *([fence_key(name)] if fenced else [])], [token + b":1", ttl, much]),
-        "acquire_read": lambda: ([name], [pick(TOKENS[3:6]), ttl, patience]),
+        "acquire_read": lambda: ([name], [pick(TOKENS[3:6]), ttl, wait_ttl]),
         "acquire_write": lambda: (
             [name, *([fence_key(name)] if fenced else [])],
-            [pick(TOKENS[6:9]), ttl, patience, much],
+            [pick(TOKENS[6:9]), ttl, wait_ttl, much],
         ),
         "acquire_permit": lambda: ([name, permits_key(name)], [pick(TOKENS[9:]), ttl, pick([b"1", b"2"])]),
         "adopt": lambda: (
@@ -246,8 +246,8 @@ def disagreement(peer: Peer, lua: Lua, seed: int, *, flagged: bool) -> str | Non
         model.now_us = int(time[0]) * 1_000_000 + int(time[1])
         ours = model.ask(words)
         if not same(real, ours):
-            told = "\n".join(f"  {shown(each)}" for each in commands[: number + 1][-_COMMANDS:])
-            return f"seed {seed}, command {number}: the server said {real!r}, the model {ours!r}\n{told}"
+            history = "\n".join(f"  {shown(each)}" for each in commands[: number + 1][-_COMMANDS:])
+            return f"seed {seed}, command {number}: the server said {real!r}, the model {ours!r}\n{history}"
     return None
 
 

@@ -63,7 +63,6 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
     return [
         (wheel_lock.engine.engine, "fits", fits),
         (_path, "ask_run_id", lambda connection, timeout_s: connection.sock.wire.link.host.server.run_id),
-        (_path, "sleep", lambda seconds: world.process.sleep(seconds)),
         (_path, "sys", SimpleNamespace(modules={})),
         (_connection, "sender", lambda sock: sock.send),
         (_connection, "receiver", receiver),

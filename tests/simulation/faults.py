@@ -174,31 +174,31 @@ def tamper(world: World, dice: Dice) -> None:
 
 
 def interrupt(world: World, dice: Dice) -> None:
-    """An exception strikes a caller that waits, or all of a process at once; now, or right behind a request."""
+    """An exception is raised in a caller that waits, or in all of a process at once; now, or right behind a request."""
     process = _process(world, dice)
     if process is None:
         return
     number, everybody, behind = dice.below(64), dice.one_in(2), dice.one_in(2)
     delay_s = dice.pick([0.0, 0.0002, 0.005])
 
-    def strike() -> None:
-        strikes: list[tuple[str, Callable[[], object]]] = [
+    def interrupt_targets() -> None:
+        targets: list[tuple[str, Callable[[], object]]] = [
             (caller.name, partial(caller.interrupt, Interruption()))
             for caller in process.callers
             if caller.waits and not caller.background
         ]
-        strikes += [(name, task.cancel) for name, task in process.tasks.items() if not task.done()]
-        if strikes and process.alive:
-            for name, strike in strikes if everybody else [strikes[number % len(strikes)]]:
-                world.scheduler.note("an interruption strikes %s", name)
-                strike()
+        targets += [(name, task.cancel) for name, task in process.tasks.items() if not task.done()]
+        if targets and process.alive:
+            for name, raise_it in targets if everybody else [targets[number % len(targets)]]:
+                world.scheduler.note("an interruption of %s", name)
+                raise_it()
             if process.tasks:
                 process.poke_loop()
 
     if behind:
-        process.when_sent(partial(world.scheduler.after, delay_s, strike))
+        process.when_sent(partial(world.scheduler.after, delay_s, interrupt_targets))
     else:
-        strike()
+        interrupt_targets()
 
 
 def report(world: World, dice: Dice) -> None:
@@ -206,6 +206,13 @@ def report(world: World, dice: Dice) -> None:
     server = _host(world, dice).server
     for key in list(server.data):
         server.report(key)
+
+
+def forge(world: World, dice: Dice) -> None:
+    """Any user who may publish wakes all waiters of a server, several times in a tick."""
+    server, gap_s = _host(world, dice).server, dice.pick([0.001, 0.003])
+    for number in range(12):
+        world.scheduler.after(number * gap_s, server.wake_all)
 
 
 def fail_over(world: World, dice: Dice) -> None:
@@ -226,10 +233,10 @@ def move_a_slot(world: World, dice: Dice) -> None:
     world.topology.move_a_slot(dice)
 
 
-def stray_sentinel(world: World, dice: Dice) -> None:
+def isolate_sentinel(world: World, dice: Dice) -> None:
     """A Sentinel goes on saying what it knew."""
     assert isinstance(world.topology, Sentinels)
-    world.topology.stray_sentinel(dice)
+    world.topology.isolate_sentinel(dice)
 
 
 def collect(world: World, dice: Dice) -> None:
@@ -271,14 +278,14 @@ def rob(world: World, dice: Dice) -> None:
         host.robs = True
 
 
-ONE_SERVER = ("tamper", "set clock", "rob")  # where each of several masters were tampered with, two might hold a lock
+ONE_SERVER = ("tamper", "set clock", "rob")  # on several masters at once these let two hold a lock
 
 WALL_CLOCK = "set wall clock"
-HARMLESS = ("interrupt", "report", WALL_CLOCK)  # nothing else may go wrong because of one of them
-# Those that keep nobody from releasing what nobody waits for; a connection of its own breaks for a moment at most.
+HARMLESS = ("interrupt", "report", "forge", WALL_CLOCK)  # nothing else may go wrong because of one of them
+# Faults that hinder no clean-up of unawaited grants; a connection of its own breaks for a moment at most.
 HINDER_NO_RELEASE = (*HARMLESS, "collect", "tamper", "rob", "kill", "flush scripts")
 
-OF_TOPOLOGIES = ("fail over", "lag", "move a slot", "stray sentinel")
+OF_TOPOLOGIES = ("fail over", "lag", "move a slot", "isolate a sentinel")
 
 FAULTS: dict[str, Fault] = {
     "silence": silence,
@@ -295,10 +302,11 @@ FAULTS: dict[str, Fault] = {
     "tamper": tamper,
     "interrupt": interrupt,
     "report": report,
+    "forge": forge,
     "fail over": fail_over,
     "lag": lag,
     "move a slot": move_a_slot,
-    "stray sentinel": stray_sentinel,
+    "isolate a sentinel": isolate_sentinel,
     "collect": collect,
     "set clock": set_clock,
     WALL_CLOCK: set_wall_clock,

@@ -40,17 +40,17 @@ def renewed(figures: dict[str, Any]) -> dict[str, Any]:
         rules = [[rule, text, report["exercised"].get(rule, 0)] for rule, text in RULES.items()]
         figures["histories"] = {"commit": _commit(), **report, "rules": rules}
     if (run := build / "mutants.json").exists():
-        verdicts = json.loads(run.read_text())["verdicts"]
+        results = json.loads(run.read_text())["verdicts"]
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         survivors = []
-        for _, verdict in sorted(verdicts.items()):
-            operator, path = verdict["operator"], verdict["path"]
-            found, kind, reason = outcome(verdict, known_survivors())
+        for _, result in sorted(results.items()):
+            operator, path = result["operator"], result["path"]
+            found, kind, reason = outcome(result, known_survivors())
             counts[operator][found] += 1
             if operator not in _NOT_BY_OPERATORS:
                 counts[f"{path.rpartition('/')[0]}/" if "/" in path else path][found] += 1
             if kind:
-                survivors.append([verdict["key"], kind, reason])
+                survivors.append([result["key"], kind, reason])
         figures["mutants"] = {"counts": counts, "survivors": survivors}
     return figures
 

@@ -1,4 +1,4 @@
-"""What holders may never believe, and what they must be told."""
+"""What holders may never count as held, and which losses must be reported to them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from tests.simulation.processes import Process
 
 _TICK_S = 0.01
-_GRACE_S = 2 * _TICK_S  # in which a thread that could not run handles what it has missed
-_LONGEST_PAUSE = 1.5  # between two rounds, in fallback intervals
-_LONGEST_LIMIT_S = 3.0  # of a caller
-_LATE_S = 0.6  # by which a caller's limit may be passed
-_LEFT_S = 0.2  # until a replaced master is left
-_RECENT = 8  # leases that have ended, of which each look sees whether one has come back
+_GRACE_S = 2 * _TICK_S  # time in which a thread that could not run handles what it has missed
+_LONGEST_PAUSE = 1.5  # limit of the pause between two rounds, in fallback intervals
+_LONGEST_LIMIT_S = 3.0  # the longest limit of a caller
+_LATE_S = 0.6  # tolerance for a caller's limit
+_LEFT_S = 0.2  # time in which a replaced master is left
+_RECENT = 8  # number of ended leases that are checked for a return
 
 
 class HolderRules(ServerRules):
     """The rules of the holders' side, too."""
 
     def look(self, process: Process) -> None:
-        """The process has done something: note what it believes from now on."""
+        """The process has done something: note what it counts as held from now on."""
         now, local = self.now, process.clock.now()
         active = self._active[process]
         for context in process.contexts:
@@ -63,7 +63,7 @@ class HolderRules(ServerRules):
                 del active[lease]
                 self._ended[process].append(belief)
                 self._scheduler.note(
-                    "%s: believes no more in %s with %s: %s %s",
+                    "%s: no longer holds %s with %s: %s %s",
                     *(process.name, belief.name, belief.token, lease.state.name, lease.loss),
                 )
         if self.candidates:
@@ -88,12 +88,10 @@ class HolderRules(ServerRules):
         self._begun.add(lease)
         self._believed.add(belief.token)
         self._beliefs.append(belief)
-        self._scheduler.note(
-            "%s: believes in %s with %s until %.3f", process.name, lease.key, lease.token, belief.until
-        )
+        self._scheduler.note("%s: holds %s with %s until %.3f", process.name, lease.key, lease.token, belief.until)
 
     def _check_copies(self, belief: Belief) -> None:
-        """A holder believes in a grant: so many replicas as its context waits for must have got it."""
+        """A grant counts as held: as many replicas as its context waits for must have got it."""
         least = belief.process.world.settings.context["min_replicas"]
         if least and belief.token not in self._unconfirmed:
             self.exercised["copies"] += 1
@@ -104,7 +102,7 @@ class HolderRules(ServerRules):
                 self.broken("copies", f"{belief.name!r} was granted to {belief.token!r}, and no replica has it")
 
     def _deadline_moved(self, belief: Belief, deadline: float) -> None:
-        """A holder believes in a new deadline: the server must have promised as much."""
+        """A deadline has moved: the server must have promised as much."""
         before, belief.deadline = belief.until, deadline
         belief.until = until = belief.process.clock.moment_of(deadline)
         if isinstance(belief.lease, QuorumLease):
@@ -114,7 +112,7 @@ class HolderRules(ServerRules):
         latest = {span.place: span.promised for span in spans}
         promised = max(latest.values(), default=0.0)
         if until > promised + SAME_S and not any(span.tampered for span in spans):
-            who = f"{belief.process.name} believes in {belief.name!r}"
+            who = f"{belief.process.name} holds {belief.name!r}"
             self.broken("S1", f"{who} until {until:.4f}, the server says {promised:.4f}")
         if until > before:  # an extension that is about to be sent may shorten what is believed
             self._check_master(belief, latest)
@@ -128,7 +126,7 @@ class HolderRules(ServerRules):
             self._named[engine] = opinion.servers, self.now
 
     def _check_master(self, belief: Belief, promises: dict[str, float]) -> None:
-        """A holder believes in a new deadline: not because of a master that it knows to be replaced."""
+        """A deadline has moved: not because of a master that its holder knows to be replaced."""
         process = belief.process
         for engine in [context.engines[belief.host] for context in process.contexts if belief.host in context.engines]:
             if engine not in self._named or belief.lease not in engine.leases.held:
@@ -144,10 +142,10 @@ class HolderRules(ServerRules):
                 and not any(end >= since for _, end in process.stops)
             ):
                 who = f"{process.name} has known {servers} to be the master for {self.now - since:.3f} s"
-                self.broken("replaced", f"{who}, and believes in {belief.name!r} because of {places}")
+                self.broken("replaced", f"{who}, and holds {belief.name!r} because of {places}")
 
     def _check_votes(self, belief: Belief, lease: QuorumLease) -> None:
-        """A holder believes in a majority: the masters must have promised it."""
+        """A majority counts as held: the masters must have promised it."""
         promises = []
         for vote in lease.votes:
             if vote.lease is not None:
@@ -158,7 +156,7 @@ class HolderRules(ServerRules):
         self.exercised["S1"] += 1
         promised = promises[lease.quorum - 1] if len(promises) >= lease.quorum else 0.0
         if belief.until > promised + SAME_S:
-            who = f"{belief.process.name} believes in {belief.name!r}"
+            who = f"{belief.process.name} holds {belief.name!r}"
             self.broken("S1", f"{who} until {belief.until:.4f}, a majority says {promised:.4f}")
 
     def _check_leaders(self, *known: Any) -> None:
@@ -211,15 +209,15 @@ class HolderRules(ServerRules):
                     )
 
     def forked(self, process: Process) -> list[Belief]:
-        """A process has forked: what follows is the child, which believes in nothing. Return what the parent believes."""
-        self.trouble(0.0)  # what its parent is granted from now on is nobody's
+        """A process has forked: what follows is the child, which holds nothing. Return the beliefs of the parent."""
+        self.trouble(0.0)  # what its parent is granted from now on has no holder
         beliefs = list(self._active[process].values())
         self._parents.update(dict.fromkeys([belief.token for belief in beliefs], self.now))
         self.died(process)
         self._active[process] = {}
         self._waiters = {wait: None for wait in self._waiters if wait.process is not process}
         self._holdings = [entry for entry in self._holdings if entry[1].process is not process]
-        for holding in self._all_told:
+        for holding in self._with_losses:
             holding.interrupted = holding.interrupted or holding.process is process
         return beliefs
 
@@ -229,7 +227,7 @@ class HolderRules(ServerRules):
         return max((span.promised for span in spans), default=0.0)
 
     def died(self, process: Process) -> None:
-        """A process was killed: it believes no more."""
+        """A process was killed: its beliefs end."""
         for belief in self._active.pop(process, {}).values():
             belief.open = False
             belief.until = min(belief.until, self.now)
@@ -251,31 +249,31 @@ class HolderRules(ServerRules):
         if event.reason in (LossReason.NOT_CONFIRMED, LossReason.KEY_GONE, LossReason.TAKEN):
             self.broken("kept", f"{event.name!r} was lost ({event.reason}), and nothing was wrong")
 
-    def told(self, holding: Holding, event: LostEvent) -> None:
-        """A holder was told of a loss."""
+    def loss_reported(self, holding: Holding, event: LostEvent) -> None:
+        """A loss was reported to a holder."""
         process = holding.process
         self.exercised["S5"] += 1
-        self._all_told[holding] = None
+        self._with_losses[holding] = None
         self._check_cause(process, event)
-        self._scheduler.note("%s: told of the loss of %s: %s", process.name, event.name, event.reason)
-        holding.told[event.name] += 1
-        holding.told_at[event.name] = self.now
-        if holding.told[event.name] > 1:
-            self.broken("S5", f"the loss of {event.name!r} was told {holding.told[event.name]} times")
-        # Who has begun to release, or has never been granted all that was asked for together, believes in nothing, so no
+        self._scheduler.note("%s: hears of the loss of %s: %s", process.name, event.name, event.reason)
+        holding.reports[event.name] += 1
+        holding.reported_at[event.name] = self.now
+        if holding.reports[event.name] > 1:
+            self.broken("S5", f"the loss of {event.name!r} was reported {holding.reports[event.name]} times")
+        # A caller that has begun to release, or was never granted all that was asked for together, holds nothing, so no
         # news can come too late.
         believed = any(
             not belief.let_go and belief.lease.name == event.name and _callback(belief.lease) == holding.on_lost
             for belief in (*self._ended[process], *self._active[process].values())
         )
         closed = event.reason is LossReason.CONTEXT_CLOSED
-        if believed and not closed and event.at > self._told_by(process, event.deadline):
+        if believed and not closed and event.at > self._report_by(process, event.deadline):
             self.broken(
-                "S5", f"the loss of {event.name!r} was told {event.at - event.deadline:.3f} s after its deadline"
+                "S5", f"the loss of {event.name!r} was reported {event.at - event.deadline:.3f} s after its deadline"
             )
 
-    def _told_by(self, process: Process, deadline: float) -> float:
-        """Return until when a loss must be told, by the clock of its process."""
+    def _report_by(self, process: Process, deadline: float) -> float:
+        """Return until when a loss must be reported, by the clock of its process."""
         clock = process.clock
         moment = clock.moment_of(deadline)
         if not process.world.settings.slow_processes and not any(
@@ -299,7 +297,7 @@ class HolderRules(ServerRules):
             return
         self.exercised["released"] += 1
         for (host, key, token), spans in self._spans.items():
-            # Without its reply a release is repeated, and believes that it was the first try which found the lock.
+            # Without its reply a release is repeated, and takes it that its first attempt removed the lock.
             # A failover may bring it back, and a replaced master keeps it.
             if token != lease.token or any(span.released for span in spans):
                 continue
@@ -307,7 +305,7 @@ class HolderRules(ServerRules):
                 self.broken("released", f"{key!r} was released, and its key was still there, or had gone before")
 
     def found_lost(self, lease: Lease | None, error: LockLost) -> None:
-        """A release has found that the lock was lost: not because a try of this very release had removed it."""
+        """A release has found that the lock was lost: not because an attempt of this very release had removed it."""
         if (
             lease is None
             or isinstance(lease, QuorumLease)
@@ -316,7 +314,7 @@ class HolderRules(ServerRules):
             return
         for (_, key, token), spans in self._spans.items():
             if token == lease.token and spans[-1].released and not spans[-1].tampered:
-                self.broken("released", f"{key!r} was released, and its holder was told that it was lost")
+                self.broken("released", f"{key!r} was released, and its holder got the error that it was lost")
 
     def downgraded(self, process: Process, writer: Lease, reader: Lease | None) -> None:
         """A writer goes on as a reader, without a gap: so its lease had not ended by then."""
@@ -332,12 +330,12 @@ class HolderRules(ServerRules):
             self._holdings.append((lease, holding, terms))
             holding.got.add(lease.name)
             self.look(holding.process)  # the caller may have acquired it without the timer's thread
-            # A context may be closed in the turn of the grant, and its holder is told.
+            # A context may be closed in the turn of the grant, and its holder is notified.
             if lease not in self._begun and lease.loss is not LossReason.CONTEXT_CLOSED:
                 self.broken("S5", f"{lease.name!r} was granted, and was never held")
 
     def limit_kept(self, what: str, limit: float, took: float) -> None:
-        """A call with a limit has ended. A try that waits for a connection takes half a second, even if less is left."""
+        """A call with a limit has ended. An attempt without a connection takes half a second, even if less is left."""
         self.exercised["limits"] += 1
         if took > limit + _LATE_S:
             self.broken("limits", f"{what} took {took:.3f} s, its limit was {limit:.3f} s")
@@ -345,7 +343,7 @@ class HolderRules(ServerRules):
     def refused(self, lock: Any, limit: float | None, took: float, error: LockUnavailable) -> None:
         """A caller that waits hears that there is no server. Where it never was, that takes as long as its own limit.
 
-        Its try may be shared, and end with another one's limit for an answer: not so where that is longer than all others.
+        Its attempt may be shared, and end with another one's limit for an answer, unless that is longer than all others.
         """
         engine = lock._engine
         if (
@@ -355,9 +353,9 @@ class HolderRules(ServerRules):
             and isinstance(engine.connector, SimulatedConnector)
             and engine.router.renewer.acquiring_node.server is None
         ):
-            self.exercised["patience"] += 1
+            self.exercised["absent server"] += 1
             if is_refused(error) and took < limit - _GRACE_S:
-                self.broken("patience", f"{lock.name!r} was given up after {took:.3f} s of {limit:.3f} s: {error}")
+                self.broken("absent server", f"{lock.name!r} was given up after {took:.3f} s of {limit:.3f} s: {error}")
 
 
 def _callback(lease: Lease) -> Any:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _EPOCH_S = 1_700_000_000.0
 _LUA = Lua()
-_CLEAN_UP_S = 0.1  # between two looks of a server for keys that have expired
+_CLEAN_UP_S = 0.1  # interval at which a server removes expired keys
 _UNBLOCKED = (
     b"-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n"  # as Redis 7
 )
@@ -87,7 +87,7 @@ class Host:
         return int((_EPOCH_S + self.ahead_s + self.world.scheduler.now * self.rate) * 1e6)
 
     def place(self, key: bytes) -> str:
-        """Return who says what this server says about a key: its store, or nobody but itself."""
+        """Return which name stands for what this server says about a key: that of its store, or its own."""
         return self.store if self.is_of_store(key) else self.name
 
     def others_of_store(self, key: bytes) -> list[Host]:
@@ -167,7 +167,7 @@ class Host:
     def _rob(self, wire: Wire) -> None:
         self.robs = False
         key = self._changed_last[-1]
-        self.world.scheduler.note("a stranger takes %s, and nobody hears who was granted it", key)
+        self.world.scheduler.note("a stranger takes %s, and the reply to its grant is lost", key)
         self.world.rules.trouble(0.0, hinders=False)
         wire.break_off()
         self.tamper(b"SET", key, b"stranger", b"PX", b"700")

@@ -162,7 +162,7 @@ class Lua:
 
 
 def _item(item: Any) -> int | None:
-    """Return an item of a reply that is no text."""
+    """Return an item of a reply that is not a text."""
     if isinstance(item, bool):
         return 1 if item else None
     return int(item) if isinstance(item, (int, float)) else None

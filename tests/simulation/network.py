@@ -1,7 +1,7 @@
 """Links between processes and servers, and sockets in memory: no kernel, no threads.
 
 Bytes take a while, and come in order. A link may hold them back, in either direction or in both; a connection may break
-after any byte. Requests of a connection that has been given up may arrive all the same, much later, as behind a proxy.
+after any byte. Requests of a connection that has been given up may still arrive, much later, as behind a proxy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 REQUESTS, REPLIES = 0, 1  # the directions
 _SLOWEST_S = 0.03
-LATE_S = 0.2  # no request travels for so long, if nothing is wrong
+LATE_S = 0.2  # upper bound of a request's delay, if nothing is wrong
 _EXTENSIONS = [
     text
     for script in (scripts.EXTEND, scripts.EXTEND_REENTRANT, scripts.EXTEND_HOLDER)
@@ -139,7 +139,7 @@ class Wire:
         self._travel(REQUESTS, data)
 
     def break_with_requests(self, later_s: float) -> None:
-        """Have the connection break with its next requests, which arrive all the same, so much later."""
+        """Have the connection break with its next requests, which still arrive, so much later."""
         self._later_s = later_s
 
     def _travel(self, direction: int, data: bytes) -> None:
@@ -245,7 +245,7 @@ class Wire:
             dice = link.draw()
             if dice.one_in(2) or self._later_s is not None:
                 wait_s = LATE_S + (dice.up_to(4.0) if self._later_s is None else self._later_s)
-                link.process.world.rules.trouble(wait_s)  # an acquire among them may be granted to nobody
+                link.process.world.rules.trouble(wait_s)  # an acquire among them may be granted too late
                 for data, sent_at in left:
                     if any(text in data for text in _EXTENSIONS):
                         continue  # only an extension may shorten, and a late one shortens what was promised since
@@ -411,7 +411,7 @@ def reach(link: Link, timeout_s: float) -> None:
         process.sleep(0.05)
         left_s -= 0.05
     if link.refuses or not link.host.alive:
-        raise ConnectionRefusedError("nobody listens")
+        raise ConnectionRefusedError("not listening")
 
 
 class SimulatedConnector:

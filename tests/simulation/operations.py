@@ -1,4 +1,4 @@
-"""What random users do beside acquiring and releasing a lock: blocks, decorators, elections, hand-over in bulk, others."""
+"""What random users do beside acquiring and releasing a lock: blocks, decorators, elections, bulk handoffs, others."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tests.simulation.programs import User
     from tests.simulation.record import Holding
 
-CALLERS_TOKEN = b"caller-"  # what tokens of callers begin with
-_STOPS_S = 0.5  # in which a task is cancelled when its lock is lost
+CALLERS_TOKEN = b"caller-"  # prefix of callers' tokens
+_STOPS_S = 0.5  # time in which a task is cancelled when its lock is lost
 _names = ("x", "y", "z")
 
 
@@ -42,9 +42,9 @@ async def block(user: User, dice: Dice) -> None:
     async with user.context.lock(name, on_lost=holding.on_lost, cancel_on_lost=cancels, **terms) as lock:
         await _in_block(user, lock, holding, dice)
         process = user.process
-        told_at, stops = holding.told_at.get(name), len(process.stops)
-        if cancels and told_at is not None and stops == holding.stops and not user.world.settings.slow_processes:
-            late_s = user.world.scheduler.now - told_at
+        reported_at, stops = holding.reported_at.get(name), len(process.stops)
+        if cancels and reported_at is not None and stops == holding.stops and not user.world.settings.slow_processes:
+            late_s = user.world.scheduler.now - reported_at
             if late_s > _STOPS_S:
                 user.world.rules.broken(
                     "callers", f"{user.name} went on for {late_s:.3f} s behind the loss of {name!r}"
@@ -147,7 +147,7 @@ async def set_permits(user: User, dice: Dice) -> None:
     await user.do(semaphore.set_permits(permits))
 
 
-# -- hand-over in bulk -------------------------------------------------------------------------------------------------
+# -- bulk handoffs -----------------------------------------------------------------------------------------------------
 
 
 async def export_many(user: User, dice: Dice) -> None:
@@ -167,7 +167,7 @@ async def export_many(user: User, dice: Dice) -> None:
 
 
 async def adopt_many(user: User, dice: Dice) -> None:
-    """Adopt what somebody has exported."""
+    """Adopt a lock that was exported."""
     many = user.world.many
     if not many:
         return
@@ -234,10 +234,10 @@ async def _campaign(user: User, leader: Any, dice: Dice) -> None:
             user.world.rules.leads(leader)
         if dice.one_in(3):
             user.note("resigns: %s", leader.resign())
-    user.note("stands no more")
+    user.note("no longer stands for election")
 
 
-# -- objects that several use, or nobody -----------------------------------------------------------------------------------
+# -- objects that several callers use, or none -------------------------------------------------------------------------
 
 
 async def lend(user: User, dice: Dice) -> None:
@@ -298,7 +298,7 @@ async def fork(user: User, dice: Dice) -> None:
     lock = user.context.lock(dice.pick(_names), on_lost=holding.on_lost, **terms)
     if not await user.acquire(lock, dice):
         return
-    holding.interrupted = True  # the child is told of nothing
+    holding.interrupted = True  # the child gets no reports
     world = user.world
     lives, again = dice.one_in(2), dice.one_in(2)
     user.note("forks, and the parent lives: %s", lives)
@@ -372,6 +372,6 @@ async def redis_lock(user: User, dice: Dice) -> None:
         user.note("released %s", lock.name)
 
 
-OF_BOTH = (block, decorated, lend, use_lent, leave_to_collector)  # kinds of contexts: of one store, and of a majority
+OF_BOTH = (block, decorated, lend, use_lent, leave_to_collector)  # actions for contexts of one store, and of a majority
 EVERYDAY = (*OF_BOTH, row, keep_extended, with_own_token, export_many, adopt_many, stand, redis_lock)
 UNUSUAL = (set_permits, end_holding, fork)

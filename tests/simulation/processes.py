@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from tests.simulation.hosts import Host
     from tests.simulation.world import World
 
-_JOIN_S = 0.01  # between two looks whether a thread has ended
-_TURN_S = 0.0001  # between a reason to turn and the turn
-_MOST_TURNS = 8000  # in a second: more are a hot loop
-_SLOTS = 64  # of a wheel: entries come near from beyond its rotation all the time, and there is less to collect
+_JOIN_S = 0.01  # polling interval for the end of a thread
+_TURN_S = 0.0001  # delay from a cause to the turn
+_MOST_TURNS = 8000  # limit per second: more are a hot loop
+_SLOTS = 64  # size of a wheel: entries often come from beyond its rotation, and there is less to collect
 
 
 class Clock:
@@ -154,9 +154,9 @@ class Caller:
     def interrupt(self, error: BaseException) -> None:
         """Have an exception raised in the caller, if it waits."""
         if self.waits and not self.done:
-            self.process.run(partial(self._strike, error))
+            self.process.run(partial(self._interrupt, error))
 
-    def _strike(self, error: BaseException) -> None:
+    def _interrupt(self, error: BaseException) -> None:
         if self.waits and not self.done:
             self.ticket += 1
             self._switch(self._greenlet.throw, error)
@@ -526,7 +526,7 @@ class Process:
             self._halted.pop().switch()
         postponed, self._postponed = self._postponed, deque()
         if self.alive:
-            self._turn()  # what the timer's thread does first is not certain; a look by a caller may come before it
+            self._turn()  # what the timer's thread does first is not certain; a check by a caller may come before it
         for call in postponed:
             self.run(call)
 
@@ -542,7 +542,7 @@ class Process:
         """Fork, in the thread that runs. The process goes on as the child, and the parent is killed, or is beside it.
 
         The child has nothing of the parent but its memory, and copies of what that has opened: other threads are not
-        there, and what was to be told is not.
+        there, and what was to be reported is not.
         """
         beliefs = self.world.rules.forked(self)
         if parent_lives:

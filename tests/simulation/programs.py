@@ -318,7 +318,7 @@ class User:
         lease, began = lock._own_or_latest(), self.world.scheduler.now
         with self.promised("an export"):
             text = await self.do(lock.export())
-            self.world.rules.hand_overs.exported(self.process, lease, text, began)
+            self.world.rules.handoffs.exported(self.process, lease, text, began)
             self.world.mailbox.append(text)
             return
         await self.release(lock)
@@ -329,7 +329,7 @@ class User:
         await self.release(lock)
 
     async def adopt(self, dice: Dice) -> None:
-        """Take over a lock that somebody has exported; if there is none, export one that may not be held for long."""
+        """Take over a lock that was exported; if there is none, export one that may not be held for long."""
         if not self.world.mailbox:
             holding, terms = self.new_holding(), {"max_hold": dice.pick([1.2, 4.0]), "timeout": 1.0}
             lock = self.context.lock(dice.pick(NAMES["exclusive"]), on_lost=holding.on_lost, **terms)
@@ -341,13 +341,13 @@ class User:
             text = texts[0] if dice.one_in(8) else texts.pop(0)  # one that is used twice
             holding = self.new_holding()
             self.note("adopts")
-            hand_overs, began = self.world.rules.hand_overs, self.world.scheduler.now
+            handoffs, began = self.world.rules.handoffs, self.world.scheduler.now
             try:
                 lock = await self.do(self.context.adopt(text, on_lost=holding.on_lost))
             except InvalidHandoff as error:
-                hand_overs.refused(self.process, text, began, error)
+                handoffs.refused(self.process, text, began, error)
                 raise
-            hand_overs.adopted(self.process, lock._own_or_latest(), text, began)
+            handoffs.adopted(self.process, lock._own_or_latest(), text, began)
             self.world.rules.holds(lock, holding, {})
             await self.sleep(dice.up_to(1.0))
             await (self._export if dice.one_in(4) else self.release)(lock)

@@ -1,4 +1,4 @@
-"""What the rules know: what servers have said, what holders believe, who waits, and what went wrong.
+"""What the rules know: promises of servers, beliefs of holders, waiting callers, and violations.
 
 Each rule counts how often it was exercised: a rule that never had a chance has shown nothing.
 """
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.hand_overs import HandOvers
+from tests.simulation.handoffs import Handoffs
 from wheel_lock.engine.engine import Engine
 from wheel_lock.lease import Lease
 from wheel_lock.observe import LostEvent
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from tests.simulation.processes import Process
 
 SAME_S = 1e-6  # two readings of one moment
-MAJORITY = "a majority"  # in place of the name of a server
+MAJORITY = "a majority"  # replaces the name of a server
 _RECOVERY_S = 2.0
-_LONGEST_S = 4.0  # for which the effects of a trouble may last: a timeout and more
+_LONGEST_S = 4.0  # limit of the effects of a trouble: a timeout and more
 
 RULES = {
     "S1": "a belief lies within what the server said",
     "S2": "no two beliefs exclude one another",
     "S3": "fences grow",
     "S4": "a command changes its own token only",
-    "S5": "a loss is told once, by the deadline, and is final",
+    "S5": "a loss is reported once, by the deadline, and is final",
     "S6": "nothing is sent for a token after its release returned",
     "L1": "when faults end every name is free within two timeouts",
     "permits": "no more permits are held than there are",
@@ -38,13 +38,13 @@ RULES = {
     "order": "waiters of one process get a lock in the order in which they came",
     "wake-up": "a released lock is granted to a waiter at once, when nothing is wrong",
     "expiry": "no key is without an expiry",
-    "replaced": "nothing is believed of a master that Sentinels have told the holder to be replaced",
+    "replaced": "no promise counts of a master that Sentinels have reported as replaced to the holder",
     "copies": "a grant that waits for replicas is at so many of them",
-    "rounds": "who waits for a majority tries again within the fallback interval, and half of that more",
-    "patience": "a caller with a limit waits for a server that was never there",
+    "rounds": "a caller that waits for a majority retries within one and a half fallback intervals",
+    "absent server": "a caller with a time limit waits up to it for a server that was never there",
     "limits": "an acquire ends by its caller's limit, and a lease by its own",
-    "orphan": "a grant that nobody waits for is released at once, when nothing is wrong",
-    "hand-over": "an adopted lease has the hold limit of the exported one, whatever wall clocks show",
+    "orphan": "a grant without a waiting caller is released at once, when nothing is wrong",
+    "handoff": "an adopted lease has the hold limit of the exported one, whatever wall clocks show",
     "leader": "there is one leader at a time",
     "fork": "a forked child holds nothing, and sends nothing for what its parent holds",
     "kept": "no lease is lost without a cause",
@@ -54,7 +54,7 @@ RULES = {
     "internal failure": "no code of the library fails",
     "callers": "no public method raises what it does not promise",
 }
-ALWAYS = ("hot loop", "internal failure", "callers")  # which every moment exercises
+ALWAYS = ("hot loop", "internal failure", "callers")  # rules that every moment exercises
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Span:
 
     Attributes:
         promised: Until when it said so, which is later than ``end`` if a stranger took the key away.
-        place: Who says so: the store, or a server that speaks for it no more.
+        place: Who says so: the store, or a server that no longer speaks for it.
         tampered: Whether a stranger has changed it, or a failover.
         copies: The servers that have got it as replicas.
         released: Whether it ended by a command about the token.
@@ -82,7 +82,7 @@ class Span:
 
 @dataclass(eq=False)
 class Belief:
-    """A holder believes in a lease, from its grant on."""
+    """A holder counts a lease as held, from its grant on."""
 
     lease: Lease
     process: Process
@@ -118,7 +118,7 @@ class Free:
     Attributes:
         since: When that was.
         released: Whether it was released, so that waiters are woken.
-        unaware: The processes that believe in it still, because it was released by force: each finds out with its next
+        unaware: The processes that still count it as held, because it was released by force: each finds out with its next
             renewal, and its own waiters with it.
     """
 
@@ -129,7 +129,7 @@ class Free:
 
 @dataclass(eq=False)
 class Holding:
-    """What one acquire of a caller got, and the losses that it was told of, by name.
+    """What one acquire of a caller got, and the reports of losses to it, by name.
 
     Attributes:
         interrupted: Whether the acquire, or what came behind it, was interrupted.
@@ -137,14 +137,14 @@ class Holding:
     """
 
     process: Process
-    told: Counter[str | bytes] = field(default_factory=Counter)
-    told_at: dict[str | bytes, float] = field(default_factory=dict)
+    reports: Counter[str | bytes] = field(default_factory=Counter)
+    reported_at: dict[str | bytes, float] = field(default_factory=dict)
     got: set[str | bytes] = field(default_factory=set)
     interrupted: bool = False
     stops: int = 0
 
     def on_lost(self, event: LostEvent) -> None:
-        self.process.world.rules.told(self, event)
+        self.process.world.rules.loss_reported(self, event)
 
 
 class Record:
@@ -165,7 +165,7 @@ class Record:
         self._begun: set[Lease] = set()
         self._believed: set[bytes] = set()
         self._holdings: list[tuple[Lease, Holding, dict[str, Any]]] = []
-        self._all_told: dict[Holding, None] = {}
+        self._with_losses: dict[Holding, None] = {}
         self._released: dict[bytes, float] = {}
         self._of_majority: set[bytes] = set()
         self._handed_over: set[bytes] = set()
@@ -184,7 +184,7 @@ class Record:
         self.clocks_went_back = False
         self.fences_lost = False
         self.candidates: list[tuple[Process, Any]] = []  # who stands, or has stood, for election
-        self.hand_overs = HandOvers(self)
+        self.handoffs = Handoffs(self)
         self.permits: dict[bytes, int] = {}  # set by its world
         self._parents: dict[bytes, float] = {}  # tokens of forked parents, and when they forked
 

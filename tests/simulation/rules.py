@@ -1,6 +1,6 @@
 """What must never happen. The world knows the truth, because it runs the servers: beliefs of holders against spans of keys.
 
-Most rules look while things happen; here are those that look at the end, at all that has been believed.
+Most rules check while things happen; here are those that check all beliefs at the end.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class Rules(HolderRules):
                 if belief.open:
                     belief.until = min(belief.until, self.now)
                     lease = belief.lease
-                    if lease.state <= EXTENDING and local > self._told_by(process, lease.deadline):
-                        self.broken("S5", f"the loss of {belief.name!r} was never told")
+                    if lease.state <= EXTENDING and local > self._report_by(process, lease.deadline):
+                        self.broken("S5", f"the loss of {belief.name!r} was never reported")
         for belief in self._beliefs:
             self._check_belief(belief)
         for lease, holding, terms in self._holdings:
             self._check_limits(lease, terms)
-            if lease.state is State.LOST and holding.process.alive and not holding.told[lease.name]:
-                self.broken("S5", f"the loss of {lease.name!r} was not told")
-        for holding in self._all_told:
-            strange = [name for name in holding.told if name not in holding.got]
+            if lease.state is State.LOST and holding.process.alive and not holding.reports[lease.name]:
+                self.broken("S5", f"the loss of {lease.name!r} was not reported")
+        for holding in self._with_losses:
+            strange = [name for name in holding.reports if name not in holding.got]
             if strange and not holding.interrupted and holding.process.alive:
-                self.broken("S5", f"the loss of {strange} was told to a caller that never got it")
+                self.broken("S5", f"the loss of {strange} was reported to a caller that never got it")
         by_name: dict[tuple[str, bytes], list[Belief]] = defaultdict(list)
         for belief in self._beliefs:
             by_name[belief.host, belief.name].append(belief)
@@ -96,14 +96,14 @@ class Rules(HolderRules):
             if bad:
                 shown = [(each.kind, each.process.name, round(each.start, 4), round(each.until, 4)) for each in others]
                 mine = (belief.kind, belief.process.name, round(belief.start, 4), round(belief.until, 4))
-                self.broken(rule, f"{name!r} was believed by {mine} and by {shown}")
+                self.broken(rule, f"{name!r} was held by {mine} and by {shown}")
             there[number] = belief
 
     def _check_fences(self, name: bytes, beliefs: list[Belief]) -> None:
         fenced = [belief for belief in beliefs if belief.lease.fence is not None]
         fenced.sort(key=self._granted_at)
         if self.clocks_went_back and self.fences_lost:
-            return  # a fence is the server's time if there is no greater one
+            return  # a fence is the server's time unless the last one is greater
         for earlier, later in itertools.pairwise(fenced):
             self.exercised["S3"] += 1
             before, after = earlier.lease.fence, later.lease.fence

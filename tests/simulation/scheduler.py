@@ -19,7 +19,7 @@ from greenlet import getcurrent, greenlet
 
 T = TypeVar("T")
 
-_BITS = 60  # of a choice
+_BITS = 60  # size of a choice
 
 
 class Dice:
@@ -158,7 +158,7 @@ class Scheduler:
     # -- callers: each is a greenlet that runs until it waits ----------------------------------------------------------
 
     def wait(self) -> Any:
-        """Let the others run until somebody switches back to this caller; return what that passes on."""
+        """Let the others run until one switches back to this caller; return what that passes on."""
         return self._hub.switch()
 
     def spawn(self, body: Callable[[], object]) -> greenlet:

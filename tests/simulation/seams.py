@@ -85,7 +85,7 @@ class OrderedSet(MutableSet[_T]):
 
 
 class _Time:
-    """Stands for the module ``time``. Each process has a wall clock of its own, which somebody may set."""
+    """Stands for the module ``time``. Each process has a wall clock of its own, which may be set."""
 
     def __init__(self, world: World) -> None:
         self._scheduler = world.scheduler

@@ -134,7 +134,7 @@ class BareServer:
         refusal: Where set, the error that it answers to everything.
         out_of_memory, read_only, misconfigured: Whether commands that write are refused, and how.
         denied: The commands to which the user has no right.
-        replica: Whether it is a replica, which nobody but its master changes.
+        replica: Whether it is a replica, which only its master changes.
         slots: In a cluster, what it knows about slots; see ``cluster_commands``.
         watch: Of a Sentinel, what it knows about the master; see ``sentinel_commands``.
         peers: In a cluster, the servers to which it passes published messages on.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _WOKEN_S, _WOKEN_SOON_S = 0.3, 0.06  # where anything is slow, and elsewhere
 _ORPHAN_S = 0.6
-_HEARD_S = 0.15  # in which a caller hears of its result
+_HEARD_S = 0.15  # time in which a caller gets its result
 # The types whose waiters of one process are a queue. (So are those of reentrant locks; but who holds one does not wait.)
 _IN_LINE = ("exclusive", "fenced")
 
@@ -38,9 +38,9 @@ def _texts(*chosen: Script) -> set[bytes]:
 
 _FORCED = _texts(scripts.FORCE_RELEASE)
 _RELEASES = _texts(scripts.RELEASE, scripts.RELEASE_MANY)
-# Queries change nothing, and a forced release names the holders that somebody has seen.
+# Queries change nothing, and a forced release names the holders that were seen.
 _UNCONCERNED = _FORCED | _texts(scripts.LOOK, scripts.LOOK_HOLDERS)
-_UNCONFIRMED = _texts(scripts.ADOPT, scripts.SWAP_HOLDER)  # what they grant is not waited for at replicas
+_UNCONFIRMED = _texts(scripts.ADOPT, scripts.SWAP_HOLDER)  # scripts whose grants are not confirmed by replicas
 _READS = (b"GET", b"EXISTS", b"HEXISTS")
 
 
@@ -101,7 +101,7 @@ class ServerRules(Record):
                 self._lock_changed(target, key, [], True)
 
     def stepped_down(self, old: Host) -> None:
-        """A former master says nothing any more."""
+        """What a former master says no longer counts."""
         for place, key in list(self._known):
             if place == old.name:
                 for span in self._known.pop((place, key)).values():
@@ -170,7 +170,7 @@ class ServerRules(Record):
             self._free[place, key] = Free(until, False, self._believers(key))
 
     def _believers(self, key: bytes) -> set[Process]:
-        """Return the processes that believe in a lock that has just become free."""
+        """Return the processes that still count a lock as held that has just become free."""
         if key in self.permits:
             return set()  # they may have other permits
         active = self._active.items()
@@ -183,7 +183,7 @@ class ServerRules(Record):
             return
         there = [wait for wait in self._waiters if wait.name == key and wait.process.alive]
         if key in self.fair and any(wait.polls for wait in there):
-            return  # it may be that one's turn, and the others have to wait until it looks
+            return  # it may be that one's turn, and the others have to wait until it polls
         waits = [wait for wait in there if not wait.polls and wait.since < free.since]
         waits = [wait for wait in waits if wait.process not in free.unaware]
         if waits:
@@ -193,17 +193,17 @@ class ServerRules(Record):
             # For 100 ms it may be the turn of readers that have gone.
             slow = slow or key in self.read_write
             limit_s = _WOKEN_S if slow else _WOKEN_SOON_S
-            if not free.released:  # nobody tells, and whoever has waited for long looks rarely
+            if not free.released:  # no message comes, and a caller that has waited for long polls rarely
                 limit_s += 1.5 * settings.context["fallback_s"]
             elif slow and settings.topology:  # to find a server, and to subscribe there, may take several attempts
                 limit_s += settings.context["fallback_s"]
             if self.now > free.since + limit_s:
                 took_s = self.now - free.since
-                self.broken("wake-up", f"{key!r} was free for {took_s:.3f} s, while somebody waited for it")
+                self.broken("wake-up", f"{key!r} was free for {took_s:.3f} s, while a caller waited for it")
 
     @contextmanager
     def waiting(self, process: Process, lock: Any) -> Iterator[Wait]:
-        """Somebody waits to be woken, or polls."""
+        """A caller waits to be woken, or polls."""
         polls = lock._options.retry_every_s is not None
         in_line = isinstance(lock._engine, Engine) and lock._lock_type.name in _IN_LINE and not polls
         queue = (lock._engine, lock.name) if in_line else None
@@ -258,7 +258,7 @@ class ServerRules(Record):
             self.broken("S4", f"{_shown(words)} changed {key!r}, which belongs to {token!r}")
 
     def _check_orphan(self, host: Host, key: bytes, token: bytes, span: Span) -> None:
-        """A token leaves its key: if nobody has ever believed in it, it was not there for long."""
+        """A token leaves its key: if no caller ever held it, it was not there for long."""
         process = span.process
         if span.tampered or process is None or not process.alive or process.forked_at >= span.start:
             return
@@ -267,15 +267,15 @@ class ServerRules(Record):
         until = max(span.start, self.hindered_until) + _ORPHAN_S
         self.exercised["orphan"] += span.promised > until
         if span.end > until:
-            self.broken("orphan", f"{key!r} belonged to {token!r} for {span.end - span.start:.3f} s, and nobody knew")
+            self.broken("orphan", f"{key!r} belonged to {token!r} for {span.end - span.start:.3f} s, without a holder")
 
     def _shortened(self, host: Host, key: bytes, token: bytes, end: float) -> None:
-        """The server's promise ends sooner than it said: nobody may believe in more."""
+        """The server's promise ends sooner than it said: no belief may last longer."""
         for process, beliefs in self._active.items():
             for lease, belief in beliefs.items():
                 same = belief.token == token and belief.name == key and belief.host == host.place(key)
                 if same and lease.is_valid(process.clock.now()) and belief.until > end + SAME_S:
-                    who = f"{process.name} believes in {key!r}"
+                    who = f"{process.name} holds {key!r}"
                     self.broken("S1", f"{who} until {belief.until:.4f}, the server from now on {end:.4f}")
 
     def _check_order(self, host: Host, key: bytes, token: bytes) -> None:
@@ -293,7 +293,7 @@ class ServerRules(Record):
 
     def command_arrives(self, process: Process, words: list[bytes], sent_at: float) -> None:
         """A command of a process has arrived at a server."""
-        # What comes later may have been given up long ago, and nobody can clean up behind it.
+        # What comes later may have been given up long ago, and no caller can clean up behind it.
         in_time = process.forked_at < sent_at > self.now - LATE_S
         self._sender = process if in_time else None  # a forked parent's command is not the child's
         if words[0] in _READS or (len(words) > 1 and words[1] in _UNCONCERNED):

@@ -28,7 +28,7 @@ def _printed(text: str, program: str = sys.executable, **variables: str) -> str:
 
 @pytest.mark.slow
 def test_new_histories_break_no_rule(record_property: Callable[[str, object], None]) -> None:
-    """Their seeds are new in each run, and shown in the summary. One that fails is told as a story."""
+    """Their seeds are new in each run, and shown in the summary. One that fails is shown as a story."""
     arguments = ["--seconds", "60", "--jobs", "2"]  # by the clock: it has to end on a machine that does much else
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation", *arguments], cwd=_ROOT, stdout=subprocess.PIPE, text=True
@@ -44,8 +44,8 @@ from tests.simulation.__main__ import kept_seeds, simulate
 report = simulate(kept_seeds(), float("inf"))
 print(*report.lines(report.cpu_s), "failed: " + str(report.failed), sep=chr(10))
 """
-    told = _printed(program)
-    assert told.endswith("failed: None\n"), f"{told}make simulate SEED=... tells what happened"
+    printed = _printed(program)
+    assert printed.endswith("failed: None\n"), f"{printed}make simulate SEED=... shows what happened"
 
 
 @pytest.mark.parametrize("recorded", ["None", "first.tape.recorded"])

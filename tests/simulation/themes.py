@@ -65,7 +65,7 @@ async def _take(
 async def _meet(kind: str, user: User, dice: Dice) -> None:
     """Want a lock when others want it, too, as jobs that are due at the same time; then all rest.
 
-    The first one may hold it until the others have waited for so long that they look rarely.
+    The first one may hold it until the others have waited for so long that they poll rarely.
     """
     now = user.world.scheduler.now
     begin = now - now % _EVERY_S + _EVERY_S
@@ -104,7 +104,7 @@ async def _crowd(kind: str, user: User, dice: Dice) -> None:
         lock = new_lock(user, kind, name, holding, terms, writes=kind == "read-write" and not dice.one_in(2))
         if await user.acquire(lock, dice):
             user.world.rules.holds(lock, holding, terms)
-            # Permits are for several, so that somebody waits only if they are held for longer.
+            # Permits are for several, so that callers wait only if they are held for longer.
             await user.sleep(dice.pick([0.3, 0.1, 0.05] if kind == "semaphore" else [0.05, 0.0, 0.005]))
             await user.release(lock)
         await user.sleep(dice.pick([0.2, 0.03, 0.0]))
@@ -208,7 +208,7 @@ async def _come_early(user: User, dice: Dice) -> None:
 
 
 async def _extend(user: User, dice: Dice) -> None:
-    """Have a lock renewed for a while, and extend it by far more; nobody else wants it."""
+    """Have a lock renewed for a while, and extend it by far more; no other caller wants it."""
     holding = user.new_holding()
     lock = user.context.lock(f"of {user.name}", 0.5, on_lost=holding.on_lost)
     if await user.acquire(lock, dice):
@@ -248,7 +248,7 @@ def forced(settings: Settings, dice: Dice) -> None:
 
 
 def meetings(settings: Settings, dice: Dice) -> None:
-    """Callers meet, and what one of them misses nobody else makes up for. Messages overtake replies."""
+    """Callers meet, and no other traffic makes up for what one of them misses. Messages overtake replies."""
     _only(settings, partial(_meet, dice.pick(("read-write", "exclusive", "semaphore"))), processes=3, users=1)
     settings.slow_network, settings.straggler, settings.duration_s = True, "p0", 15.0
 
@@ -305,7 +305,7 @@ def absences(settings: Settings, dice: Dice) -> None:
 
 
 def robberies(settings: Settings, dice: Dice) -> None:
-    """Several locks are granted together, nobody hears of it, and one of them is taken by a stranger."""
+    """Several locks are granted together, the reply is lost, and one of them is taken by a stranger."""
     _only(settings, _several, "rob", processes=1, users=2)
     settings.calm_s = 1.0
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _PORT = 6379
 SLOTS = 32  # in place of 16,384: several names share one
-_GOSSIP_S = 0.4  # until all nodes of a cluster have heard of something
-_NOTICE_S = 1.0  # of silence, after which the others take a master to be down
+_GOSSIP_S = 0.4  # time in which all nodes of a cluster learn of a change
+_NOTICE_S = 1.0  # silence after which the others take a master to be down
 
 
 def address(host: Host) -> Address:
@@ -355,7 +355,7 @@ class Cluster(Topology):
 class Sentinels(Topology):
     """A master with two replicas, and three Sentinels that say which one is the master."""
 
-    faults = (*Topology.faults, "stray sentinel")
+    faults = (*Topology.faults, "isolate a sentinel")
     store = "locks"
 
     def __init__(self, world: World) -> None:
@@ -363,7 +363,7 @@ class Sentinels(Topology):
         self._new_shards(1, 2)
         master = address(self.shards[0].master)
         self._sentinels = [Host(world, f"sentinel{number}", 1.0, flagged=False) for number in range(3)]
-        self._astray: list[Host] = []  # those that hear nothing
+        self._isolated: list[Host] = []  # those that hear nothing
         for host in self._sentinels:
             host.server.watch = Watch(master)
         self.all_hosts += self._sentinels
@@ -374,15 +374,15 @@ class Sentinels(Topology):
         return connector_for(dialogues.sentinel_client(names, Watch.service))
 
     def cut_off(self, host: Host, after_s: float, dice: Dice) -> list[Host]:
-        if not dice.one_in(2) or self._astray:
+        if not dice.one_in(2) or self._isolated:
             return []
-        self._astray = [dice.pick(self._sentinels)]
-        return list(self._astray)
+        self._isolated = [dice.pick(self._sentinels)]
+        return list(self._isolated)
 
     def promoted(self, shard: Shard, old: Host, new: Host) -> None:
         dice = self._stream.draw()
         epoch = max(host.server.watch.epoch for host in self._sentinels) + 1
-        near = [host for host in self._sentinels if host not in self._astray]
+        near = [host for host in self._sentinels if host not in self._isolated]
         leader, *others = near
         watch: Watch = leader.server.watch
         watch.begin(epoch, address(new))
@@ -397,14 +397,14 @@ class Sentinels(Topology):
     def _switch(self, sentinel: Host, epoch: int, new: Host) -> None:
         """A Sentinel takes over that there is a new master."""
         watch: Watch = sentinel.server.watch
-        if watch.epoch <= epoch and sentinel not in self._astray:
+        if watch.epoch <= epoch and sentinel not in self._isolated:
             message = watch.switch(epoch, address(new))
             self.world.scheduler.note("%s says: %s", sentinel.name, message)
             sentinel.server.tell("+switch-master", message)
 
-    def _find(self) -> None:
-        """Those that went astray hear of what they have missed."""
-        self._astray.clear()
+    def _rejoin(self) -> None:
+        """Isolated Sentinels hear of what they have missed."""
+        self._isolated.clear()
         best = max((host.server.watch for host in self._sentinels), key=lambda watch: watch.epoch)
         for host in self._sentinels:
             if host.server.watch.epoch < best.epoch:
@@ -413,15 +413,15 @@ class Sentinels(Topology):
     def returned(self, shard: Shard, old: Host) -> None:
         for link in self.world.links_to(old):
             link.reset()  # Sentinels have the clients of a demoted master disconnected
-        self._find()
+        self._rejoin()
 
-    def stray_sentinel(self, dice: Dice) -> None:
+    def isolate_sentinel(self, dice: Dice) -> None:
         """A Sentinel hears nothing of the others for a while, and goes on answering."""
-        if self._astray or self.shards[0].busy:
+        if self._isolated or self.shards[0].busy:
             return
-        self._astray = [dice.pick(self._sentinels)]
-        self.world.scheduler.note("%s goes astray", self._astray[0].name)
-        self.world.heal_later(dice.pick([1.0, 4.0, 10.0]), self._find)
+        self._isolated = [dice.pick(self._sentinels)]
+        self.world.scheduler.note("%s is isolated", self._isolated[0].name)
+        self.world.heal_later(dice.pick([1.0, 4.0, 10.0]), self._rejoin)
 
 
 TOPOLOGIES: dict[str, type[Topology]] = {"cluster": Cluster, "sentinels": Sentinels}

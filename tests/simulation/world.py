@@ -37,11 +37,11 @@ from tests.simulation.themes import THEMES
 from tests.simulation.topologies import TOPOLOGIES, Topology
 
 _package = wheel_lock
-_LONGEST_S = 6.0  # for which a lock may last at a server, extensions included
-_COLLECTIONS_S = 2.0, 4.0  # after the last fault, and between two others as long as callers wait
-_PATIENCE_S = 25.0  # until every caller has its answer, once nothing goes wrong any more
-_HEARD_S = 0.5  # in which replicas hear of an expiry
-_REST_S = 8.5  # until every key has expired: two timeouts, and for how long subscriptions outlive their last waiter
+_LONGEST_S = 6.0  # limit of a lock's time at a server, extensions included
+_COLLECTIONS_S = 2.0, 4.0  # delays: after the last fault, and between two others as long as callers wait
+_LIMIT_S = 25.0  # once faults have ended, every caller has its answer within this time
+_HEARD_S = 0.5  # time in which replicas learn of an expiry
+_REST_S = 8.5  # time in which every key expires: two timeouts, and the time that idle subscriptions last
 
 # Which find the least in their time.
 _OFTEN = ("meetings", "interruptions", "crowds", "crowds", "stops", "restarts", "late votes", "late votes", "forced")
@@ -60,6 +60,7 @@ _SMALL: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
     (_package.engine.renewal.renewer, "_SAME_PHASE", (1,)),
     (_package.engine.renewal.flow, "_DRAIN_CALLS", (1,)),
     (_package.engine.renewal.checks, "_CALLS", (1,)),
+    (_package.engine.pacing, "_IN_VAIN", (1, 2)),
     (_package.engine.requests.bulk, "BATCHES_IN_FLIGHT", (1, 2)),
     (_package.engine.requests.bulk_operations, "LEASES_A_TURN", (1, 2)),
     (_package.engine.requests.bulk_operations, "_LOSSES_A_TURN", (1, 2)),
@@ -202,7 +203,7 @@ class World:
 
     Attributes:
         process, caller: What runs now.
-        calm: Whether nothing goes wrong any more, and users begin nothing new.
+        calm: Whether faults have ended, and users begin nothing new.
         over: Whether the history is over.
         mailbox: The texts of exported locks.
         many: The texts of locks that were exported together.
@@ -303,7 +304,7 @@ class World:
         link.reset()
         self.heal_later(seconds, partial(setattr, link, "refuses", False))
 
-    def _strike(self) -> None:
+    def _inject(self) -> None:
         dice = self.tape.stream("faults").draw()
         if self.calm or dice.nothing:
             return
@@ -314,7 +315,7 @@ class World:
         if name not in HARMLESS:
             self.rules.trouble(0.0, hinders=name not in HINDER_NO_RELEASE)
         FAULTS[name](self, dice)
-        self.scheduler.after(pause_s, self._strike)
+        self.scheduler.after(pause_s, self._inject)
 
     # -- a history ---------------------------------------------------------------------------------------------------
 
@@ -337,25 +338,25 @@ class World:
             for number, rate in enumerate(settings.server_rates):
                 self.hosts.append(Host(self, f"redis{number}", rate, flagged=settings.flagged))
         if settings.masters > 1:
-            self.rules.trouble(float("inf"))  # nobody is woken: each waiter polls
+            self.rules.trouble(float("inf"))  # no waiter is woken: each polls
         for _ in range(settings.processes):
             self.new_process()
         if settings.absent_s:
             for link in [link for process in self.processes for link in process.links.values()]:
                 self.refuse(link, settings.absent_s)
         if settings.faults:
-            scheduler.after(0.1, self._strike)
+            scheduler.after(0.1, self._inject)
         broken = self.rules.violations.__len__
         scheduler.run(settings.duration_s, broken)
         self._calm_down()
-        scheduler.run(scheduler.now + _PATIENCE_S, lambda: broken() or self._all_done())
+        scheduler.run(scheduler.now + _LIMIT_S, lambda: broken() or self._all_done())
         if not broken() and not self._all_done():
             waiting = [caller.name for process in self.processes for caller in process.callers]
             waiting += [name for process in self.processes for name, task in process.tasks.items() if not task.done()]
-            self.rules.broken("L1", f"of {waiting} some still wait {_PATIENCE_S} s after the last fault")
+            self.rules.broken("L1", f"of {waiting} some still wait {_LIMIT_S} s after the last fault")
         self._drop()
         scheduler.run(
-            max(scheduler.now + _REST_S, min(self._last_expiry() + _HEARD_S, scheduler.now + _PATIENCE_S)), broken
+            max(scheduler.now + _REST_S, min(self._last_expiry() + _HEARD_S, scheduler.now + _LIMIT_S)), broken
         )
         if not broken():
             self._check_what_is_left()
@@ -407,7 +408,7 @@ class World:
             ]
             rules.exercised["L1"] += 1
             if keys:
-                rules.broken("L1", f"these keys are there although nobody holds a lock: {keys}")
+                rules.broken("L1", f"these keys are there although no lock is held: {keys}")
         for process in self.processes:
             if not process.alive:
                 continue
@@ -423,7 +424,7 @@ class World:
                     "swaps": len(engine.leases.swaps),
                     "waiting": engine.wait_queues.count,
                     "queues": len(engine.wait_queues),
-                    "on the direct path": engine.direct is not None and len(engine.direct.claim),
+                    "on the direct path": len(engine.direct.claim),
                     "busy": engine.busy and not engine.closed,
                     "overdue": len(list(engine.overdue_leases())),
                 }

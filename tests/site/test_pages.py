@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from tests.site.pages import blocks, pages
-from tests.support.nursery import Nursery
+from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery("tests.site.page_program") as nursery:
-        yield nursery
+def forks() -> Iterator[ForkServer]:
+    with ForkServer("tests.site.page_program") as forks:
+        yield forks
 
 
 @pytest.mark.parametrize("page", pages(), ids=str)
-def test_the_examples_of_a_page_run(page: Path, nursery: Nursery, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_the_examples_of_a_page_run(page: Path, forks: ForkServer, redis_server: RedisServer, tmp_path: Path) -> None:
     with open(tmp_path / "output", "w+") as output:
-        child = nursery.start(str(page), redis_server.url, stdout=output.fileno(), stderr=output.fileno())
+        child = forks.start(str(page), redis_server.url, stdout=output.fileno(), stderr=output.fileno())
         status = child.wait()
         output.seek(0)
         assert status == 0, output.read()

@@ -58,7 +58,7 @@ def as_user(server: RedisServer, heading: str) -> LockContext:
 
 
 def wakes(context: LockContext, server: RedisServer) -> None:
-    """A release in one context wakes a waiter of another one, long before it would look by itself."""
+    """A release in one context wakes a waiter of another one, long before it would poll."""
     lock, woken = context.lock("billing:1", timeout=60.0), threading.Event()
     lock.acquire()
     other = LockContext.from_url(f"redis://billing:secret@127.0.0.1:{server.port}", fallback_interval=600.0)

@@ -13,9 +13,11 @@ import pytest
 import wheel_lock
 from tests.site.pages import ROOT
 
+PACKAGE = "wheel_lock"
+
 
 def script(name: str) -> ModuleType:
-    """A program of scripts/, which is no package."""
+    """A program of scripts/, which is not a package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -167,6 +169,39 @@ def test_each_runnable_example_is_included_in_their_page() -> None:
     page = (ROOT / "docs" / "guide" / "examples.md").read_text()
     files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "examples").glob("*.py")}
     assert set(re.findall(r'^--8<-- "(.+)"$', page, re.MULTILINE)) == files
+
+
+PATH = re.compile(r"`((?:[\w.]+/)*[\w.]+\.(?:py|lua|tsv|txt)|(?:[\w.]+/)+)`")
+FOLDERS = ("wheel_lock/", "tests/", "docs/", "bench/", "scripts/")
+
+
+def test_each_path_in_the_pages_for_maintainers_exists() -> None:
+    design, contributing = (ROOT / name for name in ("docs/design.md", "CONTRIBUTING.md"))
+    paths = {path for path in PATH.findall(contributing.read_text()) if path.startswith(FOLDERS)}
+    paths |= set(PATH.findall(design.read_text()))
+    assert len(paths) > 100
+    places = (ROOT, ROOT / PACKAGE, ROOT / PACKAGE / "protocol/lua")
+    assert [path for path in sorted(paths) if not any((place / path).exists() for place in places)] == []
+
+
+def test_each_concept_has_its_files() -> None:
+    _, _, rest = (ROOT / "docs/design.md").read_text().partition("| concept | files |\n")
+    rows = rest.partition("\n\n")[0].splitlines()[1:]
+    assert len(rows) > 30
+    assert [row for row in rows if not PATH.search(row)] == []
+
+
+def test_each_method_that_the_architecture_names_exists() -> None:
+    source = "".join(path.read_text() for path in (ROOT / PACKAGE).rglob("*.py"))
+    named = re.findall(r"\b([A-Z][a-z]\w+)\.([a-z_]\w+)", (ROOT / "docs/design.md").read_text())
+    assert len(named) > 30
+    unknown = {
+        f"{name}.{member}"
+        for name, member in named
+        if not re.search(rf"^class {name}\b", source, re.MULTILINE)
+        or not re.search(rf"^    (?:async )?(?:def )?{member}\b|self\.{member}\b.* = ", source, re.MULTILINE)
+    }
+    assert unknown == set()
 
 
 def test_no_page_has_the_marks_of_a_merge() -> None:

@@ -29,7 +29,7 @@ LONG_S = 10.0
 """A bound that only a bug or a hopelessly busy machine exceeds."""
 
 REFUSED_S = 0.8
-"""A limit on waiting in vain: the answer comes within it although a process stands still for a while."""
+"""A limit on a wait for a held lock: the server's answers arrive within it although a process stands still for a while."""
 
 
 class Clock(ManualClock):
@@ -116,7 +116,7 @@ class Backend:
 
 
 class Losses:
-    """An `on_lost` callback that remembers what it was told, and on which thread."""
+    """An `on_lost` callback that records its events, and on which thread it is called."""
 
     def __init__(self) -> None:
         self.events: list[LostEvent] = []
@@ -131,7 +131,7 @@ class Losses:
         return [event.name for event in self.events]
 
     def all_told(self) -> list[LostEvent]:
-        """What it has been told once everything that was on its way has arrived."""
+        """Its events, once all pending ones have been delivered."""
         assert NOTIFIER.drain(LONG_S)
         events = list(self.events)
         # A loss that came in between is logged, and warned of, on another thread than the one on which the callback runs.
@@ -140,9 +140,9 @@ class Losses:
 
 
 def refused(acquire: Callable[..., object]) -> bool:
-    """Whether an acquire waits in vain until its time is up, `REFUSED_S` after its begin.
+    """Whether an acquire waits without a grant until its time is up, `REFUSED_S` after its begin.
 
-    Where the server is kept from running at that very moment the last try is unanswered, so it is asked again.
+    Where the server is kept from running at that very moment the last attempt is unanswered, so it is asked again.
     """
 
     def answered() -> list[object]:
@@ -175,16 +175,16 @@ def interrupted(when: Callable[[], object]) -> Iterator[None]:
     main = threading.get_ident()
     begun, ended = threading.Event(), threading.Event()
 
-    def strike() -> None:
+    def interrupt() -> None:
         begun.wait()
         eventually(lambda: ended.is_set() or when(), LONG_S)
         if not ended.is_set():
             signal.pthread_kill(main, signal.SIGINT)
 
-    striker = threading.Thread(target=strike, daemon=True)
+    interrupter = threading.Thread(target=interrupt, daemon=True)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        striker.start()
+        interrupter.start()
         with without_collection():
             begun.set()
             yield
@@ -195,7 +195,7 @@ def interrupted(when: Callable[[], object]) -> Iterator[None]:
     finally:
         begun.set()
         ended.set()
-        striker.join()
+        interrupter.join()
         signal.signal(signal.SIGINT, before)
 
 
@@ -219,8 +219,8 @@ def token_of(lock: Lock) -> bytes:
     return token
 
 
-def believes_no_longer_than_the_server(lock: Lock, view: redis.Redis) -> bool:
-    """Whether the local deadline lies before the key's expiry. A renewal in between must not blur it: two looks."""
+def expires_no_later_than_the_server(lock: Lock, view: redis.Redis) -> bool:
+    """Whether the local deadline lies before the key's expiry. A renewal in between must not blur it: it is read twice."""
     before = view.pttl(lock.name)
     remaining_s = lock.remaining()
     after = view.pttl(lock.name)

@@ -91,7 +91,7 @@ class Counting:
         self._on = True
 
     def end(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._on = False
 
     def of(self, is_wanted: Callable[[int], bool] = lambda ident: True) -> Counts:
@@ -112,7 +112,7 @@ class Counting:
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Do not count what this thread does in the block: it looks at the library, and does not use it."""
+        """Do not count what this thread does in the block: it inspects the library, and does not use it."""
         me = threading.get_ident()
         self._muted.add(me)
         try:
@@ -145,7 +145,7 @@ class Counting:
 
 
 class ServerCounts:
-    """What a server has done since the last look, but for these looks themselves: commands by name, bytes both ways."""
+    """What a server has done since the last query, but for these queries themselves: commands by name, bytes both ways."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -159,7 +159,7 @@ class ServerCounts:
         self.look()
 
     def look(self) -> None:
-        """Take the counts since the last look."""
+        """Take the counts since the last query."""
         self._socket.sendall(self._command)
         header = self._reader.readline()
         text = self._reader.read(int(header[1:]) + 2)
@@ -172,7 +172,7 @@ class ServerCounts:
                 now[name] = int(value)
         more = {name: value - self._last.get(name, 0) for name, value in now.items()}
         self.bytes_in = more.pop("total_net_input_bytes") - len(self._command)
-        self.bytes_out = more.pop("total_net_output_bytes") - self._length  # the reply to this look is not in yet
+        self.bytes_out = more.pop("total_net_output_bytes") - self._length  # the reply to this query is not in yet
         more.pop("info", None)
         self.commands = Counter({name: count for name, count in more.items() if count})
         self._last, self._length = now, len(header) + len(text)

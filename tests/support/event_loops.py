@@ -36,7 +36,7 @@ def loop_factory(kind: str) -> NewLoop:
 
 
 def watched_run(new_loop: NewLoop) -> Run:
-    """What runs a coroutine in such a loop. A task that is left over, or an error that nobody sees, is a failure."""
+    """What runs a coroutine in such a loop. A task that is left over, or an error that no task retrieves, is a failure."""
 
     def run_it(main: Coroutine[Any, Any, T]) -> T:
         complaints: list[dict[str, Any]] = []
@@ -96,7 +96,7 @@ def settled(context: LockContext) -> None:
 
 
 async def nothing_is_left(context: LockContext, view: redis.Redis, names: Iterable[str]) -> None:
-    """Nobody holds or awaits anything, on either side, and every name is to be had at once."""
+    """Nothing is held or awaited, on either side, and every name can be acquired at once."""
     await until(lambda: context.stats().waiting == 0 and context.stats().held == 0, message=f"{context.stats()}")
     for name in names:
         await until(lambda name=name: not view.exists(name), message=f"{name} is free")  # type: ignore[misc]

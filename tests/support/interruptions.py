@@ -46,19 +46,19 @@ class _Follower:
         self._kind.__len__ = staticmethod(int)  # 0: it is not made pending again
 
 
-class Struck(Exception):
+class Interrupted(Exception):
     """What is raised: an ordinary exception, as the time limits of job queues are."""
 
 
-class StruckTypeError(Struck, TypeError):
+class InterruptedTypeError(Interrupted, TypeError):
     """What is raised where a signal's handler takes the wrong number of arguments."""
 
 
 class Interruption:
-    """Raises `Struck` at the nth place that the main thread comes by in the library, once it has begun.
+    """Raises `Interrupted` at the nth place that the main thread comes by in the library, once it has begun.
 
     Attributes:
-        where: The places where it has struck, as function and line.
+        where: The places where it was raised, as function and line.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Interruption:
         again_after: int | None = None,
         meanwhile: Callable[[], object] = lambda: None,
         raises: bool = True,
-        error: type[Struck] = Struck,
+        error: type[Interrupted] = Interrupted,
         in_finalisers: bool = False,
     ) -> None:
-        """`again_after` so many further places it raises once more; None for once. With nth=-1 it never strikes.
+        """`again_after` so many further places it raises once more; None for once. With nth=-1 it is never raised.
 
         With `in_finalisers` only places in finalisers count, and else none of them.
 
@@ -90,7 +90,7 @@ class Interruption:
         self._follower = _Follower() if _FLAG_IS_CLEARED else None
 
     def begin(self) -> None:
-        """From here on places count; once only, and not at all if it was never meant to strike."""
+        """From here on places count; once only, and not at all if it is never to be raised."""
         if self._left >= 0 and self not in _kept:
             _kept.append(self)
             self._on = True
@@ -148,12 +148,12 @@ def at_every_place(
     again_after: int | None = None,
     meanwhile: Callable[[], object] = lambda: None,
     raises: bool = True,
-    error: type[Struck] = Struck,
+    error: type[Interrupted] = Interrupted,
     in_finalisers: bool = False,
 ) -> Iterator[str]:
-    """Play a scene, which begins the interruption, once for each place that it can strike; tell each time where."""
-    nth, struck = 0, True
-    while struck:
+    """Play a scene, which begins the interruption, once for each place where it can be raised; yield each place."""
+    nth, interrupted = 0, True
+    while interrupted:
         interruption = Interruption(
             nth,
             again_after=again_after,
@@ -164,10 +164,10 @@ def at_every_place(
         )
         try:
             scene(interruption)
-        except Struck:
+        except Interrupted:
             pass
         finally:
             interruption.end()
-        struck = bool(interruption.where)
+        interrupted = bool(interruption.where)
         nth += 1
-        yield " and ".join(interruption.where) or f"nowhere any more, after {nth - 1} places"
+        yield " and ".join(interruption.where) or f"nowhere, after {nth - 1} places"

@@ -1,4 +1,4 @@
-"""A server that answers as a test likes: what nobody but a hostile one would say, or at a hostile pace."""
+"""A server that answers as a test likes: what only a hostile one would say, or at a hostile pace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def honest(words: list[bytes]) -> bytes:
     if verb == b"EVAL" and b"return 1" in words[1]:
         return b":1\r\n"
     if verb in (b"EVALSHA", b"EVAL"):
-        # Of the others what is to be told is what is wrong: missing rights, leases that are not there.
+        # The others reply with what is wrong only: missing rights, leases that are not there.
         return b":1\r\n" if words[1] in _RELEASES else array()
     if verb in (b"SUBSCRIBE", b"SSUBSCRIBE"):
         return b"".join(array(bulk(verb.lower()), bulk(channel), b":1\r\n") for channel in words[1:])

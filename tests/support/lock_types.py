@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 NAME = "order:42"
 NEVER_S = 600.0
-"""A fallback that nobody lives to see."""
+"""A fallback that no test lasts for."""
 
 
 KINDS: dict[str, Callable[[Any, str, dict[str, Any]], Any]] = {
@@ -41,7 +41,7 @@ EXCLUDING = [
 ]
 """Which kind of holder keeps which kind of waiter out."""
 
-WAKING = [pair for pair in EXCLUDING if pair != ("reentrant", "exclusive")]  # which have channels of their own
+WAKING = [pair for pair in EXCLUDING if pair != ("reentrant", "exclusive")]  # kinds with channels of their own
 """And wakes it."""
 
 
@@ -51,7 +51,7 @@ def make(face: LockContext | AsyncContext, kind: str, name: str = NAME, **terms:
 
 
 def deaf(backend: Backend, **options: Any) -> tuple[LockContext, Clock]:
-    """A context whose waiters never look by themselves, because its clock stands still: they must be woken."""
+    """A context whose waiters never poll, because its clock stands still: they must be woken."""
     return backend.stepped_context(fallback_interval=NEVER_S, **options)
 
 

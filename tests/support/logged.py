@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from wheel_lock.runtime.notifier import NOTIFIER
 
-_PATIENCE_S = 10.0
+_LIMIT_S = 10.0
 
 
 class Log(logging.Handler):
@@ -27,7 +27,7 @@ class Log(logging.Handler):
     @property
     def lines(self) -> list[tuple[str, str]]:
         """Level and text of each line, those included that are on their way."""
-        assert NOTIFIER.drain(_PATIENCE_S)
+        assert NOTIFIER.drain(_LIMIT_S)
         return list(self._lines)
 
     @property
@@ -42,7 +42,7 @@ class Log(logging.Handler):
 @contextmanager
 def logged() -> Iterator[Log]:
     """Listen to the library's logger."""
-    assert NOTIFIER.drain(_PATIENCE_S)  # of what others have left to be logged
+    assert NOTIFIER.drain(_LIMIT_S)  # of what others have left to be logged
     log, logger = Log(), logging.getLogger("wheel_lock")
     before = logger.level
     logger.addHandler(log)

@@ -74,7 +74,7 @@ class _Stream:
         self.queue: deque[tuple[float, bytes | _End]] = deque()  # arrival, what
         self.in_flight = 0
         self.reading = True
-        self.blocked = False  # target takes no more for now
+        self.blocked = False  # the target reads nothing for now
         self.deaf = False  # target has gone; its source may not know yet
 
     def put(self, what: bytes | _End) -> None:
@@ -209,7 +209,7 @@ class TcpProxy:
         try:
             self._wake_sender.send(b"\0")
         except OSError:
-            pass  # full: it is awake already; closed: there is nobody to wake
+            pass  # full: it is awake already; closed: its thread has ended
 
     def _faults(self, direction: Direction) -> Faults:
         return self.to_server if direction == "to_server" else self.to_client
@@ -248,7 +248,7 @@ class TcpProxy:
             try:
                 listener.bind(("127.0.0.1", port))
                 listener.listen(512)
-            except OSError:  # somebody was quicker; where the port must be the old one, it may come back
+            except OSError:  # another process took it; where the port must be the old one, it may come back
                 listener.close()
                 time.sleep(0.01)
                 continue

@@ -40,7 +40,7 @@ STOP_TIMEOUT_S = 3.0
 
 # Becomes redis-server, after asking the kernel to kill it when its parent dies in whatever way. This is a
 # program of its own and not a preexec_fn, because Python warns of running its own code between fork and exec
-# in a process that has threads. The look at the parent is for one that died before the request was made.
+# in a process that has threads. The check of the parent is for one that died before the request was made.
 _LAUNCHER = """
 import os, sys
 if sys.platform == "linux":
@@ -160,7 +160,7 @@ class RedisServer:
             self._launch()
             if self._wait_until_ready(deadline):
                 return self
-            # Somebody was quicker to bind the port. At first another one will do; later it must be this one.
+            # Another process bound the port first. At first another port will do; later it must be this one.
             if time.monotonic() >= deadline:
                 raise RuntimeError(f"redis-server finds port {self._port} taken:\n{self.log()}")
 
@@ -339,7 +339,7 @@ class RedisServer:
             while self.alive:
                 try:
                     probe.ping()
-                    # A server of somebody else may hold the port while ours is still finding that out.
+                    # Another server may hold the port while ours is still finding that out.
                     if probe.info("server")["process_id"] == self.pid:
                         return True
                 except (redis.ConnectionError, redis.TimeoutError):

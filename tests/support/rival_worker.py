@@ -46,7 +46,7 @@ def started(command: Sequence[str], mode: str, url: str, **options: object) -> R
 
 
 def check_hold(command: Sequence[str], server: RedisServer) -> None:
-    """It holds, renews, tells of a key that is deleted, and releases."""
+    """It holds, renews, reports a key that is deleted, and releases."""
     with (
         server.client() as view,
         started(command, "hold", server.url, locks=20, timeout_s=4.5, prefix="b:", first=5) as worker,
@@ -62,7 +62,7 @@ def check_hold(command: Sequence[str], server: RedisServer) -> None:
         assert state["heap"] is None or state["heap"] > 10_000
 
         view.delete(names["7"])
-        eventually(lambda: worker.go("read")["lost"], message="the loss is told")
+        eventually(lambda: worker.go("read")["lost"], message="the loss is reported")
         [loss] = worker.losses
         assert loss.index == 7
         assert loss.at > 0
@@ -129,7 +129,7 @@ def check_crowd(command: Sequence[str], server: RedisServer) -> None:
             assert len(result["grants"]) == 5
             assert result["seconds"] >= 0.3
             eventually(lambda: view.dbsize() == 0, message="the lock is free")
-        eventually(lambda: sum(worker.go(0.3)["grants"]) > 0, message="somebody has got it")
+        eventually(lambda: sum(worker.go(0.3)["grants"]) > 0, message="a worker has got it")
         eventually(lambda: view.dbsize() == 0, message="the lock is free at the end")
         worker.end()
 

@@ -21,11 +21,11 @@ class Standstills:
     """A thread that naps as long as the block lasts, and notes when it overslept.
 
     Args:
-        clock: What the times are told by.
+        clock: What the times are measured by.
         nap_s: How long a nap is.
         late_s: By less than that any thread is late at times.
         computing: Whether a time counts in which the process computed, and only this thread did not run: where another
-            keeps the interpreter for itself that is no standstill, and an excuse only for what needs a thread.
+            keeps the interpreter for itself that is not a standstill, and an excuse only for what needs a thread.
     """
 
     def __init__(

@@ -7,8 +7,8 @@ import time
 
 from wheel_lock.runtime.clock import Wakeable
 
-_GLANCE_S = 0.005  # as often somebody who runs looks at it
-_MOST_S = 0.02  # between two looks: more has passed while nobody ran
+_GLANCE_S = 0.005  # interval at which a running process reads it
+_MOST_S = 0.02  # a longer gap between two readings means that the process did not run
 
 
 class SteadyClock:

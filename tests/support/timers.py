@@ -24,7 +24,7 @@ NewTimer = Callable[..., HashedWheelTimer]
 
 
 def drain() -> None:
-    """Wait until the notifier thread has dealt with all that it had been told."""
+    """Wait until the notifier thread has made all calls that were posted."""
     assert NOTIFIER.drain(PATIENCE_S), "the notifier thread is not getting on"
 
 
@@ -48,7 +48,7 @@ def log_handler(handler: logging.Handler) -> Iterator[None]:
 
 
 def messages(caplog: pytest.LogCaptureFixture, level: int = logging.DEBUG) -> list[str]:
-    """What the library has logged at `level` or above, after all that is still to be told."""
+    """What the library has logged at `level` or above, after all pending calls of the notifier."""
     drain()
     return [record.getMessage() for record in caplog.records if record.name == "wheel_lock" and record.levelno >= level]
 
@@ -110,7 +110,7 @@ def raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
 def kill(timer: HashedWheelTimer, error: type[BaseException] = SystemExit) -> None:
     """Raise `error` in the thread of `timer`, wherever that is just now, and return when it has ended of it.
 
-    Where that strikes a finaliser or the callback of a weak reference, the interpreter swallows it. And while a thread
+    Where that interrupts a finaliser or the callback of a weak reference, the interpreter swallows it. And while a thread
     starts another, Python 3.11 knows both by one number, and may raise it in the new one. Then one more is sent.
     """
     deaths, thread = timer.deaths, timer_thread(timer)
@@ -138,7 +138,7 @@ def kill(timer: HashedWheelTimer, error: type[BaseException] = SystemExit) -> No
 
 
 def fall_asleep(timer: HashedWheelTimer) -> int:
-    """Return when the thread has nothing to do any more, with the number of turns that it has taken."""
+    """Return when the thread has nothing left to do, with the number of turns that it has taken."""
     while True:
         turns, began = timer.turns, time.monotonic()
         time.sleep(0.05)
@@ -148,23 +148,23 @@ def fall_asleep(timer: HashedWheelTimer) -> int:
 
 
 class Member:
-    """Something that lives on a timer and notes what it is told."""
+    """A member of a timer that notes its notifications."""
 
     def __init__(self) -> None:
         self.busy = False
-        self.told: list[str] = []
+        self.notes: list[str] = []
 
     def thread_died(self) -> None:
-        self.told.append("thread died")
+        self.notes.append("thread died")
 
     def after_fork_in_child(self) -> None:
-        self.told.append("forked")
+        self.notes.append("forked")
 
     def timer_stopped(self) -> None:
-        self.told.append("timer stopped")
+        self.notes.append("timer stopped")
 
 
-ALLOCATIONS = 60  # more than any call here makes
+ALLOCATIONS = 60  # exceeds the allocations of any call here
 
 
 class Garbage:
@@ -185,7 +185,7 @@ def with_garbage_at_every_allocation(call: Callable[[], object], new_garbage: Ca
     finaliser that blocks ends all collection in its process.
     """
     gc.collect()
-    gc.freeze()  # so that a collection looks at little else
+    gc.freeze()  # so that a collection scans little else
     for allocations in range(1, ALLOCATIONS + 1):
         gc.collect()
         gc.disable()

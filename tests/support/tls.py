@@ -1,4 +1,4 @@
-"""Certificates for servers that speak TLS: an authority made on the spot, trusted by nobody else."""
+"""Certificates for servers that speak TLS: an authority made on the spot, which only these tests trust."""
 
 from __future__ import annotations
 

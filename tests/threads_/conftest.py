@@ -1,4 +1,4 @@
-"""What the interpreter says, for tests that strike threads."""
+"""What the interpreter says, for tests that interrupt threads."""
 
 from __future__ import annotations
 

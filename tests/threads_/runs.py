@@ -62,7 +62,7 @@ def explore(scene: Scene, *modules: ModuleType, threads: int = 2) -> int:
     if SCHEDULE:
         made(eval(SCHEDULE, {"Schedule": Schedule}))
         return runs
-    with without_collection():  # finalisers of other tests' objects are no part of it
+    with without_collection():  # finalisers of other tests' objects are not part of it
         plain = [Schedule(first) for first in range(threads)]
         once = sample([each for schedule in plain for each in with_one_more(made(schedule), schedule)], SAMPLE)
         for number, schedule in enumerate(once):
@@ -74,12 +74,12 @@ def explore(scene: Scene, *modules: ModuleType, threads: int = 2) -> int:
     return runs
 
 
-def strike_everywhere(scene: Scene, victim: int, *modules: ModuleType, everywhere: bool = False) -> list[str]:
-    """Make a run for each place at which one thread can be struck; return these places."""
+def interrupt_everywhere(scene: Scene, victim: int, *modules: ModuleType, everywhere: bool = False) -> list[str]:
+    """Make a run for each place at which one thread can be interrupted; return these places."""
     places: list[str] = []
     with without_collection():
         while True:
-            stage = play(scene, Schedule(strike=(victim, len(places))), *modules, everywhere=everywhere)
-            if not stage.struck:
+            stage = play(scene, Schedule(interrupt=(victim, len(places))), *modules, everywhere=everywhere)
+            if not stage.interrupted:
                 return places
             places.append(stage.story[-1])

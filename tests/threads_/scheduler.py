@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 
 from tests.threads_.bytecode import instructions, is_checked, where
 
-_MOST_POINTS = 50_000  # more are a loop without end
+_MOST_POINTS = 50_000  # more indicate an endless loop
 _MOST_WAITS = 2_000
-_SYSTEM = (__file__, str(Path(__file__).with_name("seams.py")))  # what stands for functions in C
-_MOMENT_S = 0.0002  # what is due within it comes at the same time
-_FORCED = 0.04  # the share of points at which a run with many switches switches
+_SYSTEM = (__file__, str(Path(__file__).with_name("seams.py")))  # files that replace functions in C
+_MOMENT_S = 0.0002  # entries due within it are due at the same time
+_FORCED = 0.04  # share of the points at which a run with many switches switches
 
 
-class Struck(SystemExit):
-    """What strikes a thread."""
+class Interrupted(SystemExit):
+    """The exception that is raised in a thread."""
 
 
 class Abandoned(BaseException):
@@ -39,13 +39,13 @@ class Schedule(NamedTuple):
     Attributes:
         first: The thread that begins.
         switches: The points, counted over all threads, at which another thread goes on, and how far behind in the ring.
-        strike: The thread that an exception strikes, and at which of its own places; None for none.
+        interrupt: The thread in which an exception is raised, and at which of its own places; None for none.
         dice: A seed of more switches; -1 for none.
     """
 
     first: int = 0
     switches: tuple[tuple[int, int], ...] = ()
-    strike: tuple[int, int] | None = None
+    interrupt: tuple[int, int] | None = None
     dice: int = -1
 
 
@@ -61,7 +61,7 @@ class Actor:
         self.until = math.inf
         self.done = False
         self.ident: int | None = None
-        self.places = 0  # at which it could have been struck
+        self.places = 0  # at which it could have been interrupted
         self.calls = 0
         self.before: tuple[FrameType | None, str, int] = (None, "", 0)  # its latest instruction: frame, name, calls
         self.trace: Callable[[FrameType, str, object], Any] | None = None
@@ -73,19 +73,19 @@ class Stage:
     Args:
         schedule: What decides it.
         modules: Those whose code has points.
-        everywhere: If True an exception may strike before each instruction, else where CPython would raise one that was
+        everywhere: If True an exception may be raised before each instruction, else where CPython would raise one that was
             set from outside: behind RESUME, a call of a C function, and a jump backward.
 
     Attributes:
         now: The time, in seconds: it passes only while all threads wait.
         points: The number of those that were come by.
         open: Those of them at which another thread could have gone on, behind the last switch of the schedule.
-        story: The forced switches, and the strike.
+        story: The forced switches, and the exception.
         errors: With which threads have ended.
-        struck: Whether the exception has struck.
-        when_struck: Called right before.
+        interrupted: Whether the exception was raised.
+        when_interrupted: Called right before.
         at_end: What is called when all is over.
-        quiet: Set while there are to be no points, nor strikes: for what comes before the scene.
+        quiet: Set while there are to be no points, nor exceptions: for what comes before the scene.
     """
 
     def __init__(self, schedule: Schedule, modules: tuple[ModuleType, ...], *, everywhere: bool = False) -> None:
@@ -95,9 +95,9 @@ class Stage:
         self.story: list[str] = []
         self.switched: list[tuple[int, int]] = []
         self.errors: list[BaseException] = []
-        self.struck = False
+        self.interrupted = False
         self.quiet = False
-        self.when_struck: Callable[[], object] = lambda: None
+        self.when_interrupted: Callable[[], object] = lambda: None
         self.at_end: list[Callable[[], object]] = []
         self._files = {str(module.__file__) for module in modules}
         self._schedule = schedule
@@ -159,7 +159,7 @@ class Stage:
             if not self._abandoned:
                 sys.settrace(lambda frame, event, argument: self._called(actor, frame))
                 actor.body()
-        except (Struck, Abandoned):
+        except (Interrupted, Abandoned):
             pass
         except BaseException as error:
             self.errors.append(error)
@@ -191,13 +191,13 @@ class Stage:
             if shared:
                 self._point(actor, frame)
             before, actor.before = actor.before, (frame, name, actor.calls)
-            if self._schedule.strike is not None and (self._everywhere or is_checked(before, frame, actor.calls)):
+            if self._schedule.interrupt is not None and (self._everywhere or is_checked(before, frame, actor.calls)):
                 actor.places += 1
-                if self._schedule.strike == (actor.number, actor.places - 1) and not self.struck:
-                    self.struck = True
-                    self.when_struck()
-                    self.story.append(f"{actor.number} is struck before {where(frame)}")
-                    raise Struck(self.story[-1])
+                if self._schedule.interrupt == (actor.number, actor.places - 1) and not self.interrupted:
+                    self.interrupted = True
+                    self.when_interrupted()
+                    self.story.append(f"{actor.number} is interrupted before {where(frame)}")
+                    raise Interrupted(self.story[-1])
         return actor.trace
 
     def _point(self, me: Actor, frame: FrameType) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-import wheel_lock.engine.direct.path
 import wheel_lock.runtime.loop
 import wheel_lock.runtime.notifier
 import wheel_lock.runtime.slow_calls
@@ -127,7 +126,7 @@ class Poller:
 
 
 def timer_on(stage: Stage) -> HashedWheelTimer:
-    """Return a timer that is turned by a thread of the run, and looks as if it had a thread of its own."""
+    """Return a timer that is turned by a thread of the run, and seems to have a thread of its own."""
     timer = HashedWheelTimer(clock=Clock(stage), slots=8)
     timer._sole[None] = Thread(stage, timer.turn)
     stage.at_end.append(partial(_end, timer))
@@ -200,7 +199,7 @@ def seams(stage: Stage) -> Iterator[None]:
 
         put("time", time, runtime.loop, runtime.timer, runtime.notifier, runtime.slow_calls)
         put("monotonic", time.monotonic, runtime.sole_thread, call)
-        put("sleep", stage.sleep, native, _package.engine.direct.path)
+        put("sleep", stage.sleep, native)
         put("start_new_thread", start_new_thread, native)
         put("SimpleQueue", lambda: Calls(stage), native)
         put("new_thread", lambda body, name: Thread(stage, body), runtime.loop, runtime.notifier)

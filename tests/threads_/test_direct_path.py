@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.threads_.runs import explore, strike_everywhere
+from tests.threads_.runs import explore, interrupt_everywhere
 from tests.threads_.scheduler import Stage
 from tests.threads_.world import NAME, Context
 from wheel_lock.engine import state
@@ -119,7 +119,7 @@ def test_no_counter_that_is_read_falls_or_counts_a_lock_twice() -> None:
 
 @pytest.mark.usefixtures("swallowed")
 @pytest.mark.parametrize("direct", [True, False], ids=["on the path", "on the ordinary way"])
-def test_a_block_that_is_struck_leaves_nothing(direct: bool) -> None:
+def test_a_block_that_is_interrupted_leaves_nothing(direct: bool) -> None:
     def scene(stage: Stage) -> Callable[[], object]:
         context = Context(stage, settles=True, direct=direct)
 
@@ -130,4 +130,4 @@ def test_a_block_that_is_struck_leaves_nothing(direct: bool) -> None:
         context.begin(block, partial(stage.sleep, 1.0))
         return context.nothing_is_left
 
-    assert len(strike_everywhere(scene, 1, hold, path, lock, call, operations, base, state)) > 15
+    assert len(interrupt_everywhere(scene, 1, hold, path, lock, call, operations, base, state)) > 15

@@ -1,11 +1,11 @@
-"""`exclusively`: one thread at a time, and the lock is free afterwards, wherever one of them is struck."""
+"""`exclusively`: one thread at a time, and the lock is free afterwards, wherever one of them is interrupted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 
-from tests.threads_.runs import explore, strike_everywhere
+from tests.threads_.runs import explore, interrupt_everywhere
 from tests.threads_.scheduler import Stage
 from tests.threads_.seams import Lock
 from wheel_lock import exclusion
@@ -32,7 +32,7 @@ def scene(stage: Stage) -> Callable[[], object]:
 
     def check() -> None:
         assert lock.owner is None
-        assert len(through) == (1 if stage.struck else 2)
+        assert len(through) == (1 if stage.interrupted else 2)
 
     return check
 
@@ -41,5 +41,5 @@ def test_one_thread_at_a_time() -> None:
     assert explore(scene, exclusion) > 20
 
 
-def test_the_lock_of_a_thread_that_is_struck_is_free() -> None:
-    assert len(strike_everywhere(scene, 0, exclusion)) >= 3
+def test_the_lock_of_a_thread_that_is_interrupted_is_free() -> None:
+    assert len(interrupt_everywhere(scene, 0, exclusion)) >= 3

@@ -1,4 +1,4 @@
-"""A caller gets its answer whenever that comes: also when it is about to look whether the timer's thread still turns."""
+"""A caller gets its answer whenever that comes: also when it is about to check whether the timer's thread still turns."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ from wheel_lock.locks import base
 TIMEOUT_S = 3.0
 
 
-def test_a_lock_that_is_seen_lost_is_never_held_again_and_the_loss_is_told_once() -> None:
+def test_a_lock_that_is_seen_lost_is_never_held_again_and_the_loss_is_reported_once() -> None:
     def scene(stage: Stage) -> Callable[[], object]:
         context = Context(stage, direct=False)
-        told: list[LostEvent] = []
+        losses: list[LostEvent] = []
         seen: list[bool] = []
-        lock = context.lock(NAME, TIMEOUT_S, on_lost=told.append, thread_local=False)
+        lock = context.lock(NAME, TIMEOUT_S, on_lost=losses.append, thread_local=False)
         stage.quiet = True
 
         def hold() -> None:
@@ -43,7 +43,7 @@ def test_a_lock_that_is_seen_lost_is_never_held_again_and_the_loss_is_told_once(
 
         def check() -> None:
             assert seen == sorted(seen, reverse=True), seen
-            assert len(told) == (not seen[-1])
+            assert len(losses) == (not seen[-1])
 
         return check
 

@@ -158,7 +158,7 @@ class Context(LockContext):
     """A context on the server in memory, whose direct path is open."""
 
     def __init__(self, stage: Stage, *, settles: bool = False, direct: bool = True, **options: Any) -> None:
-        self._settles = settles  # runs on until nothing is due any more
+        self._settles = settles  # runs on until nothing is due
         self.stage = stage
         self.server = Server()
         self._client = None
@@ -171,7 +171,7 @@ class Context(LockContext):
         assert node.ready
         self.direct = DirectPath(engine.leases, engine.wait_queues, engine.router.renewer)
         self.connection = _Direct(stage, self.server, node.pipeline)
-        self.direct._connection = self.connection  # type: ignore[assignment]
+        self.direct.connection = self.connection  # type: ignore[assignment]
         if direct:
             engine.direct = self.direct
         self._callers = 0
@@ -207,7 +207,7 @@ class Context(LockContext):
             pass
 
     def pair(self, name: str = NAME) -> None:
-        """Acquire and release a lock, and look at it in between."""
+        """Acquire and release a lock, and read its state in between."""
         lock = self.lock(name)
         assert lock.acquire()
         token = lock.token

@@ -15,7 +15,7 @@ SCRIPT_CALLS = (b"EVAL", b"EVALSHA")
 
 
 class KeyedProxy(Liar):
-    """Stands before one server. Use it in a ``with``. (Nobody subscribes through it.)
+    """Stands before one server. Use it in a ``with``. (It does not support subscriptions.)
 
     Args:
         port: The server's.

@@ -57,17 +57,17 @@ def at_home(nodes: Nodes) -> bool:
     After moves gossip may have two masters name each other as the owner of a slot, for good. It names no slot that no
     node serves, so the state of the cluster does not show it.
     """
-    strays = {slot for server in nodes.masters for slot in _strays(nodes, server)}
-    for server in nodes.masters if strays else ():
+    misplaced = {slot for server in nodes.masters for slot in _misplaced_slots(nodes, server)}
+    for server in nodes.masters if misplaced else ():
         server.admin.flushall()  # or it does not give a slot away
-    for number in {_PLACES[slot] for slot in strays}:
+    for number in {_PLACES[slot] for slot in misplaced}:
         nodes.masters[number].admin.execute_command("CLUSTER", "BUMPEPOCH")  # its claim is the newest one from now on
-    for slot in strays:
+    for slot in misplaced:
         nodes.end_move(slot, nodes.masters[_PLACES[slot]])
-    return not strays
+    return not misplaced
 
 
-def _strays(nodes: Nodes, server: RedisServer) -> set[int]:
+def _misplaced_slots(nodes: Nodes, server: RedisServer) -> set[int]:
     """The slots that are not where they were at first, as one of the nodes says."""
     places = {master.port: number for number, master in enumerate(nodes.masters)}
     found = server.admin.execute_command("CLUSTER", "SLOTS")

@@ -27,19 +27,19 @@ NODES = "cluster_without_replicas"
 
 
 def test_a_master_that_says_readonly_proves_nothing_and_the_new_one_is_found() -> None:
-    told: list[LostEvent] = []
+    losses: list[LostEvent] = []
     with Watched() as watched, LockContext(watched.client()) as context:
         names = [f"n:{n}" for n in range(50)]
-        locks = of(context.acquire_many(names, timeout=10.0, renew_every=0.2, on_lost=told.append))
+        locks = of(context.acquire_many(names, timeout=10.0, renew_every=0.2, on_lost=losses.append))
         master = watched.master
         eventually(lambda: watched.replica.admin.dbsize() == 50)
-        master.client().execute_command("REPLICAOF", "127.0.0.1", 1)  # of nobody, behind the Sentinels' backs
+        master.client().execute_command("REPLICAOF", "127.0.0.1", 1)  # a port without a server; no Sentinel asked
         eventually(lambda: context.stats().unknown > 0)
         time.sleep(0.5)
-        assert told == []
+        assert losses == []
         master.client().execute_command("REPLICAOF", "NO", "ONE")
         is_renewed(*locks)
-        assert told == []
+        assert losses == []
         assert context.stats().held == 50
 
 
@@ -49,19 +49,19 @@ def test_a_master_that_says_readonly_proves_nothing_and_the_new_one_is_found() -
 def test_a_shard_that_dies_takes_its_own_locks_only_and_the_log_says_which(
     nodes: Nodes, context: LockContext, log: Log
 ) -> None:
-    told: list[LostEvent] = []
+    losses: list[LostEvent] = []
     names = [f"order:{n}" for n in range(300)]
-    locks = context.acquire_many(names, timeout=2.5, renew_every=0.4, on_lost=told.append)
+    locks = context.acquire_many(names, timeout=2.5, renew_every=0.4, on_lost=losses.append)
     theirs = {name for name in locks if home(str(name)) == 2}
     away = nodes.masters[2]
     away.kill()
-    eventually(lambda: len(told) == len(theirs))
+    eventually(lambda: len(losses) == len(theirs))
     (warning,) = log.said("unreachable")
     assert f":{away.port} has been unreachable" in warning
     assert f"{len(theirs)} locks are held there" in warning
     is_renewed(*[lock for name, lock in locks.items() if lock is not None and name not in theirs])
-    assert {event.name for event in told} == theirs
-    assert {event.reason for event in told} == {LossReason.NOT_CONFIRMED}
+    assert {event.name for event in losses} == theirs
+    assert {event.reason for event in losses} == {LossReason.NOT_CONFIRMED}
     assert all(lock is not None and lock.is_held == (name not in theirs) for name, lock in locks.items())
     with context.lock(names_at(0, 1, "new")[0]) as lock:
         assert lock.is_held
@@ -71,13 +71,13 @@ def test_a_shard_that_dies_takes_its_own_locks_only_and_the_log_says_which(
 
 
 def first_asked(nodes: Nodes, context: LockContext) -> int:
-    """Which master a context turns to as long as it has not been told who owns what."""
+    """Which master a context turns to as long as it does not know the map of slots."""
     connector = context._engine.connector
     assert isinstance(connector, ClusterConnector)
     return next(n for n, server in enumerate(nodes.masters) if str(server.port) == connector.servers[0][1])
 
 
-def test_a_seed_that_hangs_before_the_map_is_known_keeps_nobody_from_the_others(nodes: Nodes) -> None:
+def test_a_seed_that_hangs_before_the_map_is_known_keeps_no_caller_from_the_others(nodes: Nodes) -> None:
     with LockContext(nodes.client(), connect_timeout=0.5) as context:
         number = first_asked(nodes, context)
         with hung(nodes.masters[number]):
@@ -101,21 +101,21 @@ def test_credentials_that_cannot_be_had_for_a_moment_are_asked_for_again(nodes: 
 
     for server in nodes.masters:
         server.client().execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all")
-    provider, told, slot = Provider(), list[LostEvent](), 400
+    provider, losses, slot = Provider(), list[LostEvent](), 400
     try:
         with LockContext(nodes.client(credential_provider=provider)) as context:
-            lock = context.lock(names_in(slot, 1)[0], timeout=30.0, renew_every=0.4, on_lost=told.append)
+            lock = context.lock(names_in(slot, 1)[0], timeout=30.0, renew_every=0.4, on_lost=losses.append)
             assert lock.acquire()
             cluster = context._engine.router
             assert isinstance(cluster, ClusterRouter)
             eventually(lambda: cluster.known and not cluster._asking)
             provider.away = True
             nodes.move(slot, *nodes.masters[:2])
-            # Its next renewal finds it gone to where nobody can connect to.
+            # Its next renewal finds it gone to a node that cannot be connected to.
             eventually(lambda: context.stats().overdue and provider.refused > 3)
             provider.away = False
             is_renewed(lock)
-            assert told == []
+            assert losses == []
             eventually(lambda: not cluster._asking)
             nodes.move(slot, *nodes.masters[1::-1])
     finally:

@@ -1,4 +1,4 @@
-"""What is known of a cluster is kept up to date, whoever tells it, and what is held meanwhile is not harmed."""
+"""What is known of a cluster is kept up to date from every source, and what is held meanwhile is not harmed."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def connector_of(context: LockContext) -> ClusterConnector:
 
 @contextmanager
 def without_owner(nodes: Nodes, slot: int) -> Iterator[None]:
-    """A slot of the first master is nobody's."""
+    """A slot of the first master has no owner."""
     owner = nodes.id_of(nodes.masters[0])
-    for server in nodes.servers:  # the owner first: the others are not told of it again
+    for server in nodes.servers:  # the owner first: the others do not hear of it again
         server.client().execute_command("CLUSTER", "DELSLOTS", slot)
     try:
         yield
@@ -93,11 +93,11 @@ def asking(*given: MapNode) -> ClusterConnector:
 
 
 def owners(connector: ClusterConnector) -> set[int]:
-    """The ports of those who own slots, as far as anybody tells."""
+    """The ports of the owners of slots, as far as a node names them."""
     return {int(port) for _, _, (_, port) in connector.ask(LONG_S)}
 
 
-def test_a_node_that_is_cut_off_from_the_others_is_not_believed() -> None:
+def test_a_node_that_is_cut_off_from_the_others_does_not_count() -> None:
     with MapNode() as old, MapNode() as new:
         connector = asking(old, new)
         old.well = False
@@ -105,7 +105,7 @@ def test_a_node_that_is_cut_off_from_the_others_is_not_believed() -> None:
             assert owners(connector) == {new.port}
 
 
-def test_where_the_cluster_is_down_the_node_that_knows_of_the_latest_change_is_believed() -> None:
+def test_where_the_cluster_is_down_the_node_that_knows_of_the_latest_change_counts() -> None:
     with MapNode() as old, MapNode() as new:
         connector = asking(old, new)
         old.well = new.well = False
@@ -145,9 +145,9 @@ def test_what_the_user_says_about_addresses_is_asked_on_no_thread_of_a_timer(nod
             raise KeyError(address)
         return address
 
-    told: list[LostEvent] = []
+    losses: list[LostEvent] = []
     with LockContext(nodes.client(address_remap=remap)) as context:
-        lock = context.lock(names[0], timeout=60.0, renew_every=0.1, on_lost=told.append)
+        lock = context.lock(names[0], timeout=60.0, renew_every=0.1, on_lost=losses.append)
         assert lock.acquire()
         with on_its_way(nodes, slot) as (source, target):
             nodes.move_keys(slot, source, target)
@@ -155,20 +155,20 @@ def test_what_the_user_says_about_addresses_is_asked_on_no_thread_of_a_timer(nod
             with context.lock(names[1]) as other:
                 assert other.is_held
             lock.release()
-    assert told == []
+    assert losses == []
     assert not any("timer" in name for name in asked_on)
 
 
-# -- a slot that is nobody's -----------------------------------------------------------------------------------------
+# -- a slot without an owner -------------------------------------------------------------------------------------------
 
 
-def test_a_lock_whose_slot_is_nobodys_does_not_hold_up_its_neighbours(nodes: Nodes, context: LockContext) -> None:
+def test_a_lock_whose_slot_has_no_owner_does_not_hold_up_its_neighbours(nodes: Nodes, context: LockContext) -> None:
     slot = 220
-    told: list[LostEvent] = []
-    orphan = context.lock(names_in(slot, 1)[0], timeout=60.0, renew_every=0.1, on_lost=told.append)
+    losses: list[LostEvent] = []
+    orphan = context.lock(names_in(slot, 1)[0], timeout=60.0, renew_every=0.1, on_lost=losses.append)
     assert orphan.acquire()
     names = [name for name in names_at(0, 30, "beside") if name not in names_in(slot, 30)]
-    neighbours = [context.lock(name, timeout=60.0, renew_every=0.1, on_lost=told.append) for name in names]
+    neighbours = [context.lock(name, timeout=60.0, renew_every=0.1, on_lost=losses.append) for name in names]
     for lock in neighbours:
         assert lock.acquire()
     with without_owner(nodes, slot):
@@ -179,7 +179,7 @@ def test_a_lock_whose_slot_is_nobodys_does_not_hold_up_its_neighbours(nodes: Nod
             time.sleep(0.002)
         is_renewed(*neighbours)
     is_renewed(orphan)
-    assert told == []
+    assert losses == []
     for lock in (orphan, *neighbours):
         lock.release()
 
@@ -194,8 +194,8 @@ def test_nodes_that_own_nothing_any_more_are_forgotten(
     with context.lock("order:42"):
         pass
     cluster, engine, connector = cluster_of(context), context._engine, connector_of(context)
-    told: list[SlotRange] = []
-    monkeypatch.setattr(connector, "ask", lambda timeout_s: told)
+    losses: list[SlotRange] = []
+    monkeypatch.setattr(connector, "ask", lambda timeout_s: losses)
 
     def is_owned_by(server: Server) -> bool:
         engine.timer.post(cluster.refresh)  # once more: the last answer may have been under way for longer
@@ -203,7 +203,7 @@ def test_nodes_that_own_nothing_any_more_are_forgotten(
 
     for port in range(1, 11):
         server = ("127.0.0.1", str(port))
-        told = [SlotRange(0, SLOTS - 1, server)]
+        losses = [SlotRange(0, SLOTS - 1, server)]
         eventually(lambda: is_owned_by(server), LONG_S, interval_s=0.01)  # noqa: B023
     eventually(lambda: is_owned_by(server) and len(engine.router.shards) < 6, LONG_S, interval_s=0.01)
 

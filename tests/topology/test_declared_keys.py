@@ -40,16 +40,16 @@ def client_of(proxy: KeyedProxy) -> redis.Redis:
 
 @pytest.mark.parametrize("proxy", REFUSALS, ids=["keys array", "arguments", "invalid", "slots"], indirect=True)
 def test_the_refusal_itself_switches_to_one_lease_a_call(proxy: KeyedProxy) -> None:
-    told: list[LostEvent] = []
+    losses: list[LostEvent] = []
     with LockContext(client_of(proxy)) as context:
         names = [f"order:{n}" for n in range(200)]
-        locks = context.acquire_many(names, timeout=10.0, renew_every=0.3, on_lost=told.append)
+        locks = context.acquire_many(names, timeout=10.0, renew_every=0.3, on_lost=losses.append)
         assert all(locks.values())
         eventually(lambda: all(lock is not None and lock.renewals > 2 for lock in locks.values()))
         refused = proxy.refused
         assert not any(context.acquire_many(locks).values())
         context.release_many(locks.values())
-        assert told == []
+        assert losses == []
         assert proxy.refused == refused  # it is not asked in that way again
         assert all(context.acquire_many(locks).values())
 

@@ -92,7 +92,7 @@ NONSENSE = {
     "a port of its own for an unknown host": slots(number(0), number(5), node(b"?", number(99999))),
     "a host with control characters": slots(number(0), number(5), node(b"a\x1b[2Jb", number(1))),
     "a host with a space": slots(number(0), number(5), node(b"a b", number(1))),
-    "a host that is no text": slots(number(0), number(5), node(b"\xff\xfe", number(1))),
+    "a host that is not a text": slots(number(0), number(5), node(b"\xff\xfe", number(1))),
     "a host that is far too long": slots(number(0), number(5), node(b"a" * 300, number(1))),
     "a host that no resolver takes": slots(number(0), number(5), node(b"a" * 64 + b"..b", number(1))),
     "a number for an entry": number(7),

@@ -17,7 +17,7 @@ from wheel_lock import LockContext, LossReason, LostEvent
 pytestmark = pytest.mark.slow
 
 UNHURRIED_S = 300.0
-"""A lock of that is not due within any bound here, so a renewal is the look at what a new master knows."""
+"""A lock of that is not due within any bound here, so a renewal is the check of a new master's keys."""
 
 
 @pytest.fixture
@@ -75,23 +75,23 @@ def test_passwords_hold_for_servers_and_sentinels_alike() -> None:
         assert lock.is_held
 
 
-def test_what_the_new_master_has_stays_held_and_what_it_has_not_is_told_lost(watched: Watched) -> None:
-    told: list[LostEvent] = []
+def test_what_the_new_master_has_stays_held_and_what_it_has_not_is_reported_lost(watched: Watched) -> None:
+    losses: list[LostEvent] = []
     with LockContext(watched.client()) as context:
-        kept = context.acquire_many([f"kept:{n}" for n in range(1000)], timeout=60.0, on_lost=told.append)
-        missing = context.acquire_many([f"missing:{n}" for n in range(10)], timeout=60.0, on_lost=told.append)
-        # Those that are not to be renewed are verified all the same.
-        kept |= context.acquire_many(["limited:kept"], timeout=60.0, renew=False, on_lost=told.append)
-        missing |= context.acquire_many(["limited:missing"], timeout=60.0, renew=False, on_lost=told.append)
+        kept = context.acquire_many([f"kept:{n}" for n in range(1000)], timeout=60.0, on_lost=losses.append)
+        missing = context.acquire_many([f"missing:{n}" for n in range(10)], timeout=60.0, on_lost=losses.append)
+        # Those that are not renewed are verified, too.
+        kept |= context.acquire_many(["limited:kept"], timeout=60.0, renew=False, on_lost=losses.append)
+        missing |= context.acquire_many(["limited:missing"], timeout=60.0, renew=False, on_lost=losses.append)
         eventually(watched.replicated)
         watched.replica.client().replicaof("NO", "ONE")  # it forgets what has not come to it
         watched.replica.client().delete(*missing)
         old = watched.master
         old.kill()
         watched.wait_for_another(old)
-        eventually(lambda: len(told) == 11, FAILOVER_S)
-        assert {event.name for event in told} == set(missing)
-        assert {event.reason for event in told} == {LossReason.KEY_GONE}
+        eventually(lambda: len(losses) == 11, FAILOVER_S)
+        assert {event.name for event in losses} == set(missing)
+        assert {event.reason for event in losses} == {LossReason.KEY_GONE}
         assert all(lock is not None and lock.is_held for lock in kept.values())
         assert context.stats().held == 1001
         context.release_many(kept.values())

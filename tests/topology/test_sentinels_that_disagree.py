@@ -1,4 +1,4 @@
-"""Sentinels that do not say the same: one leads a failover that lasts, hangs, was away, is somebody else's."""
+"""Sentinels that do not say the same: one leads a failover that lasts, hangs, was away, watches another master."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.slow
 LONG_S = 20.0
 NEVER_S = 3600.0
 UNHURRIED_S = 300.0
-"""A lock of that is not renewed within any bound here, so a renewal is the look at what a new master knows."""
+"""A lock of that is not renewed within any bound here, so a renewal is the check of a new master's keys."""
 
 
 @pytest.fixture
 def watched() -> Iterator[Watched]:
-    # They fail over when they are told to, and not because one of them is stopped.
+    # They fail over on command, and not because one of them is stopped.
     with Watched(down_after_ms=60_000) as watched:
         yield watched
 

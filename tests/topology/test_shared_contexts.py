@@ -77,7 +77,7 @@ def forget() -> None:
 
 
 def usual(connection: Any) -> None:
-    """What a connection does when nobody says anything else."""
+    """What a connection does by default."""
     connection.on_connect()
 
 
@@ -105,7 +105,7 @@ class Persistent(Retry):
 
 
 class Provider(CredentialProvider):
-    """Credentials of somebody who knows the client."""
+    """Credentials of a caller that knows the client."""
 
     client: object
 

@@ -41,10 +41,10 @@ def test_a_node_that_does_not_know_its_name_is_found(nodes: Nodes) -> None:
     require_redis_7()
     slot = 140
     names = names_in(slot, 3)
-    told: list[LostEvent] = []
+    losses: list[LostEvent] = []
     source, target = nodes.masters[:2]
     with LockContext(nodes.client()) as context:
-        lock = context.lock(names[0], timeout=60.0, renew_every=0.1, on_lost=told.append)
+        lock = context.lock(names[0], timeout=60.0, renew_every=0.1, on_lost=losses.append)
         assert lock.acquire()
         for server in nodes.servers:
             server.client().config_set("cluster-preferred-endpoint-type", "hostname")  # which none of them has
@@ -61,7 +61,7 @@ def test_a_node_that_does_not_know_its_name_is_found(nodes: Nodes) -> None:
         finally:
             for server in nodes.servers:
                 server.client().config_set("cluster-preferred-endpoint-type", "ip")
-        assert told == []
+        assert losses == []
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "reentrant", "read", "write", "semaphore"])

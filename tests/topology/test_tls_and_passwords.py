@@ -66,7 +66,7 @@ def watched(tls_files: TlsFiles) -> Iterator[redis.Redis]:
 
 @contextmanager
 def context_of(client: redis.Redis | redis.RedisCluster, **settings: Any) -> Iterator[LockContext]:
-    """A context that connects no more when the block has ended: Python 3.11 leaves a TLS socket behind that is cut off."""
+    """A context that stops connecting when the block has ended: Python 3.11 leaves a TLS socket behind that is cut off."""
     with LockContext(client, **settings) as context:
         yield context
     eventually(lambda: "wheel-lock-connect" not in [thread.name for thread in threading.enumerate()])
@@ -108,7 +108,7 @@ def foreign(request: pytest.FixtureRequest, tls_files: TlsFiles, tmp_path: Path)
 
 
 def show(files: TlsFiles, server: RedisServer) -> None:
-    """From now on the server has another certificate, as somebody would who has got between."""
+    """From now on the server has another certificate, as a man in the middle would have."""
     server.client().config_set("tls-cert-file", str(files.cert), "tls-key-file", str(files.key))
 
 
@@ -122,7 +122,7 @@ def refused(client: redis.Redis | redis.RedisCluster) -> None:
 
 
 @pytest.mark.parametrize("foreign", FOREIGN, indirect=True)
-def test_a_sentinel_with_a_foreign_certificate_is_not_believed(
+def test_a_sentinel_with_a_foreign_certificate_is_not_trusted(
     tls_files: TlsFiles, foreign: tuple[TlsFiles, Path]
 ) -> None:
     files, trusted = foreign

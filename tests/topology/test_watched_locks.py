@@ -25,26 +25,26 @@ def tracking() -> None:
 
 
 def test_each_node_of_a_cluster_reports_its_own(nodes: Nodes) -> None:
-    told: list[LostEvent] = []
+    losses: list[LostEvent] = []
     names = [f"order:{number}" for number in range(90)]
     with LockContext(nodes.client(), watch=True) as context:
-        locks = of(context.acquire_many(names, timeout=UNHURRIED_S, on_lost=told.append))
+        locks = of(context.acquire_many(names, timeout=UNHURRIED_S, on_lost=losses.append))
         eventually(lambda: all(lock.renewals for lock in locks), LONG_S)
         assert context.stats().watching
         client = nodes.client()
         for name in names[:30]:
             client.delete(name)
-        eventually(lambda: len(told) == 30, LONG_S)
-        assert {event.name for event in told} == set(names[:30])
-        assert {event.reason for event in told} == {LossReason.KEY_GONE}
-        assert {home(str(event.name)) for event in told} == {0, 1, 2}
+        eventually(lambda: len(losses) == 30, LONG_S)
+        assert {event.name for event in losses} == set(names[:30])
+        assert {event.reason for event in losses} == {LossReason.KEY_GONE}
+        assert {home(str(event.name)) for event in losses} == {0, 1, 2}
         assert context.stats().held == 60
 
 
 def test_the_next_master_that_sentinels_name_is_asked_to_report() -> None:
-    told: list[LostEvent] = []
+    losses: list[LostEvent] = []
     with Watched() as watched, LockContext(watched.client(), watch=True) as context:
-        lock = context.lock("order:42", timeout=UNHURRIED_S, on_lost=told.append)
+        lock = context.lock("order:42", timeout=UNHURRIED_S, on_lost=losses.append)
         assert lock.acquire()
         eventually(lambda: lock.renewals >= 1, LONG_S)
         replica = watched.replica.client()
@@ -52,7 +52,7 @@ def test_the_next_master_that_sentinels_name_is_asked_to_report() -> None:
         before = lock.renewals
         watched.fail_over()
         eventually(lambda: lock.renewals > before and context.stats().watching, FAILOVER_S)
-        assert told == []
+        assert losses == []
         watched.master.client().delete("order:42")
-        eventually(lambda: told, LONG_S)
-        assert told[0].reason is LossReason.KEY_GONE
+        eventually(lambda: losses, LONG_S)
+        assert losses[0].reason is LossReason.KEY_GONE

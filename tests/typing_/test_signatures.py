@@ -9,10 +9,10 @@ import pytest
 
 from wheel_lock import LockContext, QuorumContext
 from wheel_lock.aio.context import AsyncContext
-from wheel_lock.options import TERMS
-from wheel_lock.quorum.context import AsyncQuorumContext
+from wheel_lock.options import SETTINGS, TERMS
+from wheel_lock.quorum.context import AsyncQuorumContext, QuorumSettings
 
-LACKING = {  # the parameters of a lock that one of a kind does not have
+LACKING = {  # parameters of a lock that a kind does not have
     "lock": set(),
     "fair_lock": set(),
     "locked": set(),
@@ -42,3 +42,30 @@ def test_factories_of_both_apis_have_the_same_parameters() -> None:
         )
         assert theirs - mine <= {"cancel_on_lost"}
         assert mine <= theirs
+
+
+@pytest.mark.parametrize(("owner", "name"), FACTORIES, ids=[f"{owner.__name__}-{name}" for owner, name in FACTORIES])
+def test_a_factory_refuses_what_its_kind_does_not_have(owner: Any, name: str) -> None:
+    for keyword in {"on_loss", "fallback", *LACKING[name]}:
+        with pytest.raises(TypeError, match=f"{name}\\(\\) got an unexpected keyword argument '{keyword}'"):
+            getattr(owner, name)(object(), "order:42", timeout=30.0, **{keyword: None})
+
+
+def test_each_setting_has_one_default_and_is_documented() -> None:
+    defaults = {name: setting.default for name, setting in inspect.signature(LockContext).parameters.items()}
+    internal = {"max_calls_in_flight", "backoff_first", "backoff_max"}
+    assert {
+        **{name: SETTINGS[name] for name in internal},
+        **{name: default for name, default in defaults.items() if name != "client"},
+    } == {**SETTINGS, "timer": None}
+    assert [name for name in defaults if f"\n    {name}: " not in inspect.cleandoc(LockContext.__doc__ or "")] == []
+
+
+def test_the_settings_of_a_quorum_are_those_of_a_context_and_its_own() -> None:
+    one, many = ({**inspect.signature(context).parameters} for context in (LockContext, QuorumContext))
+    assert many.keys() - one.keys() == {"clients", "node_timeout", "longest_timeout", "trust_new_nodes"}
+    assert one.keys() - many.keys() == {"client", "fallback_interval", "min_replicas", "replica_timeout"}
+    assert all(many[name].default == one[name].default for name in many.keys() & one.keys())
+    assert QuorumSettings.__annotations__.keys() == many.keys() - {"clients"}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'min_replicas'"):
+        LockContext.quorum([], min_replicas=1)  # type: ignore[call-arg]

@@ -61,7 +61,7 @@ async def test_a_lock_of_each_kind_works_for_tasks(real: Backend, kind: str) -> 
     await client.aclose()
 
 
-def test_many_at_once_and_a_hand_over(real: Backend) -> None:
+def test_many_at_once_and_a_handoff(real: Backend) -> None:
     context = real.context_of(valkey.Valkey(port=real.port))
     locks = context.acquire_many([f"shard:{number}" for number in range(500)])
     assert all(locks.values())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wheel_lock.wheel import TickScale
 
-FLOAT_ERROR_TICKS = 1e-5  # how far beside a tick an instant may lie and be counted as on it
+FLOAT_ERROR_TICKS = 1e-5  # an instant within this distance of a tick counts as on it
 
 scales = st.builds(TickScale, st.integers(1, 1000), st.floats(0, 1e6))
 instants = st.floats(-1e6, 1e6)

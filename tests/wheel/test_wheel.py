@@ -24,7 +24,7 @@ def test_a_number_of_slots_that_is_no_power_of_two_is_refused_by_name() -> None:
             Wheel(slots)
 
 
-def test_a_wheel_has_1024_slots_unless_told_otherwise() -> None:
+def test_a_wheel_has_1024_slots_by_default() -> None:
     assert len(Wheel[Timer]().occupancy()) == 1024
 
 

@@ -13,7 +13,7 @@ from wheel_lock.aio.call import TaskSide, run
 from wheel_lock.aio.factory import TaskLocks
 from wheel_lock.aio.lock import Lock, task_callback
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.engine.state import EngineState
 from wheel_lock.holder import Holder
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
@@ -32,7 +32,7 @@ class TaskContext(TaskSide, BaseContext):
         context: The context for threads, whose finaliser retires the engine; kept for as long as this one.
     """
 
-    def __init__(self, engine: LockEngine, context: object = None) -> None:
+    def __init__(self, engine: EngineState, context: object = None) -> None:
         self._engine = engine
         self._context = context
 
@@ -100,7 +100,7 @@ class AsyncContext(TaskLocks, TaskContext):
         if plain and blocking_timeout is renew_every is max_renewals is max_hold is retry_every is max_attempts is None:
             options = lock_options(context.timeout_s if timeout is None else timeout)
         else:
-            options = context.of_lock(locals())
+            options = context.of_lock(timeout, locals())
         lock_type = FENCED if fencing else EXCLUSIVE
         return Lock(self._engine, lock_type, name, options, task_callback(on_lost), key, cancel_on_lost=cancel_on_lost)
 
@@ -121,7 +121,7 @@ class AsyncContext(TaskLocks, TaskContext):
     ) -> dict[Name, Lock | None]:
         """Acquire each of ``names``; see :meth:`wheel_lock.LockContext.acquire_many`."""
         # The locks do not wait, though the call may; the limit is that of the call.
-        options = self._engine.options.of_lock({**locals(), "blocking": False, "blocking_timeout": None})
+        options = self._engine.options.of_lock(timeout, {**locals(), "blocking": False, "blocking_timeout": None})
         callback = task_callback(on_lost)
         return await run(
             operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking, blocking_timeout)

@@ -4,42 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import weakref
 from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
 from typing import Any, Self
 
 from wheel_lock.aio.call import TaskSide, current_task, run
 from wheel_lock.aio.lock import Lock
-from wheel_lock.locks.callers import CallerFuture
-from wheel_lock.locks.leader import BaseCandidate, BaseLeader, BaseLeadership, Term
-
-
-class TaskTerm(Term):
-    """A term that ends with its event loop, too."""
-
-    __slots__ = ("_loop",)
-
-    def __init__(self, over: CallerFuture[None]) -> None:
-        # Not through super(), which sets ``ended``.
-        self.holds: dict[Any, Any] | None = None
-        self.over = over
-        self._candidacy = None
-        self._loop = weakref.ref(asyncio.get_running_loop())
-
-    @property
-    def ended(self) -> bool:  # type: ignore[override]
-        """True if the event loop is closed."""
-        loop = self._loop()
-        return loop is None or loop.is_closed()
+from wheel_lock.locks.leader import BaseCandidate, BaseLeader, BaseLeadership
 
 
 class Candidate(BaseCandidate, Lock):
     """The lock of one term."""
 
     __slots__ = ("term",)
-
-    term: Term
 
 
 class Leadership(BaseLeadership):
@@ -50,11 +27,8 @@ class Leadership(BaseLeadership):
     """
 
     def __init__(self, lock: BaseCandidate) -> None:
-        super().__init__(lock)
         self.ended: asyncio.Event = asyncio.Event()
-
-    def _set_ended(self) -> None:
-        self.ended.set()
+        super().__init__(lock, self.ended.set)
 
 
 class Leader(TaskSide, BaseLeader[Leadership]):
@@ -67,7 +41,6 @@ class Leader(TaskSide, BaseLeader[Leadership]):
 
     _candidate_class = Candidate
     _leadership_class = Leadership
-    _term_class = TaskTerm
     _awaits = True
 
     _elected: asyncio.Task[None] | None = None

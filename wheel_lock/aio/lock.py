@@ -13,11 +13,11 @@ from typing import ClassVar, Self
 
 from wheel_lock.aio.call import TaskOwner, TaskSide, current_owner, run
 from wheel_lock.aio.cancellation import CancelOnLoss, EnteredBlock, enter, left
-from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.loss_events import LoopCallback
+from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import WheelLockError, quoted
 from wheel_lock.holder import Holder
-from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner
+from wheel_lock.lease import EXTENDING, NO_OWNER, Lease, Owner
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost
@@ -50,7 +50,7 @@ class Lock(TaskSide, BaseLock):
 
     def __init__(
         self,
-        engine: LockEngine,
+        engine: EngineState,
         lock_type: LockType,
         name: str | bytes,
         options: LockOptions,
@@ -69,7 +69,7 @@ class Lock(TaskSide, BaseLock):
         if self._options.thread_local:
             return self._caller()
         task = asyncio.current_task() if self._cancel_on_lost else None
-        return NOBODY if task is None else TaskOwner(task, outlived=True)
+        return NO_OWNER if task is None else TaskOwner(task, outlived=True)
 
     def _loss_callback(self) -> OnLost | None:
         if self._on_lost is None:
@@ -84,7 +84,7 @@ class Lock(TaskSide, BaseLock):
 
     @uninterrupted_start
     async def release(self) -> bool:
-        """Release the lock; see :meth:`wheel_lock.Lock.release`. A cancelled task's release is carried out all the same."""
+        """Release the lock; see :meth:`wheel_lock.Lock.release`. A cancelled task's release is carried out nevertheless."""
         return await _release(self)
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
@@ -219,7 +219,7 @@ _running: set[asyncio.Task[object]] = set()  # an event loop keeps only weak ref
 
 
 def _call(on_lost: OnLost, event: LostEvent) -> None:
-    """Call ``on_lost``, and run a coroutine that it returns in a task. On the event loop, which is told of exceptions."""
+    """Call ``on_lost``, and run a coroutine that it returns in a task. On the event loop, whose handler gets exceptions."""
     result = on_lost(event)
     if inspect.iscoroutine(result):
         task = asyncio.get_running_loop().create_task(result, name=f"on_lost of {event.name!r:.80}")
@@ -237,4 +237,4 @@ def _called(task: asyncio.Task[object]) -> None:
 
 def _log_closed(name: str | bytes) -> None:
     fields = log_fields("loop_closed", names=[name])
-    logger.warning("the event loop that was to be told of the loss of %s is closed", quoted(name), extra=fields)
+    logger.warning("the event loop that was to be notified of the loss of %s is closed", quoted(name), extra=fields)

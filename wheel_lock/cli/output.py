@@ -20,7 +20,7 @@ from rich.text import Text
 from wheel_lock import LossReason
 from wheel_lock.runtime.notifier import NOTIFIER
 
-_MESSAGES = 20  # a server that loses a million keys causes a million messages
+_MESSAGES = 20  # limit of messages: a server that loses a million keys causes a million
 
 Row = tuple[str, str, str]  # a line of a table: title, value, and explanation
 
@@ -98,7 +98,7 @@ def present(
     colour: str,
     style: Callable[[str], str] = lambda what: "bold",
 ) -> None:
-    """Print a table and a verdict, in a panel on a terminal: ``colour`` is green if all is well.
+    """Print a table and a sentence, in a panel on a terminal: ``colour`` is green if all is well.
 
     Args:
         style: Returns the style of the value in the line with this title.
@@ -126,7 +126,7 @@ def present(
 
 
 def complain(sentence: str) -> None:
-    """Write one line to stderr. A stderr that is closed, or that is a pipe without a reader, is no failure of a command."""
+    """Write one line to stderr. A closed stderr, or a pipe without a reader, does not make a command fail."""
     if sys.stderr is not None:
         try:
             print(f"wheel-lock: {' '.join(sentence.split())}", file=sys.stderr, flush=True)

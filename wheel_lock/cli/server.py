@@ -19,7 +19,7 @@ from wheel_lock.net.tls_mismatch import disagreement
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.protocol.server_errors import remedy_for
 
-_NONSENSE = (ValueError, TypeError, LookupError, AttributeError)  # raised by redis-py for malformed replies
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError)  # what redis-py raises for malformed replies
 SETTINGS: dict[str, Any] = {"socket_connect_timeout": 3.0, "socket_timeout": 5.0, "protocol": 2}
 """Settings of all clients of the command line: time limits in seconds, and RESP2, which Redis 5 speaks, too."""
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 _GAP = 2
-_LEAST = 10  # cells of a column that is cut
+_LEAST = 10  # minimum width of a column that is cut
 
 
 class FittedTable:

@@ -17,7 +17,7 @@ from wheel_lock.net.clients import ServerUrl
 from wheel_lock.protocol.resp import error_text
 from wheel_lock.protocol.server_errors import REMEDIES
 
-# RedisClusterException is no RedisError; the last four are raised by redis-py for malformed replies.
+# RedisClusterException is not a RedisError; the last four are raised by redis-py for malformed replies.
 FAILURES = (redis.RedisError, redis.RedisClusterException, OSError, ValueError, TypeError, LookupError, AttributeError)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from wheel_lock.engine.direct.conditions import fits
 from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import DirectLocks, LeaseGroup, LockEngine, group_of
+from wheel_lock.engine.interfaces import LeaseGroup, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.renewer import RenewalGroup
@@ -40,6 +40,8 @@ from wheel_lock.runtime.greenlets import start_helper_thread
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.runtime.weak_registry import WeakRegistry
 
+T = TypeVar("T")
+
 
 class Engine(EngineState):
     """Acquires, renews and releases the locks of one context. Timer's thread only, but for what says otherwise.
@@ -67,7 +69,7 @@ class Engine(EngineState):
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
         self._shutdown = Shutdown(self.leases, self.router, self.wait_queues)
         if fits(self, self.router.one_server):
-            self.direct: DirectLocks | None = DirectPath(self.leases, self.wait_queues, self.router.renewer)
+            self.direct = DirectPath(self.leases, self.wait_queues, self.router.renewer)
         self.leases.on_ended = self._shutdown.on_lease_ended
         self.stable: bool = self.router.stable
         timer.attach(self)
@@ -102,14 +104,14 @@ class Engine(EngineState):
     @property
     def in_use(self) -> bool:
         """True if a lock is held, being acquired or waited for, or if the engine is ``busy``."""
-        on_path = self.direct is not None and bool(self.direct.claim)
-        return bool(self.leases.held or self.leases.acquiring or self.wait_queues or on_path or self.busy)
+        leases = self.leases
+        return bool(leases.held or leases.acquiring or self.wait_queues or self.direct.claim or self.busy)
 
     # -- a lease ends ------------------------------------------------------------------------------------------------
 
     def release(self, lease: Lease, future: Future[None]) -> None:
         """Release one lease. Nothing is sent for it after ``future`` is done."""
-        if self.direct is not None and (hold := self.direct.hold_of(lease)) is not None:
+        if (hold := self.direct.claim.get(lease)) is not None:
             hold.finish_release(future)
         else:
             release(self.leases, lease, future)
@@ -173,11 +175,11 @@ class Engine(EngineState):
         else:
             future.set_exception(error)
 
-    def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
+    def query(self, name: str | bytes, call: Command, read: Callable[[Reply], T], future: Future[T]) -> None:
         """Send ``call``; the result of ``future`` is ``read(reply)``."""
         Query(self.leases, name, lock_name(name, self.options.prefix), call, read, future).start()
 
-    def owned(self, lease: Lease, future: Future[Any]) -> None:
+    def owned(self, lease: Lease, future: Future[bool]) -> None:
         lock_type = group_of(lease).lock_type
         read = partial(lock_type.parse_owned, lease=lease)
         Query(self.leases, lease.name, lease.key, lock_type.owned(lease), read, future).start()
@@ -198,13 +200,10 @@ class Engine(EngineState):
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""
-        return self._stats() if self.direct is None else self.direct.read(self._stats)
-
-    def _stats(self) -> ContextStats:
         overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
-        held = len(self.leases.held) + (len(self.direct.young()) if self.direct is not None else 0)
         waiting, watching = self.wait_queues.count, self.router.watching
-        return snapshot(self._counted(), held=held, overdue=overdue, waiting=waiting, watching=watching)
+        counters = self.direct.counted(self.counters)
+        return snapshot(counters, held=self.held_count, overdue=overdue, waiting=waiting, watching=watching)
 
     @property
     def label(self) -> str:
@@ -259,8 +258,7 @@ class Engine(EngineState):
         self.leases.forget()
         for renewer in self.router.shards:
             renewer.start_empty()
-        if self.direct is not None:
-            self.direct.after_fork_in_child()
+        self.direct.after_fork_in_child()
         self.wait_queues.after_fork_in_child()
         self.router.after_fork_in_child()
         for node in self.router.nodes:
@@ -268,4 +266,4 @@ class Engine(EngineState):
         self.counters.reset()
 
 
-ENGINES: WeakRegistry[LockEngine] = WeakRegistry()
+ENGINES: WeakRegistry[EngineState] = WeakRegistry()

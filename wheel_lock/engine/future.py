@@ -15,7 +15,10 @@ _LONGEST_SLEEP_S = 1.0  # another thread may join this one
 
 
 def end_quietly(exiting: bool) -> None:
-    """Put a daemon thread to sleep if the interpreter is ``exiting``: an exception there could only be printed."""
+    """Put a daemon thread to sleep if the interpreter is ``exiting``: an exception there could only be printed.
+
+    What it was about to be granted has been given back.
+    """
     if exiting and threading.current_thread().daemon and not on_timer_thread():
         gate = allocate_lock()
         gate.acquire()

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeVar
 
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Group, Lease
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.node import Node
-from wheel_lock.observe import ContextStats, Health, HeldLock, NodeHealth
-from wheel_lock.observe.contexts import Reading
 from wheel_lock.observe.stats import Counters
-from wheel_lock.options import ContextOptions, LockOptions
-from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Command
+from wheel_lock.options import LockOptions
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.failures import FailureDomain
-from wheel_lock.runtime.timer import HashedWheelTimer
+
+if TYPE_CHECKING:  # it imports OpenTelemetry
+    pass
 
 F = TypeVar("F", bound=Future[None])
-R = TypeVar("R")
+T = TypeVar("T")
 
 
 class GrantBarrier(Protocol):
@@ -160,6 +159,12 @@ class Router(Protocol):
     def assign(self, lease: Lease) -> None:  # give a PENDING lease a group on its node
         return
 
+    def by_shard(self, leases: Iterable[Lease]) -> Iterable[tuple[Shard, Iterable[Lease]]]:  # after ``assign`` of each
+        return [(self.shards[0], leases)]
+
+    def rivals(self, woken: int, own: bool) -> int:  # listeners of other processes among those that a release has woken
+        return woken - own
+
     def watch_master(self) -> None:  # called when a lease is held or wanted: notice failovers from now on
         return
 
@@ -199,99 +204,53 @@ class OnPath(Wait, Protocol):
     def finish_release(self, future: Future[None]) -> None: ...
 
 
-class DirectLocks(Protocol):
-    """The direct path of an engine; implemented by ``DirectPath``."""
+class DirectLocks:
+    """The direct path as the rest of the engine sees it: here that of an engine without one, on which nothing ever is.
+
+    Attributes:
+        exists: False. Asked by an acquire, which should not pay for a call that does nothing.
+        claim: What is on the path, by lease.
+    """
+
+    exists: ClassVar[bool] = False
+    claim: Mapping[Lease, OnPath] = MappingProxyType({})
 
     # From any thread
 
-    @property
-    def claim(self) -> Mapping[Lease, OnPath]: ...
-    @property
-    def done(self) -> Collection[object]: ...
-    def offer(self, wait: Wait, options: LockOptions) -> OnPath | None: ...
-    def hold_of(self, lease: Lease, /) -> OnPath | None: ...
-    def young(self) -> Sequence[Lease]: ...
-    def read(self, look: Callable[[], R]) -> R: ...
-    def count_into(self, counters: Counters) -> None: ...
+    def offer(self, wait: Wait, options: LockOptions) -> OnPath | None:
+        """Return a hold for ``wait`` if the path may be used for it now, else None. Claims nothing."""
+        return None
+
+    def young(self) -> list[Lease]:
+        """Return the held lease that is on the path, and not in the table, if there is one."""
+        return []
+
+    def counted(self, counters: Counters) -> Counters:
+        """Return ``counters`` with the grants and releases on the path. (A lock that was taken over was granted here.)"""
+        return counters
 
     # On the timer's thread
 
-    def collided(self) -> None: ...
-    def forced(self, leases: Iterable[Lease]) -> list[Lease]: ...
-    def end(self) -> None: ...
-    def after_fork_in_child(self) -> None: ...
+    def collided(self) -> None:
+        """Have the path unused for a while, and take over what is held on it: something else was submitted."""
+
+    def forced(self, leases: Iterable[Lease]) -> list[Lease]:
+        """Note that the keys of ``leases`` were removed by force; return those that are not on the path."""
+        return list(leases)
+
+    def end(self) -> None:
+        """Take over what is held, and close the connection, because the engine ends or begins anew."""
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: nothing is on the path, and the connection is the parent's."""
+
+
+NO_DIRECT_LOCKS = DirectLocks()
 
 
 class DebugSocket(Protocol):
-    """The socket at which a context is shown; implemented by ``locks.debug_socket.DebugServer``."""
+    """The socket at which a context is shown; implemented by ``diagnostics.debug_socket.DebugServer``."""
 
     path: str
 
     def close(self) -> None: ...
-
-
-class LockEngine(Protocol):
-    """An engine as lock objects and contexts see it; implemented by ``Engine`` and ``QuorumEngine``.
-
-    The attributes are documented in :class:`wheel_lock.engine.state.EngineState`, the methods in ``Engine``.
-    """
-
-    options: ContextOptions
-    timer: HashedWheelTimer
-    counters: Counters
-    closed: bool
-    deaths: int
-    exiting: bool
-    interrupted: bool
-    unawaited: dict[object, None]
-    stable: bool
-    token_head: bytes
-    spans: Any
-    direct: DirectLocks | None
-    debug_socket: DebugSocket | None
-
-    @property
-    def held(self) -> Collection[Lease]: ...
-    @property
-    def over(self) -> bool: ...
-
-    # From any thread
-
-    def submit(self, work: Callable[[], object]) -> None: ...
-    def post_if_open(self, work: Callable[[], object]) -> None: ...
-    def post_if_running(self, work: Callable[[], object]) -> None: ...
-    def group(self, key: bytes, lock_type: LockType, options: LockOptions) -> Group: ...
-    def new_wait(
-        self,
-        options: LockOptions,
-        lease: Lease,
-        key: bytes,
-        token_given: bool,
-        blocking: bool,
-        until: float | None,
-        future: Future[Sequence[Lease] | None],
-    ) -> Wait: ...
-    def release_unawaited(self, release: Callable[[Future[Any]], object]) -> None: ...
-    def stats(self) -> ContextStats: ...
-    @property
-    def label(self) -> str: ...
-    def node_health(self) -> list[NodeHealth]: ...
-    def waits(self) -> list[tuple[str | bytes, int, float]]: ...
-    def read_into(self, reading: Reading) -> None: ...
-    def overdue_leases(self) -> Collection[Lease]: ...
-    def health(self) -> Health: ...
-    def held_locks(self) -> list[HeldLock]: ...
-    def longest_held(self, most: int) -> list[Lease]: ...
-
-    # On the timer's thread
-
-    def release(self, lease: Lease, future: Future[None]) -> None: ...
-    def come_by(self, future: Future[None]) -> None: ...
-    def extend(self, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None: ...
-    def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None: ...
-    def owned(self, lease: Lease, future: Future[Any]) -> None: ...
-    def abandon(self, lease: Lease) -> None: ...
-    def lapse_seen(self, lease: Lease) -> None: ...
-    def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None: ...
-    def end(self, timeout_s: float, future: Future[None]) -> None: ...
-    def retire(self) -> None: ...

@@ -93,6 +93,23 @@ class LeaseTable(HeldLeases):
         self.router.watch_master()
         return True
 
+    def adopt_grant(self, lease: Lease, sent_at: float) -> None:
+        """Begin to hold a lease whose caller has read the grant itself, on the direct path.
+
+        Args:
+            lease: A lease that is HELD, or PENDING if its caller was interrupted behind the reply. Its grant is counted.
+            sent_at: When the acquire was about to be sent, in seconds of the timer's clock.
+        """
+        if lease in self.held:
+            return  # the thread has died in here, and all leases are lost
+        self.held[lease] = None
+        lease.attempt(Event.GRANTED)
+        group = group_of(lease)
+        group.renewer.confirmed_at = max(group.renewer.confirmed_at, sent_at)
+        group.begin([lease], sent_at)
+        if lease.loss is not None:
+            self.mark_lost([lease])
+
     def reject(self, leases: Sequence[Lease], clean_up: bool, node: Node | None = None) -> None:
         """End leases that were never held.
 

@@ -12,10 +12,11 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from wheel_lock.errors import LossReason, counted, quoted
 from wheel_lock.lease import Event, Lease
+from wheel_lock.net.node import Node
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.observe.stats import Counters
@@ -174,9 +175,9 @@ def _call_back(notifier: Notifier, leases: Sequence[Lease], at: float, counters:
 
 def node_of(leases: Sequence[Lease]) -> str | None:
     """Return the address of the node of ``leases``; None if there are several, or none, as for locks of a quorum."""
-    renewers = {getattr(lease.group, "renewer", None) for lease in leases}
-    renewer: Any = renewers.pop() if len(renewers) == 1 else None
-    return None if renewer is None else renewer.node.connector.describe()
+    nodes: set[Node | None] = {getattr(getattr(lease.group, "renewer", None), "node", None) for lease in leases}
+    node = nodes.pop() if len(nodes) == 1 else None
+    return None if node is None else node.connector.describe()
 
 
 def _log(leases: Sequence[Lease], context: str) -> None:

@@ -18,19 +18,15 @@ class Pace:
 
     Args:
         tick_s: The pause between two tries after wake-ups in vain, in seconds.
-
-    Attributes:
-        paused: True from a wake-up that is not followed at once until the next try.
     """
 
-    __slots__ = ("_expiry", "_in_vain", "_tick_s", "_tried_at", "paused")
+    __slots__ = ("_expiry", "_in_vain", "_tick_s", "_tried_at")
 
     def __init__(self, tick_s: float) -> None:
         self._tick_s = tick_s
         self._in_vain = 0
         self._tried_at = 0.0
         self._expiry: float | None = -math.inf  # of the holder's lease; None since a grant here
-        self.paused: bool = False
 
     @property
     def doubtful(self) -> bool:
@@ -38,15 +34,15 @@ class Pace:
         return self._in_vain > _UNSEEN
 
     def allows(self, now: float) -> bool:
-        """Count a wake-up; return True if it is followed by a try at once, else begin a pause."""
-        self.paused = self._in_vain >= _IN_VAIN and now - self._tried_at < self._tick_s
-        self._in_vain += not self.paused
-        return not self.paused
+        """Return True if a wake-up is followed by a try at once, and count that; else it has to pause."""
+        if self._in_vain >= _IN_VAIN and now - self._tried_at < self._tick_s:
+            return False
+        self._in_vain += 1
+        return True
 
     def tried(self, now: float) -> None:
         """Note the begin of a try, whatever its cause."""
         self._tried_at = now
-        self.paused = False
 
     def granted(self) -> None:
         """Note a grant: wake-ups are followed at once again."""

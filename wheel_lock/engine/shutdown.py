@@ -37,7 +37,7 @@ class Shutdown:
             return
         state.closed = True
         self._closing = future
-        self._end_direct_path()
+        self._state.direct.end()
         if exiting:
             self._wait_queues.drop_all()
         else:
@@ -53,18 +53,13 @@ class Shutdown:
         else:
             sweep.stop()
 
-    def _end_direct_path(self) -> None:
-        """Have the timer's thread keep what is held on the direct path, if there is one, and close its connection."""
-        if self._state.direct is not None:
-            self._state.direct.end()
-
     def _await_caller(self, until: float, future: Future[None]) -> None:
         """Hang up when the caller on the direct path has its reply: it releases itself what it is granted now."""
         timer, direct = self._timer, self._state.direct
         look_until = min(until, timer.now + _CALLER_S)
 
         def look(now: float) -> None:
-            if direct is not None and direct.claim and timer.now < look_until:
+            if direct.claim and timer.now < look_until:
                 timer.call_at(timer.now + timer.scale.tick_s, look, self._state)
             else:
                 self._hang_up(until, future)
@@ -102,7 +97,7 @@ class Shutdown:
         stopped = ContextClosed("The timer has been stopped")
         if not self._state.closed:
             self._state.closed = True
-            self._end_direct_path()
+            self._state.direct.end()
             self._wait_queues.fail(stopped)
             self._router.begin_anew(lambda wakeups: wakeups.close(stopped))
         # Also during a close, which will not get that far any more.
@@ -113,7 +108,7 @@ class Shutdown:
         """Lose everything for ``reason`` and start empty; requests end with ``error``, waiters with ``message``."""
         leases, router = self._leases, self._router
         self._state.deaths += 1
-        guarded(None, self._end_direct_path)
+        guarded(None, self._state.direct.end)
         leases.mark_lost(list(leases.held), reason)
         steps: list[Callable[[], object]] = [partial(node.restart, error) for node in router.nodes]
         # Requests of nodes are refused by now. Swaps wait for an alarm, which is gone, and perhaps have no caller yet: one
@@ -141,7 +136,7 @@ class Shutdown:
             return
         nodes = self._router.nodes
         if not self._wait_queues and not any(node.ready and node.busy for node in nodes):
-            self._end_direct_path()
+            self._state.direct.end()
             for node in nodes:
                 node.retire()
             self._router.begin_anew(PubSub.retire)

@@ -6,10 +6,10 @@ import itertools
 import sys
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from wheel_lock.engine.future import Future, end_quietly
-from wheel_lock.engine.interfaces import DebugSocket, DirectLocks
+from wheel_lock.engine.interfaces import NO_DIRECT_LOCKS, DebugSocket, DirectLocks, Wait
 from wheel_lock.engine.loss_events import LossReporter
 from wheel_lock.errors import (
     ContextClosed,
@@ -22,16 +22,23 @@ from wheel_lock.errors import (
     quoted,
     text_of,
 )
-from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner, State, held_lock
+from wheel_lock.lease import EXTENDING, NO_OWNER, Group, Lease, Owner, State, held_lock
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.observe.contexts import HeldName, Reading
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.health import Health, NodeHealth, assess
 from wheel_lock.observe.stats import ContextStats, Counters
-from wheel_lock.options import MAX_SECONDS, ContextOptions
+from wheel_lock.options import MAX_SECONDS, ContextOptions, LockOptions
 from wheel_lock.protocol.owners import owner_head
+from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
 
+if TYPE_CHECKING:  # it imports OpenTelemetry
+    from wheel_lock.observe.spans import Spans
+
+T = TypeVar("T")
 Launch = Callable[[Callable[[], None]], None]
 
 _LATEST = 1024  # held leases that a nested acquire is looked for among: some 0.1 ms
@@ -80,7 +87,7 @@ class HeldLeases:
         """Have ``refuse(error)`` called if ``owner``, which waits without limit, waits for its own release.
 
         Called when the lock was refused, so a lock that is free costs nothing. The server is asked whether the owner still
-        has it: a wait for somebody else is none of these. Of very many held leases only the latest are looked at, because a
+        has it: a wait for another owner is none of these. Of very many held leases only the latest are looked at, because a
         look at all would keep renewals waiting, and a nested acquire mostly follows the outer one soon.
 
         Args:
@@ -89,7 +96,7 @@ class HeldLeases:
             refuse: Ends the wait, if it has not ended.
             passed_over: The number of leases that the same call was granted.
         """
-        if owner is NOBODY or not self.held:
+        if owner is NO_OWNER or not self.held:
             return
         now = self.timer.clock.now()
         for lease in itertools.islice(reversed(self.held), _LATEST + passed_over):
@@ -143,7 +150,7 @@ class HeldLeases:
 
 
 class EngineState:
-    """The state that the parts of one engine share, and the failure domain of all calls without a smaller one.
+    """An engine as its parts and lock objects see it: shared state, and the failure domain of calls without a smaller one.
 
     Args:
         options: The context's settings.
@@ -156,17 +163,19 @@ class EngineState:
         deaths: The number of events that ended everything at once: a fork, the death of the thread, a failure.
         exiting: True if the interpreter is about to end.
         interrupted: True if a caller has stopped waiting: its operation may not have begun yet.
-        unawaited: A key for each release that has not ended yet and that nobody waits for.
+        unawaited: A key for each release that has not ended yet and for which no caller waits.
         leases: The held leases. Set once, by the engine.
         losses: Reports those that are lost. Set once, by the engine.
         token_head: What precedes the random part of each token; empty unless the context has a ``readable_owner``.
-        direct: The direct path of uncontended locks (see engine/direct/path.py); None if there is none.
+        direct: The direct path of uncontended locks (see engine/direct/path.py).
         debug_socket: The socket at which the context is shown, or None.
         spans: Makes the spans of acquires and releases; None without a tracer.
         nodes_needed: How many of the nodes must work: the majority of a quorum; None for all.
+        stable: True if a name lives on the same nodes for ever.
     """
 
     leases: HeldLeases
+    stable: bool
     losses: LossReporter
     above: FailureDomain | None = None  # a failure of one engine puts nothing else in doubt
     nodes_needed: int | None = None
@@ -181,8 +190,8 @@ class EngineState:
         self.exiting = False
         self.interrupted: bool = False
         self.unawaited: dict[object, None] = {}
-        self.spans: Any = None
-        self.direct: DirectLocks | None = None
+        self.spans: Spans | None = None
+        self.direct: DirectLocks = NO_DIRECT_LOCKS
         self.debug_socket: DebugSocket | None = None
         self.name_tokens()
 
@@ -196,6 +205,39 @@ class EngineState:
             "a context, and what it has made, cannot be pickled: each process makes its own; a held lock is handed over "
             "with export() and adopt()"
         )
+
+    def group(self, key: bytes, lock_type: LockType, options: LockOptions) -> Group:
+        """Return the group of such a lease. From any thread."""
+        raise NotImplementedError
+
+    def new_wait(
+        self,
+        options: LockOptions,
+        lease: Lease,
+        key: bytes,
+        token_given: bool,
+        blocking: bool,
+        until: float | None,
+        future: Future[Sequence[Lease] | None],
+    ) -> Wait:
+        """Return a caller's wait for the lock with this key, ready to begin. From any thread."""
+        raise NotImplementedError
+
+    def release(self, lease: Lease, future: Future[None]) -> None:
+        """Release one lease."""
+        raise NotImplementedError
+
+    def extend(self, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None:
+        """Change the time-to-live of a held lease."""
+        raise NotImplementedError
+
+    def query(self, name: str | bytes, call: Command, read: Callable[[Reply], bool], future: Future[bool]) -> None:
+        """Send ``call``; the result of ``future`` is ``read(reply)``, or that of a majority."""
+        raise NotImplementedError
+
+    def retire(self) -> None:
+        """Close the connections as soon as nothing is held: the context object has been collected."""
+        raise NotImplementedError
 
     def crashed(self, error: Exception) -> None:
         """End everything: after a failure in a call of this engine's, any lease or request may be inconsistent."""
@@ -213,14 +255,14 @@ class EngineState:
                 raise ContextClosed("The interpreter has ended, and with it the thread that keeps the locks")
         if self.closed or self.timer.stopped:
             raise ContextClosed("The context has been closed")
-        if self.direct is not None and self.direct.claim:
+        if self.direct.claim:
             self.timer.post(self.direct.collided, self)
         self.timer.post(work, self)
 
     def post_if_open(self, work: Callable[[], object]) -> None:
         """Like :meth:`submit`, but does nothing if the context is closed: for finalisers and for giving up."""
         if not self.over:
-            if self.direct is not None and self.direct.claim:
+            if self.direct.claim:
                 self.timer.post(self.direct.collided, self)
             self.timer.post(work, self)
 
@@ -234,7 +276,7 @@ class EngineState:
         """True if the engine does nothing any more. From any thread."""
         return self.closed or self.timer.stopped or (self.exiting and sys.is_finalizing())
 
-    def release_unawaited(self, release: Callable[[Future[Any]], object]) -> None:
+    def release_unawaited(self, release: Callable[[Future[T]], object]) -> None:
         """Begin ``release(future)`` for a caller that does not wait: it was interrupted, or may not. From any thread."""
         key = object()
         self.unawaited[key] = None
@@ -247,16 +289,22 @@ class EngineState:
     # -- the leases --------------------------------------------------------------------------------------------------
 
     @property
-    def held(self) -> Collection[Lease]:
-        """The held leases, in order of acquisition."""
-        if self.direct is None or not (on_path := self.direct.young()):
-            return self.leases.held
-        held = self.leases.held.copy()
-        return [*held, *(lease for lease in on_path if lease not in held)]  # it may have been taken over in between
+    def held(self) -> list[Lease]:
+        """The held leases, in order of acquisition. From any thread. O(n)."""
+        young, held = self.direct.young(), list(self.leases.held)  # first: it may be taken over in between
+        return held + [lease for lease in young if lease not in held]
+
+    @property
+    def held_count(self) -> int:
+        """The number of held leases. From any thread."""
+        while True:
+            young, others = self.direct.young(), len(self.leases.held)
+            if young == self.direct.young():  # else it was taken over in between
+                return len(young) + others
 
     def own(self, wires: Container[bytes]) -> list[Lease]:
         """Return the leases with one of these encoded names and tokens: held, or on the direct path. From any thread."""
-        on_path = [] if self.direct is None else list(self.direct.claim)  # first: one may be taken over meanwhile
+        on_path = list(self.direct.claim)  # first: one may be taken over meanwhile
         return [lease for lease in dict.fromkeys([*on_path, *self.held]) if lease.lease_args in wires]
 
     @property
@@ -282,7 +330,8 @@ class EngineState:
         """Return the ``most`` leases that have been held for the longest time. From any thread. O(most)."""
         while True:
             try:
-                return list(itertools.islice(self.held, most))
+                young = self.direct.young()  # first: it may be taken over in between
+                return list(dict.fromkeys(itertools.islice(itertools.chain(self.leases.held, young), most)))
             except RuntimeError:
                 pass  # a lease has come or gone meanwhile, which a GIL rules out
 
@@ -294,7 +343,7 @@ class EngineState:
 
     # -- what is seen of it ------------------------------------------------------------------------------------------
 
-    def owned(self, lease: Lease, future: Future[Any]) -> None:
+    def owned(self, lease: Lease, future: Future[bool]) -> None:
         """Query whether the server has the token of ``lease``; a majority of the servers, for a lock of a quorum."""
         raise NotImplementedError
 
@@ -362,16 +411,7 @@ class EngineState:
         reading.waiting += stats.waiting
         reading.overdue += stats.overdue
         reading.longest_wait_s = max(reading.longest_wait_s, self.longest_wait_s())
-        reading.counters.merge(self.counters if self.direct is None else self.direct.read(self._counted))
-
-    def _counted(self) -> Counters:
-        """Return the counters, with what the direct path has not counted yet. From any thread, in ``direct.read``."""
-        if self.direct is None or not (self.direct.claim or self.direct.done):
-            return self.counters
-        counted = Counters()
-        counted.merge(self.counters)
-        self.direct.count_into(counted)
-        return counted
+        reading.counters.merge(self.direct.counted(self.counters))
 
     def overdue_leases(self) -> Collection[Lease]:
         """Return the overdue leases. From any thread."""

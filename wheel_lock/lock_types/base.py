@@ -17,7 +17,7 @@ from wheel_lock.protocol.scripts import Command, Script
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.tokens import new_token, with_new_secret
 
-FENCE_TTL_MS = 24 * 3600 * 1000  # so that the companion keys of names that are no longer used do not stay for ever
+FENCE_TTL_MS = 24 * 3600 * 1000  # expiry of companion keys of names that are no longer used
 
 
 class Contention(enum.Enum):
@@ -39,7 +39,7 @@ class LockType(Protocol):
         fenced: True if each grant draws a fence.
         contention: Which of several waiters contend at the server.
         registers_waiters: True if a refused waiter leaves a registration at the server, which a release of its lease
-            removes. Each try renews the registration, which otherwise expires.
+            removes. Each attempt renews the registration, which otherwise expires.
         watchable: True if only the lease's end changes its key, apart from its own renewals: one key, one holder.
         renew: The script for batched renewal; it replies with its exceptions.
         change_ttl: The script that :meth:`extend` calls.
@@ -57,7 +57,7 @@ class LockType(Protocol):
     change_ttl: Script
 
     def token(self, head: bytes = b"") -> bytes:
-        """Return a new token, for the first try of an acquire.
+        """Return a new token, for the first attempt of an acquire.
 
         Args:
             head: What names the context's owner in its tokens, see protocol/owners.py; empty if nothing does.
@@ -65,7 +65,7 @@ class LockType(Protocol):
         return head + new_token()
 
     def next_token(self, first: bytes) -> bytes:
-        """Return the token of another try of the acquire whose first token is ``first``.
+        """Return the token of another attempt of the acquire whose first token is ``first``.
 
         Only its secret is new: if waiters are registered both begin with the waiter's name.
         """
@@ -80,7 +80,7 @@ class LockType(Protocol):
         return self.wake_channel(key)
 
     def plain_try(self, lease: Lease, ttl: bytes) -> bytes | None:
-        """Return the first try to acquire, encoded, if that is a plain command; None if it is the call of a script.
+        """Return the first attempt to acquire, encoded, if that is a plain command; None if it is the call of a script.
 
         Args:
             lease: The lease to grant.
@@ -94,7 +94,7 @@ class LockType(Protocol):
         Args:
             lease: The lease to grant.
             ttl_ms: Its time-to-live in milliseconds.
-            again: True if the outcome of an earlier try is not known.
+            again: True if the outcome of an earlier attempt is not known.
             waiter_ttl_ms: The time in milliseconds after which a refused waiter's registration expires; 0 if the caller
                 does not wait, and the holder's remaining time is not needed.
         """

@@ -1,8 +1,8 @@
 """Exclusive locks with a token that the caller has chosen, so that other owners may have the same token.
 
-A token made here is unique: a key that holds it was granted to that very try, whatever became of the reply. A chosen token
+A token made here is unique: a key that holds it was granted to that attempt, whatever became of the reply. A chosen token
 - a host's name, say - is not. So these lock types never recognise a key as their own while they acquire it, and never
-clean up after a try whose outcome is not known: the key might be a namesake's. A try that is never answered leaves its key
+clean up after an attempt with unknown outcome: the key might be a namesake's. An attempt without a reply leaves its key
 to expire, as redis-py's own Lock does.
 """
 
@@ -40,7 +40,7 @@ class CallerToken(_WithCallerToken):
     """An exclusive lock with a caller token."""
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
-        """Return a plain SET, also for another try."""
+        """Return a plain SET, also for another attempt."""
         return Command(None, 0, 0, set_if_free(lease.lease_args, int_arg(ttl_ms)))
 
     def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
@@ -49,7 +49,7 @@ class CallerToken(_WithCallerToken):
             return NO_FENCE
         if reply is None:
             return REFUSED
-        raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
+        raise MalformedReply(f"{reply!r:.40} is not a reply to an acquire")
 
 
 class FencedCallerToken(_WithCallerToken, Fenced):

@@ -1,6 +1,7 @@
 """The exclusive lock: a string key named exactly as the lock, whose value is the owner's token.
 
-``SET name token NX PX ms``, as redis-py's own Lock does it, so that the two contend correctly on one name.
+``SET name token NX PX ms``, as redis-py's own Lock does it, so that the two contend correctly on one name. For the same
+reason a string without an expiry is a held lock and no error: redis-py's ``Lock`` without a timeout is one.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Exclusive(LockType):
             return NO_FENCE
         elif reply is None:
             return REFUSED
-        raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
+        raise MalformedReply(f"{reply!r:.40} is not a reply to an acquire")
 
     def release(self, lease: Lease) -> Command:
         return Command(self.release_one, 1, 3, lease.lease_args + bulk_string(self.wake_channel(lease.key)))

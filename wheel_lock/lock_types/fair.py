@@ -1,8 +1,8 @@
 """The fair lock: first come, first served, across processes. An exclusive lock with a queue beside it.
 
-The queue is a sorted set of waiters by ticket; another sorted set has the expiry of each waiter, which every try prolongs.
-Expired waiters are skipped. A waiter's name is what its tokens begin with; their last 22 characters are new for each try. A
-release publishes the name of the first waiter, so only that one is woken.
+The queue is a sorted set of waiters by ticket; another sorted set has the expiry of each waiter, prolonged by each attempt.
+Expired waiters are skipped. A waiter's name is the start of its tokens, whose last 22 characters are new in each attempt.
+A release publishes the name of the first waiter, so only that one is woken.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def force_release_arguments(key: bytes, key_type: str, holders: Sequence[bytes])
         holders: All expected holders as they are stored; see ``LockState.values``.
 
     Raises:
-        ValueError: Keys of this type are no locks, or there are no holders.
+        ValueError: Keys of this type are not locks, or there are no holders.
     """
     if not holders:
         raise ValueError("a lock without holders cannot be released")
@@ -58,8 +58,8 @@ def parse_force_release(reply: Reply) -> int | None:
     """Return the number of holders that were removed, 0 if there is none, or None if they are not the expected ones.
 
     Raises:
-        MalformedReply: It is no reply to this command.
+        MalformedReply: It is not a reply to this command.
     """
     if type(reply) is not int or reply < _CHANGED:
-        raise MalformedReply(f"{reply!r:.40} is no reply to a forced release")
+        raise MalformedReply(f"{reply!r:.40} is not a reply to a forced release")
     return None if reply == _CHANGED else reply

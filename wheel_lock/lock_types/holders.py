@@ -25,7 +25,7 @@ Kind = Literal[
 ]  # fmt: skip
 
 MAX_HOLDERS = 64
-"""The most holders that a look returns; those of a sorted set that expire first."""
+"""The most holders that are returned; those of a sorted set that expire first."""
 
 _MOST_BYTES = MAX_TOKEN_BYTES + 64  # a member has a letter in front, a field a number at the end
 _MOST_MARKS = (
@@ -91,7 +91,7 @@ def look_arguments(key: bytes, *, companions: bool = True, most: int = MAX_HOLDE
 
     Args:
         key: The lock's name.
-        companions: False to look at nothing but the key itself: for many names, and for a user who has no right to the
+        companions: False to read only the key itself: for many names, and for a user who has no right to the
             companion keys. Fence, permits, listeners and the queue of a fair lock are unknown then.
         most: The most holders to return.
     """
@@ -113,18 +113,18 @@ def parse_look(reply: Reply) -> LockState:
     """Return what the reply to :func:`look` says. Whatever the key holds, the result is a state.
 
     Raises:
-        MalformedReply: It is no reply to this command.
+        MalformedReply: It is not a reply to this command.
     """
     if type(reply) is not list or len(reply) != 11:
-        raise MalformedReply(f"{reply!r:.40} is no look at a lock")
+        raise MalformedReply(f"{reply!r:.40} is not a reply about a lock")
     key_type, pttl, found, total, foreign, waiters, fence, permits, listeners, mode, errors = reply
     if type(key_type) is not bytes or type(found) is not list or len(found) % 3 or type(errors) is not list:
-        raise MalformedReply(f"{reply!r:.40} is no look at a lock")
+        raise MalformedReply(f"{reply!r:.40} is not a reply about a lock")
     left_ms = pttl if type(pttl) is int and pttl >= 0 else None
     entries = list(zip(found[::3], found[1::3], found[2::3], strict=True))
     values = [value for value, _, _ in entries]
     if not all(type(value) is bytes for value in values):
-        raise MalformedReply(f"{values!r:.40} are no values of a lock")
+        raise MalformedReply(f"{values!r:.40} are not values of a lock")
     number = _number(total) or 0
     kind = _kind(key_type, values, number, mode, foreign=foreign == 1)
     # A sorted set may exist without holders, so those that may not be read must not look like none.

@@ -16,7 +16,7 @@ OTHER_FENCE = -2
 
 _MAX_LISTENERS = 1 << 32  # a reply with more is malformed
 _TOO_LONG = -2
-_UNCOUNTED = 2  # listeners, where they are not counted: there may be others than this process
+_UNCOUNTED = 2  # assumed number of listeners where they are not counted: other processes may listen
 
 
 class Refusal(NamedTuple):
@@ -46,15 +46,15 @@ def acquired(reply: Reply, *, fenced: bool = False) -> int | Refusal:
         return reply or NO_FENCE
     if type(reply) is list:
         return refusal(reply)
-    raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
+    raise MalformedReply(f"{reply!r:.40} is not a reply to an acquire")
 
 
 def refusal(reply: Sequence[Reply]) -> Refusal:
-    """Parse a refusal: milliseconds until the next try or -1 for an unknown time, and the key's type if another one."""
+    """Parse a refusal: milliseconds until the next attempt or -1 for an unknown time, and the key's type if another one."""
     retry_ms, found = reply if len(reply) == 2 else (reply[0] if len(reply) == 1 else None, b"")
     if type(retry_ms) is int and type(found) is bytes:
         return Refusal(retry_ms if retry_ms >= 0 else None, found.decode("ascii", "backslashreplace") or None)
-    raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
+    raise MalformedReply(f"{reply!r:.40} is not a reply to an acquire")
 
 
 def released(reply: Reply) -> int | LossReason:
@@ -91,7 +91,7 @@ def reason(reply: Reply) -> LossReason:
         return LossReason.KEY_GONE
     if type(reply) is int and reply == -1:
         return LossReason.TAKEN
-    raise MalformedReply(f"{reply!r:.40} is no reply to an owner-checked script")
+    raise MalformedReply(f"{reply!r:.40} is not a reply to an owner-checked script")
 
 
 def count(reply: Reply) -> int:

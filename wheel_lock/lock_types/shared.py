@@ -60,6 +60,6 @@ class SharedSet(LockType):
 def parse_holders(reply: Reply) -> tuple[int, int, int, int]:
     """Return the numbers of shared and of exclusive holders, 1 if the member exists, and the number of permits or -1."""
     if type(reply) is not list or len(reply) != 4:
-        raise MalformedReply(f"{reply!r:.40} is no look at a lock's holders")
+        raise MalformedReply(f"{reply!r:.40} is not a reply about a lock's holders")
     shared, exclusive, mine, permits = map(replies.count, reply)
     return shared, exclusive, mine, permits

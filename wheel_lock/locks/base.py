@@ -12,17 +12,18 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import ClassVar, NoReturn
 
+from wheel_lock.diagnostics.tracing import trace
 from wheel_lock.engine.future import Future, end_quietly
-from wheel_lock.engine.interfaces import LockEngine, Wait, group_of
+from wheel_lock.engine.interfaces import Wait, group_of
+from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockAlreadyHeld, LockLost, LockNotHeld, LossReason, WheelLockError, WrongThread, quoted
 from wheel_lock.exclusion import exclusively
-from wheel_lock.lease import EXTENDING, NOBODY, Group, Lease, Owner, State
+from wheel_lock.lease import EXTENDING, NO_OWNER, Group, Lease, Owner, State
 from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
 from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.callers import CallerFuture, Side
-from wheel_lock.locks.tracing import trace
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, checked_wait, lock_name, lock_token, plain_name, seconds
 from wheel_lock.protocol.handoff import Handoff
@@ -74,7 +75,7 @@ class BaseLock(Side):
 
     def __init__(
         self,
-        engine: LockEngine,
+        engine: EngineState,
         lock_type: LockType,
         name: str | bytes,
         options: LockOptions,
@@ -122,7 +123,7 @@ class BaseLock(Side):
 
     def _new_owner(self) -> Owner:
         """Return the owner of a new lease."""
-        return self._caller() if self._options.thread_local else NOBODY
+        return self._caller() if self._options.thread_local else NO_OWNER
 
     def _loss_callback(self) -> OnLost | None:
         """Return the callback of a new lease; if the lease is lost, the notifier thread calls it."""
@@ -186,7 +187,7 @@ class BaseLock(Side):
         return partial(self._server.look, self.name)
 
     def _handoff(self, lease: Lease) -> Handoff:
-        """Return the data from which ``lease`` can be adopted. Raises WheelLockError if its type has no hand-over."""
+        """Return the data from which ``lease`` can be adopted. Raises WheelLockError if its type cannot be handed over."""
         if self._lock_type.name not in HANDED_OVER:
             raise WheelLockError(f"A lock of the kind {self._lock_type.name!r} cannot be handed over", self.name)
         if not group_of(lease).lock_type.unique_tokens:
@@ -436,7 +437,7 @@ def call_site() -> str:
 
 
 def time_limit(
-    engine: LockEngine, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
+    engine: EngineState, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
 ) -> tuple[bool, float | None]:
     """Return True if an acquire waits, and its deadline in seconds of the timer's clock, None if it has none."""
     if blocking is None:

@@ -9,12 +9,12 @@ from typing import Any, Generic, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, end_quietly
-from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
+from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.many import AcquireEach, AcquireTogether
 from wheel_lock.errors import LockLost, LocksLost, LossReason
-from wheel_lock.lease import NOBODY, Extras, Lease, State
+from wheel_lock.lease import NO_OWNER, Extras, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, call_site
 from wheel_lock.observe import LostEvent
@@ -97,10 +97,8 @@ class BulkAcquire(Generic[Name, AnyLock]):
             for name, key in part:
                 self._locks[name] = lock = self._new_lock(name)
                 if owner is None or extras is None:
-                    owner = lock._caller() if options.thread_local else NOBODY
+                    owner = lock._caller() if options.thread_local else NO_OWNER
                     extras = Extras(self._held_back(lock._loss_callback()), self._call_site)
-                if not engine.router.stable:
-                    group = engine.group(key, EXCLUSIVE, options)
                 lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, owner)
                 lease.extras = extras
                 leases.append(lease)
@@ -112,8 +110,8 @@ class BulkAcquire(Generic[Name, AnyLock]):
         """Return what is to be called for losses; the waiter for all of them together sees to that itself."""
         if on_lost is None or isinstance(self._bulk, AcquireTogether):
             return on_lost
-        self._bulk.told = HeldBack(on_lost)
-        return self._bulk.told
+        self._bulk.held_back = HeldBack(on_lost)
+        return self._bulk.held_back
 
     def give_up(self) -> None:
         """Undo all of it, for a caller that waits no more. From any thread."""
@@ -135,7 +133,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         return outcome
 
 
-def raise_if_any(lost: dict[str | bytes, LossReason], engine: LockEngine) -> None:
+def raise_if_any(lost: dict[str | bytes, LossReason], engine: EngineState) -> None:
     """Raise LocksLost if ``lost`` holds any reasons."""
     if lost:
         end_quietly(engine.exiting)
@@ -181,7 +179,7 @@ def of_another_context(lock: BaseLock) -> ValueError:
 
 
 def leases_to_release(
-    engine: LockEngine,
+    engine: EngineState,
     locks: Iterable[BaseLock | None],
 ) -> tuple[list[Lease], dict[str | bytes, LossReason], TypeError | ValueError | None]:
     """Return the leases of ``locks`` to release, the reasons of those that are lost, and an error to raise instead.

@@ -1,4 +1,4 @@
-"""Users' callbacks: whether a function can be called where nobody awaits what it returns."""
+"""Users' callbacks: whether a function can be called where its result is not awaited."""
 
 from __future__ import annotations
 
@@ -34,7 +34,5 @@ def checked_callback(callback: AnyCallback, parameter: str = "on_lost", *, await
         if not callable(callback):
             raise ValueError(f"{parameter} must be callable, not {callback!r}")
         if not awaited and is_awaited(callback):
-            raise ValueError(
-                f"{parameter} must be a plain function, not {callback!r}: nobody would await what it returns"
-            )
+            raise ValueError(f"{parameter} must be a plain function, not {callback!r}: its result would not be awaited")
     return callback

@@ -1,41 +1,123 @@
-"""The lock types and options of all locks beyond the plain one, for the methods of contexts that make them.
-
-They get the ``locals()`` of these methods; see :meth:`wheel_lock.options.ContextOptions.of_lock`.
-"""
+"""What contexts for threads and for tasks share when they make lock objects: the terms of these, and their check."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypedDict, TypeVar, cast
 
-from wheel_lock.lock_types import FAIR, FENCED_FAIR, FENCED_REENTRANT, REENTRANT, Permit, semaphore
+from wheel_lock.engine.state import EngineState
+from wheel_lock.lock_types import FAIR, FENCED_FAIR, FENCED_REENTRANT, REENTRANT, semaphore
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.options import TERMS, ContextOptions, LockOptions, count, lock_name
+from wheel_lock.locks.base import OnLost
+from wheel_lock.locks.callbacks import checked_callback
+from wheel_lock.options import TERMS, LockOptions, count, lock_name
 
-_TYPES: dict[str, tuple[LockType, LockType]] = {  # without and with fences
-    "reentrant_lock": (REENTRANT, FENCED_REENTRANT),
-    "fair_lock": (FAIR, FENCED_FAIR),
-}
+REENTRANT_TYPES = REENTRANT, FENCED_REENTRANT  # without and with fences
+FAIR_TYPES = FAIR, FENCED_FAIR
 
-
-def terms_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those that are parameters of a lock: the timeout, and the other terms."""
-    return {term: value for term, value in given.items() if term in TERMS or term == "timeout"}
+AnyMethod = TypeVar("AnyMethod", bound=Callable[..., Any])
+AnyLock = TypeVar("AnyLock")
 
 
-def named_options(context: ContextOptions, given: Mapping[str, Any]) -> LockOptions:
-    """Return the options of a lock. Raises ValueError for an invalid name or option."""
-    lock_name(given["name"], context.prefix)
-    return context.of_lock(given)
+class FewTerms(TypedDict, total=False):
+    """The terms of all kinds of locks, beside the timeout; :meth:`wheel_lock.LockContext.lock` documents them."""
+
+    blocking: bool
+    blocking_timeout: float | None
+    renew: bool
+    renew_every: float | None
+    max_renewals: int | None
+    max_hold: float | None
+    retry_every: float | None
+    max_attempts: int | None
+    on_lost: OnLost | None
 
 
-def type_and_options(context: ContextOptions, method: str, given: Mapping[str, Any]) -> tuple[LockType, LockOptions]:
-    """Return the lock type and the options of a reentrant or fair lock. Raises as :func:`named_options` does."""
-    options = named_options(context, given)
-    return _TYPES[method][options.fencing], options
+class FencedTerms(FewTerms, total=False):
+    """The terms of the kinds that always belong to their thread or task."""
+
+    fencing: bool
 
 
-def semaphore_of(context: ContextOptions, given: Mapping[str, Any]) -> tuple[Permit, LockOptions]:
-    """Return the lock type and the options of a semaphore. Raises as :func:`named_options` does."""
-    lock_name(given["name"], context.prefix)
-    return semaphore(count("permits", given["permits"], least=1)), context.of_lock(given)
+class OwnedTerms(FewTerms, total=False):
+    """The terms of the kinds without fences."""
+
+    thread_local: bool
+
+
+class LockTerms(FencedTerms, OwnedTerms, total=False):
+    """All terms of a lock."""
+
+
+_DEFAULTS: Mapping[str, Any] = {**TERMS, "on_lost": None, "cancel_on_lost": False}
+
+
+def spelled_out(keywords: Any, defaults: Mapping[str, Any] = _DEFAULTS) -> Callable[[AnyMethod], AnyMethod]:
+    """Return a decorator for a method with ``**terms: Unpack[keywords]``, whose parameters only type checkers know.
+
+    The method raises TypeError for any other keyword, and ``help()`` and ``inspect.signature()`` show those, with their
+    defaults.
+    """
+
+    def decorate(method: AnyMethod) -> AnyMethod:
+        signature = inspect.signature(method)
+        *own, _ = signature.parameters.values()
+        unpacked = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults[name],
+                annotation=getattr(annotation, "__forward_arg__", annotation),
+            )
+            for name, annotation in inspect.get_annotations(keywords).items()
+        ]
+        parameters = {parameter.name: parameter for parameter in (*own, *unpacked)}
+
+        @functools.wraps(method)
+        def checked(*arguments: Any, **given: Any) -> Any:
+            if not parameters.keys() >= given.keys():
+                unexpected = next(name for name in given if name not in parameters)
+                raise TypeError(f"{method.__qualname__}() got an unexpected keyword argument {unexpected!r}")
+            return method(*arguments, **given)
+
+        checked.__dict__["__signature__"] = signature.replace(parameters=[*parameters.values()])
+        return cast("AnyMethod", checked)
+
+    return decorate
+
+
+def permit_types(permits: int) -> tuple[LockType]:
+    """Return the lock type of a semaphore. Raises ValueError for a number that is out of range."""
+    return (semaphore(count("permits", permits, least=1)),)
+
+
+class LockFactory:
+    """The base class of contexts that make locks, for threads or for tasks."""
+
+    _engine: EngineState
+    _takes_coroutines: ClassVar[bool] = False
+    """Whether ``on_lost`` may be a coroutine function."""
+
+    def _checked(
+        self, timeout: float | None, terms: Mapping[str, Any], *names: str | bytes
+    ) -> tuple[LockOptions, OnLost | None]:
+        """Return a lock's options and its callback. Raises ValueError for a name or term that is out of range."""
+        options = self._engine.options
+        for name in names:
+            lock_name(name, options.prefix)
+        return options.of_lock(timeout, terms), checked_callback(terms.get("on_lost"), awaited=self._takes_coroutines)
+
+    def _new(
+        self,
+        lock_class: Callable[..., AnyLock],
+        types: tuple[LockType, ...],
+        name: str | bytes,
+        timeout: float | None,
+        terms: Mapping[str, Any],
+    ) -> AnyLock:
+        """Return a lock object, given its lock type without fences and, if there is one, with them."""
+        options, callback = self._checked(timeout, terms, name)
+        more = {"cancel_on_lost": terms["cancel_on_lost"]} if "cancel_on_lost" in terms else {}
+        return lock_class(self._engine, types[options.fencing], name, options, callback, **more)

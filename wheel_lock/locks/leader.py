@@ -7,9 +7,10 @@ lock of a term that is given up is released after the callbacks, so that no othe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future
@@ -21,7 +22,8 @@ from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock
 from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.locks.callers import CallerFuture, Side
-from wheel_lock.options import ContextOptions, LockOptions, lock_name, lock_options, seconds
+from wheel_lock.locks.operations import Steps
+from wheel_lock.options import lock_name, lock_options, seconds
 from wheel_lock.runtime.backoff import Backoff
 from wheel_lock.runtime.interruptions import insist
 
@@ -30,33 +32,11 @@ logger: logging.Logger = logging.getLogger("wheel_lock")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # after a loss or a failure
 _AFTER_RESIGNATION_S = 1.0  # for the other candidates, which a release wakes within milliseconds
 
-Steps = Generator[Any, None, None]
-
-
-class LeaderTerms(NamedTuple):
-    """The name and the options of the locks of a candidate.
-
-    Attributes:
-        name: The name of its lock.
-        options: The options of its lock.
-    """
-
-    name: str | bytes
-    options: LockOptions
-
-    @classmethod
-    def checked(
-        cls, context: ContextOptions, name: str | bytes, timeout: float | None, renew_every: float | None
-    ) -> LeaderTerms:
-        """Return the terms. Raises ValueError for a name or a value that is out of range."""
-        lock_name(name, context.prefix)
-        timeout_s = context.timeout_s if timeout is None else timeout
-        # Without the context's limit of a wait: a candidate waits for as long as it stands.
-        return cls(name, lock_options(timeout_s, fencing=True, thread_local=False, renew_every=renew_every))
-
 
 class Term(Owner):
-    """The owner of a candidate's lease: the loss of that ends the term at once, whatever other callbacks are doing.
+    """One term, and the wait for it: the owner of the lease, and a wait that can be ended without an error.
+
+    The loss of the lease ends the term at once, whatever other callbacks are doing.
 
     Args:
         over: Completed at the end of the term.
@@ -64,60 +44,49 @@ class Term(Owner):
 
     stands_by = True
 
-    __slots__ = ("_candidacy", "over")
+    __slots__ = ("_granted", "_wait", "over")
+
+    _wait: Wait
 
     def __init__(self, over: CallerFuture[None]) -> None:
-        super().__init__()
+        # Not through super(), which sets ``ended``.
+        self.holds: dict[Any, Any] | None = None
         self.over: CallerFuture[None] = over
-        self._candidacy: Candidacy | None = None
+        self._granted: Future[Any] = over  # that of the wait, once there is one
 
-    def new_candidacy(self, wait: Wait, granted: Future[Sequence[Lease] | None]) -> Candidacy:
-        """Return ``wait`` such that :meth:`stop` ends it."""
-        self._candidacy = Candidacy(wait, granted, self.over)
-        return self._candidacy
-
-    def stop(self) -> None:
-        """End the term, or the wait for it. On the timer's thread."""
-        self.over.set_result(None)
-        if self._candidacy is not None:
-            self._candidacy.stop()
-
-    def lost(self, lease: Lease) -> None:
-        self.over.set_result(None)
-
-
-class Candidacy:
-    """A wait for a lock that can be ended without an error. On the timer's thread.
-
-    Args:
-        wait: The wait.
-        granted: Its future.
-        over: If it is completed, the wait does not begin.
-    """
-
-    __slots__ = ("_granted", "_over", "_wait")
-
-    def __init__(self, wait: Wait, granted: Future[Sequence[Lease] | None], over: Future[None]) -> None:
+    def wait_with(self, wait: Wait, granted: Future[Sequence[Lease] | None]) -> Wait:
+        """Return ``wait``, whose future is ``granted``, such that :meth:`end` ends it."""
         self._wait = wait
         self._granted = granted
-        self._over = over
+        return self
+
+    @property
+    def ended(self) -> bool:  # type: ignore[override]
+        """True if the event loop of the candidate's task is closed."""
+        return self.over.abandoned
+
+    # On the timer's thread
 
     def begin(self) -> None:
-        """Begin the wait."""
-        if self._over.done:
+        """Begin the wait, unless the term has been ended before."""
+        if self.over.done:
             self._granted.set_result(None)
         else:
             self._wait.begin()
 
     def give_up(self) -> None:
-        """Undo it, for a caller that waits no more."""
+        """Undo the wait, for a caller that waits no more."""
         self._wait.give_up()
 
-    def stop(self) -> None:
-        """End the wait without a grant, unless it has ended already."""
+    def end(self) -> None:
+        """End the term, or the wait for it."""
+        self.over.set_result(None)
         if not self._granted.done:
             self._wait.give_up()
             self._granted.set_result(None)
+
+    def lost(self, lease: Lease) -> None:
+        self.over.set_result(None)
 
 
 class BaseCandidate(BaseLock):
@@ -137,7 +106,7 @@ class BaseCandidate(BaseLock):
         token: str | bytes | None,
         future: CallerFuture[Sequence[Lease] | None],
     ) -> Wait:
-        return self.term.new_candidacy(super()._new_waiter(blocking, limit, token, future), future)
+        return self.term.wait_with(super()._new_waiter(blocking, limit, token, future), future)
 
 
 class BaseLeadership:
@@ -147,8 +116,9 @@ class BaseLeadership:
         name: The name that was stood for.
     """
 
-    def __init__(self, lock: BaseCandidate) -> None:
+    def __init__(self, lock: BaseCandidate, set_ended: Callable[[], object]) -> None:
         self._lock = lock
+        self._set_ended = set_ended
         self._given_up = False
         self.name: str | bytes = lock.name
 
@@ -179,10 +149,6 @@ class BaseLeadership:
         if self._given_up:
             raise LockNotHeld(f"The leadership of {quoted(self.name)} was given up", self.name)
 
-    def _set_ended(self) -> None:
-        """Set the event that marks the end."""
-        raise NotImplementedError
-
     def _end(self) -> None:
         self._given_up = True
         self._set_ended()
@@ -201,18 +167,20 @@ class BaseLeader(Side, Generic[AnyLeadership]):
     Args:
         engine: The engine of its locks.
         context: The context, which is kept for as long as the candidate.
-        terms: What it stands for.
+        name: What it stands for.
+        timeout: The time-to-live of its locks in seconds; that of the context by default.
+        renew_every: Seconds between their renewals; a third of the timeout by default.
         on_elected: Called with the leadership when a term begins.
         on_demoted: Called with the leadership when a term ends.
         on_error: Called with the exceptions of callbacks and of failed candidacies, which are logged otherwise.
 
     Raises:
-        ValueError: A callback is not callable, or a coroutine function that would not be awaited.
+        ValueError: The name or a number is out of range, or a callback is not callable, or a coroutine function that
+            would not be awaited.
     """
 
     _candidate_class: ClassVar[Any]
     _leadership_class: ClassVar[Any]
-    _term_class: ClassVar[Any] = Term
     _awaits: ClassVar[bool] = False
     """Whether what the callbacks of a term return is awaited."""
 
@@ -220,17 +188,23 @@ class BaseLeader(Side, Generic[AnyLeadership]):
         self,
         engine: Engine,
         context: object,
-        terms: LeaderTerms,
+        name: str | bytes,
+        timeout: float | None,
+        renew_every: float | None,
         on_elected: Callable[[AnyLeadership], object] | None,
         on_demoted: Callable[[AnyLeadership], object] | None,
         on_error: Callable[[Exception], object] | None,
     ) -> None:
+        lock_name(name, engine.options.prefix)
+        timeout_s = engine.options.timeout_s if timeout is None else timeout
+        # Without the context's limit of a wait: a candidate waits for as long as it stands.
+        self._options = lock_options(timeout_s, fencing=True, thread_local=False, renew_every=renew_every)
         checked_callback(on_elected, "on_elected", awaited=self._awaits)
         checked_callback(on_demoted, "on_demoted", awaited=self._awaits)
         checked_callback(on_error, "on_error")
         self._engine = engine
         self._context = context
-        self._terms = terms
+        self._name = name
         self._on_elected = on_elected
         self._on_demoted = on_demoted
         self._on_error = on_error
@@ -242,7 +216,7 @@ class BaseLeader(Side, Generic[AnyLeadership]):
     @property
     def name(self) -> str | bytes:
         """The name that it stands for."""
-        return self._terms.name
+        return self._name
 
     @property
     def is_leader(self) -> bool:
@@ -268,13 +242,13 @@ class BaseLeader(Side, Generic[AnyLeadership]):
         if leadership is None:
             return False
         leadership._given_up = True
-        self._engine.post_if_open(leadership._lock.term.stop)
+        self._engine.post_if_open(leadership._lock.term.end)
         return True
 
     # -- the campaign ------------------------------------------------------------------------------------------------
 
     def _begin_elected(self, leadership: AnyLeadership) -> None:
-        """Begin ``on_elected``, beside the campaign."""
+        """Begin ``on_elected``, if there is one, beside the campaign."""
         raise NotImplementedError
 
     def _wait_for_elected(self) -> Iterable[Any]:
@@ -282,72 +256,67 @@ class BaseLeader(Side, Generic[AnyLeadership]):
         raise NotImplementedError
 
     def _call_demoted(self, leadership: AnyLeadership) -> Iterable[Any]:
-        """Call ``on_demoted``, by ``yield from``. An exception is reported."""
+        """Call ``on_demoted``, if there is one, by ``yield from``. An exception is reported."""
         raise NotImplementedError
 
     def _sleep(self, pause_s: float) -> Iterable[Any]:
         """Wait for ``pause_s`` seconds, by ``yield from``, without the timer."""
         raise NotImplementedError
 
-    def _campaign(self) -> Steps:
+    def _campaign(self) -> Steps[None]:
         """Stand for election again and again, until the candidate or the context is closed."""
+        engine, clock = self._engine, self._engine.timer.clock
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._closing:
-            pause_s = None
+            resigned = False
             try:
-                began_at = self._engine.timer.clock.now()
+                began_at = clock.now()
                 resigned = yield from self._serve()
                 self._failing = False
-                if self._engine.timer.clock.now() - began_at >= self._terms.options.timeout_s:
+                if clock.now() - began_at >= self._options.timeout_s:
                     backoff.reset()
-                if resigned:
-                    pause_s = _AFTER_RESIGNATION_S
             except ContextClosed:
                 return
             except Exception as error:
                 self._report_failure(error)
             try:
-                yield from self._pause(backoff.pause() if pause_s is None else pause_s)
+                yield from self._pause(_AFTER_RESIGNATION_S if resigned else backoff.pause())
             except Exception as error:  # also a RuntimeError: the system has no thread for the timer
-                if self._engine.over:
+                if engine.over:
                     return
                 self._report_failure(error)
                 yield from self._sleep(_FIRST_PAUSE_S)
 
-    def _serve(self) -> Generator[Any, None, bool]:
+    def _serve(self) -> Steps[bool]:
         """Wait to be elected, and serve one term; return True if it ended by a resignation."""
-        engine, terms = self._server, self._terms
-        term: Term = self._term_class(self._new_future())
-        candidate: Any = self._candidate_class(engine, FENCED, terms.name, terms.options, None)
-        candidate.term = term
-        lock: BaseCandidate = candidate
-        self._stop = term.stop
+        lock = self._candidate_class(self._server, FENCED, self._name, self._options, None)
+        lock.term = term = Term(self._new_future())
+        self._stop = term.end
         if self._closing or not (yield from operations.acquire(lock, True, None)):
             return False
         self._failing = False
         leadership: AnyLeadership = self._leadership_class(lock)
         self._leadership = leadership
+        may_wait = True
         try:
             self._begin_elected(leadership)
-            try:
+            with suppress(LockUnavailable):  # the timer's thread has ended, and with it the lease
                 yield from term.over.wait()
-            except LockUnavailable:
-                pass  # the timer's thread has ended, and with it the lease
         except GeneratorExit:
-            leadership._end()
-            insist(lock._let_go, None)  # a coroutine that is closed in the middle may not await
+            may_wait = False  # a coroutine that is closed in the middle may not await
             raise
-        except BaseException:
+        finally:
+            resigned = leadership._given_up
             leadership._end()
-            yield from self._end_term(lock, leadership)
-            raise
-        resigned = leadership._given_up
-        leadership._end()
-        yield from self._end_term(lock, leadership)
+            if may_wait:
+                yield from self._end_term(leadership)
+            else:
+                insist(lock._let_go, None)
         return resigned
 
-    def _end_term(self, lock: BaseCandidate, leadership: AnyLeadership) -> Steps:
+    def _end_term(self, leadership: AnyLeadership) -> Steps[None]:
         """Call ``on_demoted``, wait for ``on_elected``, and release the lock."""
+        lock = leadership._lock
         try:
             yield from self._call_demoted(leadership)
             yield from self._wait_for_elected()
@@ -362,7 +331,7 @@ class BaseLeader(Side, Generic[AnyLeadership]):
         except WheelLockError as error:
             self._report_failure(error)
 
-    def _pause(self, pause_s: float) -> Steps:
+    def _pause(self, pause_s: float) -> Steps[None]:
         """Wait for ``pause_s`` seconds, or until the candidate is closed."""
         engine, timer = self._engine, self._engine.timer
         over: CallerFuture[None] = self._new_future()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
+from wheel_lock.diagnostics.tracing import trace
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.interfaces import Wait
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
@@ -14,7 +15,6 @@ from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, OnLost, refuse_copy, time_limit
 from wheel_lock.locks.callers import CallerFuture, Side
-from wheel_lock.locks.tracing import trace
 from wheel_lock.options import LockOptions, lock_name, plain_name
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 

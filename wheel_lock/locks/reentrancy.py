@@ -2,7 +2,8 @@
 
 A hold belongs to its owner and to the lock's name, not to a lock object: two objects of one name, in one thread, are one
 lock. It is counted in the process, and one lease at the server stands for all of it. That is safe because only the owner
-counts, and because each acquire checks the lease first: with a lost lease nothing more is granted.
+counts, and because each acquire checks the lease first: with a lost lease nothing more is granted. A count at the server
+would cost a round trip, and a command that is sent twice could change it.
 """
 
 from __future__ import annotations

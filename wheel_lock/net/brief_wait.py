@@ -18,9 +18,9 @@ from wheel_lock.runtime.held_calls import reply_waiter
 _LATE_S = (
     0.002  # far more than a server on the same machine takes, and less than the interval at which the GIL changes hands
 )
-_WAITS = 100  # after a late reply
-_MOST_MISSED = 3  # in a row
-_REPLIES_BETWEEN = 1000  # before it is tried again
+_WAITS = 100  # number of waits after a late reply
+_MOST_MISSED = 3  # limit of failed waits in a row
+_REPLIES_BETWEEN = 1000  # replies before the next trial
 
 
 class BriefWait:
@@ -42,7 +42,7 @@ class BriefWait:
         self.possible: bool = self._wait is not None
         self._asked_at = math.inf  # when the only unanswered request was written; infinite if there are several
         self._left = 0  # waits that are left; if negative, replies until they are tried again
-        self._missed = 0  # waits in vain since the last reply that one has seen
+        self._missed = 0  # waits without a reply since the last one that saw a reply
 
     def after_write(self, unanswered: int, now: float) -> bool:
         """Wait for the reply to the only request that is unanswered; return whether there is something to read."""

@@ -31,7 +31,7 @@ def prepare(connection: AbstractConnection, known: Capabilities, *, in_cluster: 
     """Load the scripts on a new connection; return the server's capabilities.
 
     Args:
-        known: The result for an earlier connection, which stays valid if the user may not call EVAL any more.
+        known: The result for an earlier connection, which stays valid if the user may no longer call EVAL.
         in_cluster: True if the server is a node of a cluster.
 
     Raises:
@@ -70,9 +70,9 @@ def _skip_replies(connection: AbstractConnection, count: int) -> None:
 
 
 def read_missing(reply: Reply) -> frozenset[str]:
-    """Return what RIGHTS replies: commands that the user may not call. Raises MalformedReply if it is no such list."""
+    """Return what RIGHTS replies: commands that the user may not call. Raises MalformedReply if it is not such a list."""
     if type(reply) is not list or not all(type(command) is bytes for command in reply):
-        raise MalformedReply(f"a {type(reply).__name__} is no list of commands")
+        raise MalformedReply(f"a {type(reply).__name__} is not a list of commands")
     return frozenset(command.decode("ascii", "backslashreplace") for command in reply) & scripts.COMMANDS
 
 

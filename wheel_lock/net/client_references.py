@@ -13,9 +13,9 @@ from itertools import islice
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-_MOST_OBJECTS = 1000  # that are searched, breadth first: real settings lead back within a few steps
+_MOST_OBJECTS = 1000  # limit of a breadth-first search: real settings lead back within a few steps
 _PLAIN = (type(None), bool, int, float, str, bytes)
-_NOT_FOLLOWED = (*_PLAIN, ModuleType, type)  # no globals
+_NOT_FOLLOWED = (*_PLAIN, ModuleType, type)  # globals are not searched
 
 
 class ClientGone(Exception):

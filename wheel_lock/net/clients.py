@@ -63,7 +63,7 @@ _LIKENESS = 0.8
 _SENTINEL_PORT, _PORT = 26379, 6379
 _OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}  # options of a URL
 _NOT_OF_SENTINELS = ("db", "username", "password", "max_connections")
-# Also RedisClusterException, which is no RedisError. The texts of all may quote a part of the password.
+# Also RedisClusterException, which is not a RedisError. The texts of all may quote a part of the password.
 _MALFORMED = (ValueError, TypeError, redis.RedisError, redis.RedisClusterException)
 
 _FORMS = (
@@ -75,7 +75,7 @@ _FORMS = (
 
 
 class UnknownOption(ValueError):
-    """A URL has an option that does not exist. The message shows its name, if that is no part of a password."""
+    """A URL has an option that does not exist. The message shows its name, if that is not part of a password."""
 
 
 @dataclass(frozen=True, slots=True)

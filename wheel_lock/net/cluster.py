@@ -32,11 +32,11 @@ from wheel_lock.runtime.notifier import NOTIFIER
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
-MOST_NODES = 1000  # masters, and as many replicas; the cluster specification recommends no more nodes in all
+MOST_NODES = 1000  # limit for masters, and for replicas; the cluster specification recommends at most 1000 in all
 
 _FAILED = re.compile(rb"cluster_state:fail\b.*cluster_current_epoch:(\d{1,20})", re.DOTALL)
 _MAX_INFO_BYTES = 10_000
-_SHARES = 4  # one node gets at least this fraction of the time for all
+_SHARES = 4  # one node gets at least this fraction of the total time
 
 AnyCluster = redis.RedisCluster | redis.asyncio.RedisCluster
 
@@ -176,7 +176,7 @@ class ClusterConnector:
     def _read(self, reply: Any, asked: Server) -> _SlotMap:
         """Parse a slot map. Malformed entries are skipped, and logged once until the node sends a map without any."""
         if type(reply) is not list:
-            raise MalformedReply(f"a {type(reply).__name__} is no slot map")
+            raise MalformedReply(f"a {type(reply).__name__} is not a slot map")
         if len(self._remapped) > 2 * MOST_NODES:
             self._remapped.clear()
         slot_map = _SlotMap(lambda node: self._read_node(node, asked))

@@ -18,7 +18,7 @@ from wheel_lock.protocol.resp import error_text
 
 # The largest legitimate answer is the slot map of a cluster in which each slot is a range of its own, with a dozen nodes.
 _MOST_BYTES = 32 << 20
-_STEPS = 4  # the allowance as a multiple of the limit of one step
+_STEPS = 4  # total time, as a multiple of the limit of one step
 _PARSER_ERRORS = (ValueError, TypeError, LookupError, AttributeError, MemoryError, RecursionError)
 
 

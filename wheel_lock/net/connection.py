@@ -29,15 +29,15 @@ from wheel_lock.runtime.failures import FailureDomain, contain, guarded
 from wheel_lock.runtime.held_calls import receiver, sender
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-_READ_BYTES = 16_000  # most replies are shorter; each connection keeps a buffer of this size
-_BYTES_A_TURN = 1 << 20  # so that a flood of replies does not delay timers
+_READ_BYTES = 16_000  # size of each connection's buffer; most replies are shorter
+_BYTES_A_TURN = 1 << 20  # limit per turn: a flood of replies must not delay timers
 _REPLIES_A_TURN = 1 << 13
-_PUSHES_A_TURN = 1 << 8  # the server alone decides on their number, and each may wake a waiter
-MOST_QUEUED_BYTES = 1 << 20  # encoded and not on the wire; beyond it callers' requests wait
-_JOINED_BYTES = 1 << 16  # of small parts that are joined for one write, which is faster than a write each
-_LARGE_BYTES = 1 << 12  # parts from this size on are not copied
-_PARTS = 64  # of one write: well below every system's IOV_MAX
-_AT_ONCE = struct.pack("ii", 1, 0)  # linger for no time: the connection is reset
+_PUSHES_A_TURN = 1 << 8  # limit per turn: the server alone decides on their number, and each may wake a waiter
+MOST_QUEUED_BYTES = 1 << 20  # limit for encoded requests that are not sent yet; beyond it callers' requests wait
+_JOINED_BYTES = 1 << 16  # limit for small parts that are joined for one write, which is faster than a write each
+_LARGE_BYTES = 1 << 12  # larger parts are not copied
+_PARTS = 64  # limit of parts per write, well below every system's IOV_MAX
+_AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER with zero time: the connection is reset
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 

@@ -96,7 +96,7 @@ def sanitize(error: BaseException) -> None:
 Server = tuple[str | None, str]
 """Host and port."""
 
-_HOST = re.compile(r"(?=.{1,255}\Z)[!-\-/-~]{1,63}(?:\.[!-\-/-~]{1,63})*\.?")  # a name or an address, also of IPv6
+_HOST = re.compile(r"(?=.{1,255}\Z)[!-\-/-~]{1,63}(?:\.[!-\-/-~]{1,63})*\.?")  # a host name or an address, also of IPv6
 _UNKNOWN_HOSTS = ("", "?")  # sent by a node of a cluster that does not know its own address, or name
 _MAX_PORT = 65535
 
@@ -412,7 +412,7 @@ class RedisPyConnector:
 
 
 def _hint(client: object) -> str:
-    """Return what to use in the place of an object that is no client, as the end of a sentence."""
+    """Return what to use in the place of an object that is not a client, as the end of a sentence."""
     if isinstance(client, (str, bytes)):
         return ": use LockContext.from_url(url)"
     if isinstance(client, (redis.sentinel.Sentinel, redis.asyncio.sentinel.Sentinel)):

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError, InvalidResponse
 from wheel_lock.protocol.reply_reader import NOTHING, TO_QUESTIONS, ReplyReader, as_malformed
 from wheel_lock.protocol.resp import MalformedReply
 
-_MAX_DEPTH = 8  # of lists in lists
+_MAX_DEPTH = 8  # limit for nested lists
 
 
 class HungUp(ConnectionError):

@@ -6,7 +6,9 @@ nothing that was in flight, and a server that has vanished is replaced within on
 
 Requests that may wait (those of callers) are sent while the connection has room. Otherwise they are queued here unencoded,
 in the order of their calls, so a server that stops reading or answering costs a bounded amount of memory. All other
-requests never wait for room; their number is bounded by that of the leases.
+requests never wait for room; their number is bounded by that of the leases, and of the acquires that were sent.
+
+A caller's time limit ends its request, not the connection, because it may be shorter than a pause of a healthy server.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.resp import error_text
+from wheel_lock.protocol.scripts import Command, rights_call
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import Backoff
@@ -45,10 +48,10 @@ T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
-MOST_UNANSWERED = 1 << 14  # requests; beyond it those of callers wait; a healthy server rarely has as many
-MOST_SUSPECTED = 1 << 10  # the same for a suspected connection
+MOST_UNANSWERED = 1 << 14  # limit of requests, beyond which those of callers wait; a healthy server rarely has as many
+MOST_SUSPECTED = 1 << 10  # the limit for a suspected connection
 _SOON_S = 0.02
-_REQUESTS_A_TURN = 1000  # that have waited for room: some 10 ms
+_REQUESTS_A_TURN = 1000  # limit of waiting requests that are sent per turn: some 10 ms
 _FINISHED: Callable[[NodeRequest], bool] = attrgetter("finished")
 
 
@@ -179,6 +182,14 @@ class Node:
         self.batch_size: int
         self.calls_for_a_batch: int
         self.batch_size, self.calls_for_a_batch = (1, most) if single_key else (most, 1)
+
+    def most_leases(self, most: int) -> int:
+        """Return how many leases one call may be about of which there are ``most`` where no keys need be declared."""
+        return 1 if self.single_key_mode else most
+
+    def rights_call(self) -> Command:
+        """Return the call that finds the commands of scripts which the user may not call."""
+        return rights_call(keyed=self.single_key_mode)
 
     def note_keys_required(self, error: ServerError, declared: bool) -> bool:
         """Switch to single-key mode if ``error`` says that keys must be declared.
@@ -362,7 +373,7 @@ class Node:
             return
         if self._masters and connection.server not in self._masters:
             connection.close()  # another server has become the master meanwhile
-            self._failed(ConnectionAbortedError("that server is not the master any more"), backoff)
+            self._failed(ConnectionAbortedError("that server is no longer the master"), backoff)
             return
         self._connecting = False
         self._suspected = False
@@ -465,7 +476,7 @@ class Node:
         if not self._closed:
             self.observer.trouble(self)
             self._log(logger.debug, "connection_lost", "lost the connection to %s: %s", error)
-            self._set_retry()  # a pause even before the first try: a server may hang up right after each accept
+            self._set_retry()  # a pause even before the first attempt: a server may hang up right after each accept
 
     def close(self, error: Exception) -> None:
         """Close the connection for good; unanswered and queued requests are refused with ``error``."""
@@ -500,17 +511,21 @@ class Node:
         if self.server not in masters:
             self.drop(error)
 
-    def demoted(self, error: Exception, request: NodeRequest | None = None) -> None:
-        """Leave a server that is not the master (any more) if the connector can find out which one is.
+    def demoted(self, error: Exception, request: NodeRequest | None = None) -> bool:
+        """Leave a server that is not the master, or no longer, if the connector can find out which one is.
 
         Args:
             error: The error reply that says so.
             request: The refused request, which is sent to the new master.
+
+        Returns:
+            Whether the server is left.
         """
         if self.connector.discovers:
             pipeline = self._pipeline
             # After the reply that is being read: a connection cannot be dropped in the middle of it.
             self._timer.post(lambda: self._leave(pipeline, error, request), self._domain)
+        return self.connector.discovers
 
     def _leave(self, pipeline: PipelinedConnection | None, error: Exception, request: NodeRequest | None) -> None:
         if pipeline is not None and pipeline is self._pipeline:
@@ -521,7 +536,7 @@ class Node:
     def retire(self) -> None:
         """Close the connection unless requests are queued; the next request connects again."""
         if not self._has_queued:
-            self._hang_up(ConnectionAbortedError("nothing is held any more"))
+            self._hang_up(ConnectionAbortedError("nothing is held"))
 
     def restart(self, error: Exception) -> None:
         """Start again after the death of the timer's thread; unanswered and queued requests are refused with ``error``."""

@@ -26,11 +26,11 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
-_PING_EVERY_S = 2.0  # a half-open connection is noticed after two of these
+_PING_EVERY_S = 2.0  # interval of PINGs; a half-open connection is noticed after two
 _CHANNELS_A_COMMAND = 500
-_MAX_REPEATED = 16  # UNSUBSCRIBE commands between two PINGs
+_MAX_REPEATED = 16  # limit of UNSUBSCRIBE commands between two PINGs
 _MESSAGES = (b"message", b"smessage")
-_MAX_CHANNEL_BYTES = 1024  # more than any channel that is subscribed to has
+_MAX_CHANNEL_BYTES = 1024  # longer than the name of any channel that is subscribed to
 
 
 class Listener(FailureDomain, Protocol):
@@ -208,7 +208,7 @@ class PubSub(NodeObserver):
                 return
             if self._refused and not self._refusal_logged:
                 self._refusal_logged = True
-                text = "the server refuses to send wake-ups, so waiters have to look by themselves: %s"
+                text = "the server refuses to send wake-ups, so waiters have to poll: %s"
                 node, reason = self._node.connector.describe(), error_text(reply)
                 fields = log_fields("subscription_refused", reason=reason, node=node)
                 NOTIFIER.post(partial(logger.warning, extra=fields), text, reason)
@@ -217,7 +217,7 @@ class PubSub(NodeObserver):
             self._on_pong()
             return
         if type(reply) is not list or len(reply) < 2 or not isinstance(reply[1], bytes):
-            raise MalformedReply(f"{reply!r:.40} is no push message")
+            raise MalformedReply(f"{reply!r:.40} is not a push message")
         what, channel = reply[0], reply[1]
         listeners = list(self._listeners.get(channel, ()))
         if what in (b"subscribe", b"ssubscribe"):
@@ -237,7 +237,7 @@ class PubSub(NodeObserver):
             self._on_moved()
         elif what in _MESSAGES:
             if len(reply) != 3 or not isinstance(reply[2], bytes):
-                raise MalformedReply(f"{reply!r:.40} is no message")
+                raise MalformedReply(f"{reply!r:.40} is not a message")
             for listener in listeners:
                 guarded(listener, listener.on_message, reply[2])
             if not listeners and channel not in self._put_off and not self._node.clogged:
@@ -318,7 +318,7 @@ class PubSub(NodeObserver):
 INVALIDATIONS = b"__redis__:invalidate"
 """The channel on which a server sends invalidations, the keys that have changed, to clients that speak RESP2."""
 
-_IDLE_PINGS = 15  # PINGs in a row without need for the connection, after which it is closed
+_IDLE_PINGS = 15  # a connection that is not needed for so many PINGs in a row is closed
 
 
 class InvalidationListener(Listener, Protocol):
@@ -341,7 +341,7 @@ class InvalidationListener(Listener, Protocol):
         """Called when an attempt to connect has failed; the next one follows after a pause."""
 
     def on_stopped(self) -> None:
-        """Called when the connection has been closed on purpose, or is not to be made any more."""
+        """Called when the connection has been closed on purpose, or is no longer to be made."""
 
     def on_invalidated(self, keys: Sequence[bytes] | None) -> None:
         """Called with keys that have changed; None for all keys (a flush)."""
@@ -349,6 +349,9 @@ class InvalidationListener(Listener, Protocol):
 
 class InvalidationFeed(PubSub):
     """The connection to which a server redirects the invalidations of another one (CLIENT TRACKING). Timer's thread only.
+
+    Not the connection for wake-ups: that exists only while callers wait, and a proxy that hangs up at CLIENT ID would cost
+    the wake-ups, too.
 
     Args:
         timer, connector, options, launch, domain: As for :class:`PubSub`.
@@ -443,7 +446,7 @@ class InvalidationFeed(PubSub):
                 guarded(self._listener, self._listener.on_refused, reply)
                 return
             if type(reply) is not int:
-                raise MalformedReply(f"{reply!r:.40} is no client id")
+                raise MalformedReply(f"{reply!r:.40} is not a client id")
             self._known = reply
         elif type(reply) is list and len(reply) == 3 and reply[:2] == [b"message", INVALIDATIONS]:
             self._silent = False
@@ -461,7 +464,7 @@ class InvalidationFeed(PubSub):
             guarded(self._listener, self._listener.on_invalidated, None)
         elif type(keys) is list:
             if not all(type(key) is bytes for key in keys):
-                raise MalformedReply(f"{keys!r:.40} is no list of keys")
+                raise MalformedReply(f"{keys!r:.40} is not a list of keys")
             guarded(self._listener, self._listener.on_invalidated, keys)
         # Anything else is not from the server: it was published by a user.
 

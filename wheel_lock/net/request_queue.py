@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_LEAST = 256  # entries; a shorter queue is not searched
+_LEAST = 256  # a shorter queue is not searched
 
 
 class Parking(deque[T]):

@@ -46,8 +46,8 @@ _REDIS_PYS: dict[type[Any], type[AbstractConnection]] = {
     redis.asyncio.sentinel.SentinelManagedSSLConnection: redis.SSLConnection,
 }
 _MAX_EPOCH = 2**63 - 1
-_MAX_TARGETS = 16  # cached connectors: Sentinels may name new servers for ever
-_OTHERS_S = 0.25  # the time that the other Sentinels have after the first answer
+_MAX_TARGETS = 16  # limit of cached connectors: Sentinels may name new servers for ever
+_OTHERS_S = 0.25  # time limit for the other Sentinels after the first answer
 
 
 class _FoundMaster:
@@ -129,7 +129,7 @@ class SentinelConnector(RedisPyConnector):
         """Ask the Sentinels, and connect to the master that they name.
 
         Raises:
-            redis.exceptions.RedisError, OSError: The attempt failed, or that server is not a master (any more).
+            redis.exceptions.RedisError, OSError: The attempt failed, or that server is not a master, or no longer.
         """
         *others, last = self.ask(timeout_s)
         for server in others:
@@ -159,7 +159,7 @@ class SentinelConnector(RedisPyConnector):
         except redis.exceptions.NoPermissionError:
             return  # without the right +role a replica is recognised by its reply to the first write
         if type(role) is not list or not role or role[0] != b"master":
-            raise redis.exceptions.ConnectionError(f"{RedisPyConnector.describe(self)} is no master (any more)")
+            raise redis.exceptions.ConnectionError(f"{RedisPyConnector.describe(self)} is not a master, or no longer")
 
     def _is_master(self, server: Server, timeout_s: float) -> bool:
         try:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from wheel_lock.net.connector import Server
 from wheel_lock.runtime.native import allocate_lock
 
-_RECENT_S = 15.0  # the time for which an answer counts, unless the same Sentinel gives another
-_REMEMBERED_S = 60.0  # the time for which a minority that names the master of an earlier epoch is ignored
+_RECENT_S = 15.0  # lifetime of an answer, unless the same Sentinel gives another
+_REMEMBERED_S = 60.0  # time for which a minority that names the master of an earlier epoch is ignored
 
 
 class Opinion(NamedTuple):

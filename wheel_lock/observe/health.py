@@ -1,11 +1,11 @@
-"""The health of a context: a frozen report for readiness probes, and the rules for its verdict."""
+"""The health of a context: a frozen report for readiness probes, and the rules for `ok`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-LATE_S = 1.0  # of the timer's thread, or of the confirmation of a renewal
+LATE_S = 1.0  # threshold for the timer's thread, and for the confirmation of a renewal
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[str, ...]
 Value = float | Histogram
 
-MOST_NODES = 100  # of one label: a cluster may have more, and the addresses are the server's to say
+MOST_NODES = 100  # limit per label: a cluster may have more, and the server names the addresses
 
 
 @dataclass(frozen=True, slots=True)

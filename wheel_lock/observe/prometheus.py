@@ -32,7 +32,7 @@ class Collector(_Collector):
     """Collects the metrics of all contexts of this process, at the moment of a scrape. Nothing is sent to a server.
 
     The label ``context`` of each sample is the label of the context (``LockContext(..., label="billing")``; without one the
-    address of its server); the figures of contexts with one label are added up. Names of locks are no labels, unless
+    address of its server); the figures of contexts with one label are added up. Names of locks are not labels, unless
     ``max_names`` asks for it.
 
     Args:

@@ -20,7 +20,7 @@ def _series(steps: tuple[float, ...], first_decade: int, decades: int) -> list[f
 
 
 _ROUND = (1, 2.5, 5)
-_PREFERRED = (1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3, 8)  # Renard's R10: 26 % apart
+_PREFERRED = (1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3, 8)  # Renard's R10 series: steps of 26 %
 
 EXPORTED = _series(_ROUND, -4, 6)  # 0.1 ms to 50 s
 """The bounds, in seconds, that exporters show of lags, slacks, and the times of acquires and callbacks."""

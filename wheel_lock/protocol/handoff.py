@@ -1,4 +1,8 @@
-"""The text of an exported lock, which carries its lease from one process to another."""
+"""The text of an exported lock, which carries its lease from one process to another.
+
+Whoever has the text can take the lock, and its checksum proves no origin. So each number in it has bounds, and the fence is
+compared with the server's, see adopt.lua. Its token works once: adopt.lua replaces it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,8 @@ from wheel_lock.options import MAX_SECONDS, LockOptions, count, lock_name, lock_
 
 _PREFIX = "wheel_lock-handoff-1:"
 _SUM_CHARACTERS = 16
-_PLAIN_FIELDS = ("fence", "timeout", "renew_every", "max_renewals", "hold_until")  # in the text as here
-_MAX_CHARACTERS = 4096  # a name and a token of 512 bytes each, encoded twice, make 1,900 of them
+_PLAIN_FIELDS = ("fence", "timeout", "renew_every", "max_renewals", "hold_until")  # fields that are copied unchanged
+_MAX_CHARACTERS = 4096  # a name and a token of 512 bytes each, encoded twice, take 1,900
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ class Handoff:
                 if each is not None and not (type(each) is float and math.isfinite(each)):
                     raise ValueError("the hold limit is not a number")
             if type(handoff.lock_type) is not str:
-                raise ValueError("the lock type is no text")
+                raise ValueError("the lock type is not a text")
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise InvalidHandoff(f"The text of this exported lock makes no sense: {error}") from None
         if not under:

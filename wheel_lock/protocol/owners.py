@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote_to_bytes
 from wheel_lock.options import MAX_OWNER_LENGTH
 
 _MAX_ENCODED = 3 * MAX_OWNER_LENGTH
-_PLAIN = "!\"#$&'()*+,/;<=>?@[\\]^`{|}"  # printable ASCII that needs no encoding here, beside letters, digits and _.-~
+_PLAIN = "!\"#$&'()*+,/;<=>?@[\\]^`{|}"  # printable ASCII without encoding, beside letters, digits and _.-~
 _OWNED = re.compile(
     rb"(?:[rwp]:)?@([!-9;-~]{1,%d}):[A-Za-z0-9+/]{22,}(?::[0-9]+)?" % _MAX_ENCODED,
 )

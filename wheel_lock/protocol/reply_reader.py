@@ -6,6 +6,9 @@ it is fed. hiredis itself shows where the headers are: all bytes before a candid
 over, the candidate is a header, else it belongs to a text or a line, which may hold any byte. (The first byte of a line is
 never left over; but a header only comes after the end of a line.) Most chunks contain no candidate, or only headers of a
 few short lists, and are fed unchanged.
+
+A text of more than a MiB is skipped as it arrives, and not malformed: any user who may write a key, or publish on its
+channel, can make it that long.
 """
 
 from __future__ import annotations
@@ -21,20 +24,20 @@ NOTHING = object()
 TOO_LONG = b"(too long)"
 """Returned in place of a text that is too long to be kept."""
 
-_COMMON = frozenset([b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*0\r\n"])  # most chunks are one of these
-_PLAIN = b"+OK\r\n:-0123456789"  # chunks of these alone contain no expensive header
+_COMMON = frozenset([b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*0\r\n"])  # the most common chunks
+_PLAIN = b"+OK\r\n:-0123456789"  # chunks of these bytes alone contain no expensive header
 # The header of a list with items, of a long text, or of a type of RESP3; or a possible beginning of one at the end.
 _find_candidate = re.compile(rb"[*%~>|$](?:[1-9](?:(?<!\$.)|\d\d\d)|\d{0,3}\Z)", re.DOTALL).search
 # The same without lists of less than ten items, for chunks that end with a line.
 _find_long = re.compile(rb"[*%~>|$][1-9](?:(?<![*$].)|\d(?<!\$..)|\d\d\d)", re.DOTALL).search
 _HEADER = re.compile(rb"[*$](\d{1,18})\r\n").match
 _LONGEST_HEADER = 22
-_LONGEST_TEXT = 1 << 20  # longer ones are skipped
-_LONGEST_SKIPPED = 1 << 32  # longer ones are malformed: servers allow 512 MiB by default
-_LONGEST_LINE = 1 << 16  # an error text is much shorter in all servers
-_FEW = 256  # short lists in one reply that are not checked; each may be inside the one before
+_LONGEST_TEXT = 1 << 20  # longer texts are skipped
+_LONGEST_SKIPPED = 1 << 32  # longer texts are malformed: servers allow 512 MiB by default
+_LONGEST_LINE = 1 << 16  # limit of a line; error texts of all servers are much shorter
+_FEW = 256  # limit of unchecked short lists in one reply; each may be inside the one before
 _ARRAY, _TEXT = b"*$"
-_LAST = b"\n"[0]  # of every line
+_LAST = b"\n"[0]  # the last byte of every line
 
 
 class Limits(NamedTuple):
@@ -190,7 +193,7 @@ class ReplyReader:
         header = _HEADER(text, start)
         if header is None:
             if len(text) - start >= _LONGEST_HEADER or not b"\r\n".startswith(text[start + 1 :].lstrip(b"0123456789")):
-                raise MalformedReply(f"{text[start : start + _LONGEST_HEADER]!r} is no header")
+                raise MalformedReply(f"{text[start : start + _LONGEST_HEADER]!r} is not a header")
             self._rest, self._at = text[start:], 0
             return None
         size, end = int(header[1]), header.end()

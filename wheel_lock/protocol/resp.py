@@ -137,5 +137,5 @@ def exceptions(reply: Reply, leases: int) -> Sequence[tuple[int, int | ServerErr
         elif type(status) is int and status in (GONE, TAKEN):
             found[index - 1] = status
         else:
-            raise MalformedReply(f"verdict {status!r:.40} is not known")
+            raise MalformedReply(f"status {status!r:.40} is not known")
     return tuple(found.items())

@@ -1,10 +1,18 @@
 """The Lua scripts: text, SHA-1, and the encoded head of a call.
 
 A script has two forms. On Redis 7 and newer its text starts with a ``#!lua flags=...`` line, which lets one call use
-keys of all slots of a cluster node, lets renewals run when the server is out of memory, and makes a demoted master answer
-READONLY. Older servers and fakeredis do not support that line, and get the text without it, and without the lines that use
-``PEXPIRE ... GT``, which is new in Redis 7, too; the lines behind them do the same work. A connection chooses the form
-once, when it is made.
+keys of all slots of a cluster node, lets renewals run when the server is out of memory, and makes a demoted master
+answer READONLY. Older servers and fakeredis do not support that line, and get the text without it, and without the
+lines that use ``PEXPIRE ... GT``, which is new in Redis 7, too; the lines behind them do the same work. A connection
+chooses the form once, when it is made.
+
+Scripts call ``redis.pcall``, so that one bad key fails alone. No script shortens an expiry, however late it arrives,
+because a proxy delivers what it has accepted although the connection is gone; ``extend(replace_ttl=True)`` and
+redis-py's ``reacquire()`` are the exceptions. No script leaves a key without an expiry; see include/expiry.lua.
+
+A renewal is a GET and a PEXPIRE for each lease. MGET would save the server 5 to 14 % of a call. It takes one right
+more; one refused key would refuse all; WRONGTYPE reads like a missing key; and a cluster refuses it for several slots.
+(``SET ... IFEQ`` saves nothing.)
 """
 
 from __future__ import annotations
@@ -24,7 +32,7 @@ COMMANDS = frozenset({
     *("zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zremrangebyscore", "zscore"),
 })  # fmt: skip
 """The commands that scripts require. PUBLISH, TYPE, HLEN and HKEYS are optional: the user may have no right to them.
-STRLEN, HSTRLEN, HGET and PUBSUB are optional, too: they only add to what a look at a lock returns."""
+STRLEN, HSTRLEN, HGET and PUBSUB are optional, too: they only add to what LOOK returns."""
 
 
 class ScriptForm:

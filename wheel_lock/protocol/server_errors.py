@@ -1,7 +1,8 @@
 """Error replies: the one place that parses a server's error texts.
 
 An error reply begins with a code in capitals. Before Redis 7 the error of a script wraps an error inside it, and some
-conditions have no code inside scripts in any version. ``code`` is the original code in all of these cases.
+conditions have no code inside scripts in any version. ``code`` is the original code in all of these cases. The texts of all
+known servers are in tests/protocol/error_texts.tsv. What is shown of them has passed through ``error_text``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ REMEDIES: Mapping[str, str] = MappingProxyType(
 )
 """What to do about an error of the server, by its code. ``MAXCLIENTS`` stands for a text without a code."""
 
-_MOST_READ = 1000  # the most characters of an error's text that are parsed
+_MOST_READ = 1000  # limit of an error's text that is parsed
 _WRAPPED = re.compile(r"ERR Error running script \([^)]*\): ")
 _LOCATION = re.compile(r"@?user_script: ?\d+: ")
 _CODE = re.compile(r"[A-Z][A-Z0-9_]+(?= |$)")

@@ -4,8 +4,8 @@ A round asks all nodes at once, and is decided as soon as its outcome is certain
 concurrent rounds may split the votes. Then both return their votes, and pause for a random time, longer than a round
 takes, before the next one; but on average at most for the ``fallback_interval`` of the context.
 
-A caller whose first round too few nodes answer is told so at once. One that waits already has more rounds, and is told when
-that has lasted for as long as one server may leave a caller without an answer. Nodes without votes, because they have
+A caller whose first round too few nodes answer gets the error at once. One that waits already has more rounds, and gets it
+when that has lasted for as long as one server may leave a caller without an answer. Nodes without votes, because they have
 restarted, are waited for like a holder.
 
 Source: "Distributed Locks with Redis" on redis.io, section "Retry on failure".
@@ -13,6 +13,7 @@ Source: "Distributed Locks with Redis" on redis.io, section "Retry on failure".
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -57,6 +58,17 @@ class Quorum(VoteListener, Protocol):
     def release(self, lease: Lease, future: Future[None]) -> None: ...
 
 
+class Outcome(enum.Enum):
+    """The outcome of a round."""
+
+    OPEN = enum.auto()
+    GRANTED = enum.auto()  # by a majority
+    REFUSED = enum.auto()  # enough nodes have answered; too few of them may have votes
+    UNANSWERED = enum.auto()  # by too few nodes, which may answer another round
+    FAILED = enum.auto()  # and another round would not go better
+    GIVEN_UP = enum.auto()
+
+
 class AcquireRound:
     """One request for the votes of all nodes. Timer's thread only.
 
@@ -68,10 +80,8 @@ class AcquireRound:
         by_script: Acquire by the script, whose reply contains the type of a key of another type.
 
     Attributes:
-        granted: Whether a majority granted it.
+        outcome: Its outcome.
         failure: The error if too few nodes answered or have votes, or the context admits no more locks; None otherwise.
-        answered: True if enough nodes answered.
-        passes: True if another round may have no such failure.
     """
 
     def __init__(
@@ -88,52 +98,50 @@ class AcquireRound:
         self._by_script = by_script
         self._decided = decided
         self._to_ask = len(lease.votes)
-        self._over = False
         self._lease = lease
-        self.granted: bool = False
+        self.outcome: Outcome = Outcome.OPEN
         self.failure: WheelLockError | None = None
-        self.answered: bool = False
-        self.passes: bool = False
 
     def begin(self) -> None:
         """Ask all nodes, unless the context admits no more locks."""
         engine, lease, options = self._engine, self._lease, self._lease.options
         self.failure = engine.leases.admission_error(lease.name, 1)
         if self.failure is not None:
-            self._end()
+            self._end(Outcome.FAILED)
             return
         engine.leases.acquiring += 1
         limit_s = engine.limit_s(options.timeout_s)
         for vote in lease.votes:
             self._to_ask -= 1
-            if not self._over:
+            if self.outcome is Outcome.OPEN:
                 vote.ask(lease.token, options, limit_s, self._check, self._caller_until, by_script=self._by_script)
 
     def _check(self) -> None:
         """Decide the round if its outcome is certain: a node has answered, or exceeded its time limit."""
         lease, now = self._lease, self._engine.timer.clock.now()
-        if self._over:
+        if self.outcome is not Outcome.OPEN:
             self._engine.heal_later(lease)  # the lease may be held by now, with one more vote
             return
         open_votes = self._to_ask + sum(vote.in_flight is not None for vote in lease.votes)
         until = lease.majority_until(now)
         if now < until:
             lease.deadline = until
-            self.granted = True
+            outcome = Outcome.GRANTED
         elif len(lease.support(now)) + open_votes >= lease.quorum:
             return
         else:
             failures = [vote.failure for vote in lease.votes if vote.failure is not None]
             if len(failures) > len(lease.votes) - lease.quorum:
                 self.failure = self._failure(failures, open_votes)
-                self.passes = sum(map(_lasts, failures)) <= len(lease.votes) - lease.quorum
+                passes = sum(map(_lasts, failures)) <= len(lease.votes) - lease.quorum
+                outcome = Outcome.UNANSWERED if passes else Outcome.FAILED
             elif len(lease.votes) - len(failures) - open_votes < lease.quorum:
                 return  # it will not be granted; whether by refusals or failures is not certain yet
             else:
-                self.answered = True
+                outcome = Outcome.REFUSED
                 self.failure = self._without_votes(len(failures), now)
         self._uncount()
-        self._end()
+        self._end(outcome)
 
     def _failure(self, failures: Sequence[Exception], open_votes: int) -> WheelLockError:
         name, nodes = self._lease.name, len(self._lease.votes)
@@ -170,9 +178,9 @@ class AcquireRound:
             lease.name,
         )
 
-    def _end(self) -> None:
-        self._over = True
-        if not self.granted:
+    def _end(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        if outcome is not Outcome.GRANTED:
             self._withdraw()
         self._decided()
 
@@ -187,8 +195,8 @@ class AcquireRound:
 
     def give_up(self) -> None:
         """Withdraw all votes, unless the round is decided: the wait has ended."""
-        if not self._over:
-            self._over = True
+        if self.outcome is Outcome.OPEN:
+            self.outcome = Outcome.GIVEN_UP
             self._uncount()
             self._withdraw()
 
@@ -283,7 +291,7 @@ class QuorumWaiter(WheelEntry):
     def _decided(self, began_at: float) -> None:
         if self._over or self._round is None:
             return
-        if self._round.granted:
+        if self._round.outcome is Outcome.GRANTED:
             self.end()
             self._engine.grant(self._lease, self.began_at)
             self._future.set_result((self._lease,))
@@ -296,9 +304,9 @@ class QuorumWaiter(WheelEntry):
         now = engine.timer.clock.now()
         over = not self._blocking or self._rounds == options.max_attempts
         over = over or (self._until is not None and now >= self._until)
-        if last.answered:
+        if last.outcome is Outcome.REFUSED:
             self._heard_at = now
-        over = over or not (last.passes or last.answered) or now - self._heard_at >= engine.options.response_timeout_s
+        over = over or last.outcome is Outcome.FAILED or now - self._heard_at >= engine.options.response_timeout_s
         if over and last.failure is not None:
             self.fail(last.failure)
             return

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import TypeVar
 
 from wheel_lock.engine.engine import ENGINES
 from wheel_lock.engine.future import Future
@@ -36,6 +36,7 @@ from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.greenlets import start_helper_thread
 from wheel_lock.runtime.timer import HashedWheelTimer
 
+T = TypeVar("T")
 _LEAST_LIMIT_S = 0.05  # longer than a pause of the garbage collector or the scheduler
 _HEALTHY_REPLY_S = 0.5  # a healthy node answers sooner
 
@@ -213,7 +214,7 @@ class QuorumEngine(EngineState):
         self.counters.held.add(self.timer.now - lease.acquired_at)
         tally = self._tally(partial(self._released, lease, future))
         for vote in lease.votes:
-            released = tally.future()
+            released: Future[None] = tally.future(lambda answer: True)
             if vote.alive:
                 assert vote.lease is not None
                 vote.node.release(vote.lease, released)
@@ -253,7 +254,7 @@ class QuorumEngine(EngineState):
         tally = self._tally(partial(self._extended, lease, future), wait_for_all=True)
         self.timer.call_at(now + _HEALTHY_REPLY_S, lambda now: tally.decide_early(), self)
         for vote in lease.votes:
-            extended = tally.future(partial(self._counts, vote))
+            extended: Future[None] = tally.future(partial(self._counts, vote))
             granted = vote.live
             if granted is not None:
                 vote.node.extend(granted, time_ms, replace, extended)
@@ -274,7 +275,7 @@ class QuorumEngine(EngineState):
     def _counts(self, vote: Vote, answer: object) -> bool:
         return vote.counts_from <= self.timer.clock.now()
 
-    def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
+    def query(self, name: str | bytes, call: Command, read: Callable[[Reply], bool], future: Future[bool]) -> None:
         """Send ``call`` to every node; completes with whether a majority agrees."""
         tally = self._tally(partial(_counted, name, future))
         for engine in self.engines:
@@ -282,7 +283,7 @@ class QuorumEngine(EngineState):
             engine.query(name, call, read, answered)
             self._unless_silent(engine, answered)
 
-    def owned(self, lease: Lease, future: Future[Any]) -> None:
+    def owned(self, lease: Lease, future: Future[bool]) -> None:
         """Ask every node whether it still has its vote's token; completes with whether a majority has."""
         assert isinstance(lease, QuorumLease)
         tally = self._tally(partial(_counted, lease.name, future))
@@ -300,7 +301,7 @@ class QuorumEngine(EngineState):
         return VoteTally(len(self.engines), self.quorum, partial(guarded, self, decided), wait_for_all)
 
     @staticmethod
-    def _unless_silent(engine: NodeEngine, answer: Future[Any]) -> None:
+    def _unless_silent(engine: NodeEngine, answer: Future[T]) -> None:
         """Fail ``answer`` at once if the node is suspected to be dead; a later reply is ignored."""
         if engine.is_silent:
             answer.set_exception(LockUnavailable(f"{engine.connector.describe()} is silent"))
@@ -416,7 +417,7 @@ class QuorumEngine(EngineState):
         self.counters.reset()
 
 
-def _counted(name: str | bytes, future: Future[Any], tally: VoteTally) -> None:
+def _counted(name: str | bytes, future: Future[bool], tally: VoteTally) -> None:
     """Complete ``future`` with whether a majority agrees, or with an error if too few nodes answered."""
     if tally.agreed or tally.denied:
         future.set_result(tally.agreed)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from wheel_lock.aio import lock as aio_lock
 from wheel_lock.aio import primitives as aio_primitives
 from wheel_lock.errors import WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.locks.base import BaseLock, OnLost, call_site
-from wheel_lock.options import LockOptions
+from wheel_lock.locks.base import BaseLock, call_site
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.quorum.engine import QuorumEngine
@@ -26,11 +25,6 @@ class BaseQuorumLock(BaseLock):
 
     in_bulk = False
     _engine: QuorumEngine
-
-    def __init__(
-        self, engine: QuorumEngine, name: str | bytes, options: LockOptions, on_lost: OnLost | None, **more: Any
-    ) -> None:
-        super().__init__(engine, EXCLUSIVE, name, options, on_lost, **more)
 
     def _new_lease(self, key: bytes, token: str | bytes | None = None) -> QuorumLease:
         engine, options = self._engine, self._options

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockLost, WheelLockError
+
+T = TypeVar("T")
 
 
 class VoteTally:
@@ -34,7 +36,7 @@ class VoteTally:
         self.no: list[object] = []
         self.failures: list[Exception] = []
 
-    def future(self, agrees: Callable[[Any], bool] = lambda answer: True) -> Future[Any]:
+    def future(self, agrees: Callable[[T], bool]) -> Future[T]:
         """Return the future of one node's answer; ``agrees`` returns whether an answer is a yes."""
 
         def answered() -> None:
@@ -48,7 +50,7 @@ class VoteTally:
                 self.no.append(future.result())
             self._check()
 
-        future: Future[Any] = Future(answered)
+        future: Future[T] = Future(answered)
         return future
 
     @property

@@ -9,7 +9,7 @@ from wheel_lock.runtime.failures import contain_all
 
 
 def dispatch(due: list[Any], now: float) -> None:
-    """Hand each of the ``due`` entries to its group, and refer to none of them any more.
+    """Hand each of the ``due`` entries to its group, and drop all references to them.
 
     Users' callbacks are among them: a group that empties its list has the only references. The failure of a group does not
     prevent the others.

@@ -1,8 +1,9 @@
 """Failure domains: an exception in the library's own code ends the objects that it concerns, and no others.
 
 Each call on the timer's thread belongs to a failure domain: a request, a node, an engine. An exception that leaves such a
-call may have left the domain in an inconsistent state. The domain then ends all that it keeps, with a reason; the thread
-and all other domains go on. If a domain fails in this, the domain above it does the same.
+call may have left the domain in an inconsistent state. The domain then ends all that it keeps, with a reason, because a
+lease that nothing watches would be lost in silence; the thread and all other domains go on. If a domain fails in this, the
+domain above it does the same.
 """
 
 from __future__ import annotations

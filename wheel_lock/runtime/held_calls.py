@@ -22,7 +22,7 @@ from typing import Any
 
 from wheel_lock.runtime.native import SystemSocket
 
-_MOST_BYTES = 1 << 16  # copied in one call with the GIL held
+_MOST_BYTES = 1 << 16  # limit of one call with the GIL held
 _LONGEST_WAIT_NS = 100_000
 
 _send: Any = None

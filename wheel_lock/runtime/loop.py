@@ -1,8 +1,16 @@
 """The event loop: one thread with a wheel, a poller, an inbox for other threads, and a clock.
 
-One iteration is a *turn*: sleep until the next due tick, I/O or message; handle I/O; advance the wheel over all ticks that
-have passed, in one step; run the inbox; call the flushers. With nothing scheduled the thread sleeps without a limit. Its
-public face is :class:`wheel_lock.HashedWheelTimer`.
+One iteration is a *turn*: sleep until the next due tick, I/O or message; handle I/O; advance the wheel over all ticks
+that have passed, in one step; run the inbox; call the flushers. With nothing scheduled the thread sleeps without a
+limit. Its public face is :class:`wheel_lock.HashedWheelTimer`.
+
+The thread waits for nothing but its poller, because whatever it waits for may wait for it: a signal's handler may
+interrupt the holder of a lock and wait for this thread, and a hub of gevent may not run. So it takes no lock of a
+caller; it writes no log, imports nothing, and starts threads without waiting for them.
+
+Only this thread changes the state of engines. A caller that did it would save two switches of threads for each reply.
+But an exception that is set from outside may be raised between any two of its calls, and would leave a change of the
+wheel, of a queue or of a lease half done. Python code cannot put that off.
 """
 
 from __future__ import annotations
@@ -41,8 +49,8 @@ logger: logging.Logger = logging.getLogger("wheel_lock")
 _numbers = itertools.count(1)
 _LONGEST_INBOX_S = 0.01
 _INBOX_STEP = 16  # messages between two readings of the clock
-_LONGEST_SLEEP_S = 24 * 3600.0  # selectors refuse more than 2**31 milliseconds
-_LINGER_S = 0.02  # a longer sleep is ended by any change, and the thread sleeps no longer while there are changes
+_LONGEST_SLEEP_S = 24 * 3600.0  # limit of a sleep: selectors refuse more than 2**31 milliseconds
+_LINGER_S = 0.02  # any change ends a longer sleep; while there are changes the thread does not sleep longer
 _SHUTDOWN = "interpreter shutdown"  # in the text of the exceptions of Python 3.12 and newer, which start no thread then
 AWAKE, LONG = -math.inf, math.inf  # in place of the time until which the thread sleeps
 
@@ -102,7 +110,7 @@ class Loop:
         threaded: If False there is no thread, and the caller calls :meth:`turn`.
 
     Attributes:
-        complete: Makes a call that tells a caller of its result: at the end of this turn, or, if much remains to be done in
+        complete: Delivers a result to its caller, by a call: at the end of this turn, or, if much remains to be done in
             it, after all replies; at once outside of a turn. So callers whose results arrive together are woken together.
             Timer's thread only.
         flush_later: Has ``flush()`` of a flusher called at the end of this turn. Timer's thread only.
@@ -213,7 +221,7 @@ class Loop:
         self._inbox.appendleft((call, domain))
 
     def rouse(self) -> None:
-        """Start the thread, or wake it if it sleeps and nobody has woken it yet, so that it turns once more."""
+        """Start the thread, or wake it if it sleeps and has not been woken yet, so that it turns once more."""
         if not self._sole and self._threaded:
             self._start()
         if self._sleeping and not self._woken:
@@ -404,7 +412,7 @@ class Loop:
         """Return how long to sleep, and publish it to callers that change timeouts.
 
         No wake-up is lost. A caller appends to ``_changed``, then reads ``_sleeps_until``, ``_woken``, ``_sleeping``. The
-        thread writes these, then looks whether anything has been appended, before it sleeps. So if the thread does not see
+        thread writes these, then checks whether anything has been appended, before it sleeps. So if the thread does not see
         what was appended, the caller sees all that the thread has written, and wakes it.
         """
         tick = self.wheel.next_due_tick()
@@ -548,7 +556,7 @@ def _run(handed_over: list[Loop]) -> None:
 
 
 def _at_once(call: Callable[[], object]) -> None:
-    """Make a call that tells of a result outside of a turn."""
+    """Make a call that delivers a result outside of a turn."""
     call()
 
 

@@ -30,8 +30,8 @@ _names = itertools.count(1)
 # Raised when the system cannot start a thread, or the interpreter ends. Compared by identity: exceptions that a signal's
 # handler raises may be subclasses of these.
 _NO_THREAD = (RuntimeError, MemoryError, getattr(builtins, "PythonFinalizationError", RuntimeError))
-_LINGER_S = 1.0  # the time for which an idle thread is kept: losses come in bursts
-_AT_ONCE_S = 0.01  # the time after which tasks of one flood that wait let other greenlets run
+_LINGER_S = 1.0  # lifetime of an idle thread: losses come in bursts
+_AT_ONCE_S = 0.01  # time slice for a flood of tasks, after which other greenlets run
 
 Running = tuple[Callable[..., object], tuple[object, ...], float]
 """A call that is running on a notifier's thread: the callback, its arguments, and ``time.monotonic`` when it began."""

@@ -138,7 +138,7 @@ class SelectorPoller:
         self.watched[fd] = watch
 
     def unwatch(self, sock: socket.socket) -> None:
-        """Report ``sock`` no more. No effect if it is not watched."""
+        """Stop reporting ``sock``. No effect if it is not watched."""
         if self.watched.pop(sock.fileno(), None) is not None:
             self._selector.unregister(sock)
 

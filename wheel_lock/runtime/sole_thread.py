@@ -13,7 +13,7 @@ from time import monotonic
 from wheel_lock.runtime import native
 from wheel_lock.runtime.greenlets import SystemThread
 
-_START_S = 0.001  # between two looks at a thread that starts
+_START_S = 0.001  # polling interval for a thread that starts
 
 
 class SoleThread(dict[None, SystemThread]):

@@ -33,10 +33,10 @@ logger: logging.Logger = logging.getLogger("wheel_lock")
 _LONGEST_DELAY_S = 1e10
 _LONGEST_TAKING_S = 0.005
 _TAKING_STEP = 64  # timeouts between two readings of the clock
-_LONGEST_END_S = 5.0  # that stop() waits for the end of the thread
+_LONGEST_END_S = 5.0  # limit of stop()'s wait for the end of the thread
 _TOO_MANY = "{0} timeouts are pending, the limit is {0}"
 _STOPPED = "the timer has been stopped and takes no new timeouts"
-MANY_TIMERS = 64  # as in Netty: one timer serves a process, so this many are a leak
+MANY_TIMERS = 64  # as in Netty: one timer serves a process, so this many indicate a leak
 
 
 class TimeoutState(enum.Enum):

@@ -2,6 +2,10 @@
 
 Nothing of the library blocks that thread. But a finaliser of the program that runs there may, or a call of the system: then
 no lock is renewed, and no loss is reported. A *look* wakes the thread, and the next one sees whether it has turned since.
+
+A caller that waits looks after a second, an event loop every second. While the thread stands still, a caller gets
+LockUnavailable at its own time limit, or after ``response_timeout``; its request is given up when the thread goes on.
+Without a waiting caller, only ``health()`` says how late the thread is.
 """
 
 from __future__ import annotations
@@ -18,8 +22,8 @@ from wheel_lock.runtime.notifier import NOTIFIER
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
-LOOK_S = 0.1  # between two looks at a thread that may stand still
-STILL_S = 1.0  # after which it does
+LOOK_S = 0.1  # polling interval for a thread that may stand still
+STILL_S = 1.0  # a thread without progress for this time is reported
 
 
 class Watchdog:
@@ -76,7 +80,7 @@ def _report(loop: Loop) -> None:
     turns, thread = loop.turns, loop.thread
     if thread is None or loop.reported_turn == turns:
         return
-    loop.reported_turn = turns  # no call since the look at it, so that one caller reports
+    loop.reported_turn = turns  # no call since it was read, so that one caller reports
     frame = sys._current_frames().get(thread.ident or 0)
     stack = "".join(traceback.format_stack(frame)) if frame is not None else "it has not begun\n"
     log = partial(logger.critical, extra=log_fields("standstill", reason=stack))

@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Unpack
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.locks.base import OnLost
-from wheel_lock.locks.callbacks import checked_callback
-from wheel_lock.locks.factory import named_options, semaphore_of, type_and_options
-from wheel_lock.locks.leader import LeaderTerms
+from wheel_lock.locks.factory import (
+    FAIR_TYPES,
+    REENTRANT_TYPES,
+    FencedTerms,
+    LockFactory,
+    LockTerms,
+    OwnedTerms,
+    permit_types,
+    spelled_out,
+)
 from wheel_lock.sync.leader import Leader, Leadership
 from wheel_lock.sync.lock import Lock
 from wheel_lock.sync.primitives import MultiLock, ReadWriteLock, ReentrantLock, Semaphore
 
 
-class ThreadLocks:
+class ThreadLocks(LockFactory):
     """The base class of contexts that make locks for threads."""
 
     _engine: Engine
 
+    @spelled_out(FencedTerms)
     def reentrant_lock(
-        self,
-        name: str | bytes,
-        timeout: float | None = None,
-        *,
-        blocking: bool = True,
-        blocking_timeout: float | None = None,
-        renew: bool = True,
-        renew_every: float | None = None,
-        max_renewals: int | None = None,
-        max_hold: float | None = None,
-        retry_every: float | None = None,
-        max_attempts: int | None = None,
-        fencing: bool = False,
-        on_lost: OnLost | None = None,
+        self, name: str | bytes, timeout: float | None = None, **terms: Unpack[FencedTerms]
     ) -> ReentrantLock:
         """Return a lock that the thread which holds it may acquire again, not yet acquired.
 
@@ -44,25 +39,10 @@ class ThreadLocks:
         Raises:
             ValueError: A value is out of range; before any I/O.
         """
-        lock_type, options = type_and_options(self._engine.options, "reentrant_lock", locals())
-        return ReentrantLock(self._engine, lock_type, name, options, checked_callback(on_lost))
+        return self._new(ReentrantLock, REENTRANT_TYPES, name, timeout, terms)
 
-    def rw_lock(
-        self,
-        name: str | bytes,
-        timeout: float | None = None,
-        *,
-        blocking: bool = True,
-        blocking_timeout: float | None = None,
-        renew: bool = True,
-        renew_every: float | None = None,
-        max_renewals: int | None = None,
-        max_hold: float | None = None,
-        retry_every: float | None = None,
-        max_attempts: int | None = None,
-        fencing: bool = False,
-        on_lost: OnLost | None = None,
-    ) -> ReadWriteLock:
+    @spelled_out(FencedTerms)
+    def rw_lock(self, name: str | bytes, timeout: float | None = None, **terms: Unpack[FencedTerms]) -> ReadWriteLock:
         """Return a read-write lock: ``.read()`` and ``.write()`` are its two halves, not yet acquired.
 
         Any number of readers hold it together, or one writer alone. Both halves can be acquired again by the thread that
@@ -75,26 +55,10 @@ class ThreadLocks:
         Raises:
             ValueError: A value is out of range; before any I/O.
         """
-        options = named_options(self._engine.options, locals())
-        return ReadWriteLock(self._engine, name, options, checked_callback(on_lost))
+        return ReadWriteLock(self._engine, name, *self._checked(timeout, terms, name))
 
-    def fair_lock(
-        self,
-        name: str | bytes,
-        timeout: float | None = None,
-        *,
-        blocking: bool = True,
-        blocking_timeout: float | None = None,
-        renew: bool = True,
-        renew_every: float | None = None,
-        max_renewals: int | None = None,
-        max_hold: float | None = None,
-        retry_every: float | None = None,
-        max_attempts: int | None = None,
-        fencing: bool = False,
-        on_lost: OnLost | None = None,
-        thread_local: bool = True,
-    ) -> Lock:
+    @spelled_out(LockTerms)
+    def fair_lock(self, name: str | bytes, timeout: float | None = None, **terms: Unpack[LockTerms]) -> Lock:
         """Return an exclusive lock that is granted in the order of arrival, across processes; not yet acquired.
 
         A dead waiter is skipped after ``fallback_interval`` (or the timeout, if that is shorter) without a sign of life, by
@@ -105,25 +69,11 @@ class ThreadLocks:
         Raises:
             ValueError: A value is out of range; before any I/O.
         """
-        lock_type, options = type_and_options(self._engine.options, "fair_lock", locals())
-        return Lock(self._engine, lock_type, name, options, checked_callback(on_lost))
+        return self._new(Lock, FAIR_TYPES, name, timeout, terms)
 
+    @spelled_out(OwnedTerms)
     def semaphore(
-        self,
-        name: str | bytes,
-        permits: int,
-        timeout: float | None = None,
-        *,
-        blocking: bool = True,
-        blocking_timeout: float | None = None,
-        renew: bool = True,
-        renew_every: float | None = None,
-        max_renewals: int | None = None,
-        max_hold: float | None = None,
-        retry_every: float | None = None,
-        max_attempts: int | None = None,
-        on_lost: OnLost | None = None,
-        thread_local: bool = True,
+        self, name: str | bytes, permits: int, timeout: float | None = None, **terms: Unpack[OwnedTerms]
     ) -> Semaphore:
         """Return a semaphore: at most ``permits`` hold it at once, each with a lease of its own that is renewed.
 
@@ -137,24 +87,11 @@ class ThreadLocks:
         Raises:
             ValueError: A value is out of range; before any I/O.
         """
-        lock_type, options = semaphore_of(self._engine.options, locals())
-        return Semaphore(self._engine, lock_type, name, options, checked_callback(on_lost))
+        return self._new(Semaphore, permit_types(permits), name, timeout, terms)
 
+    @spelled_out(OwnedTerms)
     def multi_lock(
-        self,
-        names: Iterable[str | bytes],
-        timeout: float | None = None,
-        *,
-        blocking: bool = True,
-        blocking_timeout: float | None = None,
-        renew: bool = True,
-        renew_every: float | None = None,
-        max_renewals: int | None = None,
-        max_hold: float | None = None,
-        retry_every: float | None = None,
-        max_attempts: int | None = None,
-        on_lost: OnLost | None = None,
-        thread_local: bool = True,
+        self, names: Iterable[str | bytes], timeout: float | None = None, **terms: Unpack[OwnedTerms]
     ) -> MultiLock:
         """Return several exclusive locks as one: all of them are acquired at once, or none is.
 
@@ -169,8 +106,7 @@ class ThreadLocks:
         Raises:
             ValueError: A name or a value is out of range; before any I/O.
         """
-        options = self._engine.options.of_lock(locals())
-        return MultiLock(self._engine, names, options, checked_callback(on_lost))
+        return MultiLock(self._engine, names, *self._checked(timeout, terms))
 
     def leader(
         self,
@@ -202,5 +138,4 @@ class ThreadLocks:
         Raises:
             ValueError: A value is out of range, a callback is not callable, or one is a coroutine function; before any I/O.
         """
-        terms = LeaderTerms.checked(self._engine.options, name, timeout, renew_every)
-        return Leader(self._engine, self, terms, on_elected, on_demoted, on_error)
+        return Leader(self._engine, self, name, timeout, renew_every, on_elected, on_demoted, on_error)

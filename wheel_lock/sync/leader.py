@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from wheel_lock.errors import quoted
-from wheel_lock.locks.leader import BaseCandidate, BaseLeader, BaseLeadership, Term
+from wheel_lock.locks.leader import BaseCandidate, BaseLeader, BaseLeadership
 from wheel_lock.runtime.timer_threads import on_timer_thread
 from wheel_lock.sync.call import ThreadSide, run
 from wheel_lock.sync.lock import Lock
@@ -21,8 +21,6 @@ class Candidate(BaseCandidate, Lock):
 
     __slots__ = ("term",)
 
-    term: Term
-
 
 class Leadership(BaseLeadership):
     """One term of a :class:`Leader`.
@@ -32,11 +30,8 @@ class Leadership(BaseLeadership):
     """
 
     def __init__(self, lock: BaseCandidate) -> None:
-        super().__init__(lock)
         self.ended: threading.Event = threading.Event()
-
-    def _set_ended(self) -> None:
-        self.ended.set()
+        super().__init__(lock, self.ended.set)
 
 
 class Leader(ThreadSide, BaseLeader[Leadership]):

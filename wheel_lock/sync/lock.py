@@ -76,7 +76,7 @@ class Lock(ReleasedByBlock, BaseLock):
             LockAlreadyHeld: This thread holds it already: through this object, or through another one, whose release a wait
                 without a limit would never see.
             LockUnavailable, LockTimeout: The server could not be reached, or did not answer, within the longest wait or the
-                context's ``response_timeout``. If it has granted the lock all the same, the lock is released.
+                context's ``response_timeout``. If it has granted the lock nevertheless, the lock is released.
             LockServerError: The server refused the command itself.
             ValueError: A value is out of range.
         """
@@ -95,7 +95,7 @@ class Lock(ReleasedByBlock, BaseLock):
         leases: Sequence[Lease] | None = None
         try:
             direct = self._engine.direct
-            if direct is not None and (hold := direct.offer(wait, self._options)) is not None:
+            if direct.exists and (hold := direct.offer(wait, self._options)) is not None:
                 wait = hold
                 if hold.acquire():
                     leases = (hold.lease,)
@@ -116,7 +116,7 @@ class Lock(ReleasedByBlock, BaseLock):
     def release(self) -> bool:
         """Release the lock. After this has returned nothing is sent for its token.
 
-        If it is interrupted (by KeyboardInterrupt, say) the lock is released all the same, without waiting for the server.
+        If it is interrupted (by KeyboardInterrupt, say) the lock is released nevertheless, without waiting for the server.
 
         Returns:
             True if it is released, False if a lock that can be acquired again is still held by this thread.
@@ -126,7 +126,7 @@ class Lock(ReleasedByBlock, BaseLock):
             LockLost: It was lost before; its present owner keeps it.
             WrongThread: Another thread holds it.
             LockUnavailable, LockTimeout, LockServerError: The server could not be reached, did not answer, or refused.
-                The lock is not renewed any more and expires within its timeout.
+                The lock is no longer renewed and expires within its timeout.
         """
         released = operations.begin_release(self)  # not ``operations.release``, for the same reason
         if released is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-_SLOP = 1e-6  # of a tick: 0.3 s are 30 ticks of 10 ms, although 0.3 / 0.01 is not 30 in binary
+_SLOP = 1e-6  # share of a tick: 0.3 s are 30 ticks of 10 ms, although 0.3 / 0.01 is not 30 in binary
 
 
 class TickScale:

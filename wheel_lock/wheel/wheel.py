@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from operator import length_hint
 from typing import Generic, TypeVar
 
-_FEW = 16  # dead entries that a slot may keep in any proportion, because removing them has a cost, too
+_FEW = 16  # dead entries that a slot may keep in any proportion: removing them has a cost, too
 _CANCELLED = -1
 
 
@@ -47,7 +47,7 @@ class Wheel(Generic[E]):
         now: The last tick that :meth:`advance` has reached.
 
     Raises:
-        ValueError: ``slots`` is no power of two of at least 2.
+        ValueError: ``slots`` is not a power of two of at least 2.
 
     >>> class Timer(WheelEntry):
     ...     __slots__ = ()
@@ -212,7 +212,7 @@ class Wheel(Generic[E]):
         return True
 
     def _bury(self, index: int, tick: int, dead: int) -> None:
-        """Remove the dead entries of a slot if no other is in it, or they are too many; else say when to look again."""
+        """Remove the dead entries of a slot if no other is in it, or they are too many; else return when to check again."""
         slot = self._near[index]
         size = len(slot)
         if dead == size:

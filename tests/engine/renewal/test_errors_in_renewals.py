@@ -1,4 +1,4 @@
-"""An error of our own, anywhere in a renewal: each lease goes on, or its loss is told in time, and others can be had."""
+"""An error of our own, anywhere in a renewal: each lease goes on or is reported lost in time, and others can be had."""
 
 from __future__ import annotations
 

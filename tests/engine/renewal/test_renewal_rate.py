@@ -1,6 +1,6 @@
 """How often a lease may be renewed: once an interval, whatever its terms, the ticks, and the time that replies take.
 
-A renewal that is answered and finds no time left until the loss would be told is followed by another at once: terms that
+A renewal that is answered and finds no time left until the lease counts as lost is followed by another at once: terms that
 always leave so little would make a loop that renews as fast as the server answers.
 """
 

@@ -1,4 +1,4 @@
-"""Acquires and releases: how they end, what is sent again, and that no grant is left behind that nobody waits for."""
+"""Acquires and releases: how they end, what is sent again, and that no grant is left behind without a waiting caller."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_no_more_than_a_few_chunks_are_under_way_and_an_error_stops_the_rest() -
         assert {lease.state for lease in attempt.leases[9:]} == {State.REFUSED}
 
 
-def test_losses_are_reported_by_name_and_told_once(rig: Rig) -> None:
+def test_losses_are_reported_once_with_their_names(rig: Rig) -> None:
     leases = rig.hold_many(names(4))
     rig.go_on(1.0)
     rig.reply(None, array(1, 0))
@@ -129,7 +129,7 @@ def test_a_key_of_another_type_is_a_loss_and_another_error_is_an_error(rig: Rig)
     failure(future, LockServerError, r"READONLY .* \(lock 'lock:1'\)")
     assert rig.reasons == [("lock:0", LossReason.TAKEN)]
     assert not rig.held
-    assert not any(rig.believes(lease) for lease in leases)
+    assert not any(rig.is_valid(lease) for lease in leases)
 
 
 def test_a_refused_release_is_an_error_and_the_lease_is_over(rig: Rig) -> None:
@@ -137,11 +137,11 @@ def test_a_refused_release_is_an_error_and_the_lease_is_over(rig: Rig) -> None:
     future = rig.release(lease)
     rig.say(error("READONLY You can't write against a read only replica."))
     failure(future, LockServerError, "READONLY")
-    assert not rig.believes(lease)
+    assert not rig.is_valid(lease)
     sent = len(rig.everything_sent())
     rig.go_on(10.0)
     assert len(rig.everything_sent()) == sent
-    assert rig.told == []
+    assert rig.losses == []
 
 
 def test_an_unanswered_release_times_out_and_nothing_is_sent_after_that(rig: Rig) -> None:
@@ -169,9 +169,9 @@ def test_a_finaliser_that_comes_after_a_release_has_begun_changes_nothing(rig: R
     rig.post(lambda: rig.engine.abandon(lease))
     rig.say(integer(1))
     assert future.result() is None
-    assert rig.told == []
+    assert rig.losses == []
     assert rig.connector.attempts == 1
-    assert rig.believes(other)
+    assert rig.is_valid(other)
 
 
 def test_overdue_leases_are_drained_nearest_deadline_first_across_calls() -> None:
@@ -256,11 +256,11 @@ def test_several_locks_in_parts_are_granted_only_while_all_of_them_are_valid(rig
     rig.reply("acquire_all", integer(0))
     rig.clock.jump(2.0)  # the process stands still: the first one ends
     rig.reply("acquire_all", integer(0))
-    assert not rig.believes(leases[0])
+    assert not rig.is_valid(leases[0])
     released = rig.server.take()
     assert {name for command in released for name in command.names} == {"a", "b"}
     rig.say(*map(agreement, released))
     assert future.done
     assert future.result() is None
-    assert rig.told == []
+    assert rig.losses == []
     assert rig.held == {}

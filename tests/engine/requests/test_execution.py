@@ -1,4 +1,4 @@
-"""What is known about the tries of a request: the table, against the set of tries that may have been executed."""
+"""What is known about the attempts of a request: the table, against the set of attempts that may have been executed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from wheel_lock.engine.requests.execution import BOTH, EARLIER, LATEST, NONE, NOT_EXECUTED, SENT, Execution
 
 KNOWN = {(True, True): BOTH, (True, False): LATEST, (False, True): EARLIER, (False, False): NONE}
-"""By whether the latest try may have been executed, and an earlier one."""
+"""By whether the latest attempt may have been executed, and an earlier one."""
 
 
 @given(st.lists(st.sampled_from((SENT, NOT_EXECUTED))))

@@ -1,4 +1,4 @@
-"""Extend: the caller changes the time-to-live, and nothing that is under way or fails may make us believe too long."""
+"""Extend: the caller changes the time-to-live, and no call that is under way or fails prolongs the lease."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_replacing_sets_the_time_to_live_and_the_deadline(rig: Rig) -> None:
     future = rig.extend(lease, 10.0, replace=True)
     command = rig.server.one("extend")
     assert command.arguments == (b"a", lease.token, b"10000", b"1", b"%d" % MAX_TTL_MS)
-    assert rig.believes(lease)
+    assert rig.is_valid(lease)
     rig.jump(0.2)
     rig.say(integer(10_000))
     assert future.result() is None
@@ -50,13 +50,13 @@ def test_an_extension_that_the_server_finds_too_long_changes_nothing(rig: Rig, r
     assert "additional_time" in str(future.error)
     assert "999999900 s" in str(future.error)
     assert lease.deadline == deadline
-    assert rig.believes(lease)
+    assert rig.is_valid(lease)
     rig.go_on(25.0, rig.agree)
     assert lease.state is State.HELD
-    assert rig.believes(lease)
+    assert rig.is_valid(lease)
     assert lease.renewals == (3 if renew else 0)  # at once, and when due
     assert rig.connector.attempts == 1
-    assert rig.told == []
+    assert rig.losses == []
 
 
 @pytest.mark.parametrize("seconds", [0.1, 9.0, 10.2, 20.0])
@@ -96,7 +96,7 @@ def test_a_broken_extend_that_adds_is_not_sent_again(rig: Rig) -> None:
     future = rig.extend(lease, 5.0)
     rig.hang_up()
     failure(future, LockUnavailable)
-    assert rig.believes(lease)
+    assert rig.is_valid(lease)
     rig.go_on(0.1)
     assert rig.whats() == ["renew"]
 

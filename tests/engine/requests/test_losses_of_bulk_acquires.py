@@ -1,4 +1,4 @@
-"""A loss during a bulk acquire is told only if the caller gets the lock, and then once."""
+"""A loss during a bulk acquire is reported only if the caller gets the lock, and then once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Call:
     """A call of ``acquire_many`` for a and b, which travel in a batch each, with a hold limit.
 
     Attributes:
-        lost: The losses that the callback was told of.
+        lost: The losses that the callback got.
     """
 
     def __init__(self, rig: Rig, **how: Any) -> None:
@@ -69,7 +69,7 @@ def test_all_or_none_is_none_where_one_is_lost_before_the_last_is_granted(rig: W
     assert call.lost == []
 
 
-def test_what_a_failed_call_undoes_is_not_told_of_if_it_is_gone(rig: WaitingRig) -> None:
+def test_what_a_failed_call_undoes_is_not_reported_if_it_is_gone(rig: WaitingRig) -> None:
     call = Call(rig)
     rig.say(FINE, BUSY)
     failure(call.future, LockServerError, "BUSY")
@@ -78,7 +78,7 @@ def test_what_a_failed_call_undoes_is_not_told_of_if_it_is_gone(rig: WaitingRig)
     assert call.lost == []
 
 
-def test_what_a_caller_gives_up_is_not_told_of_if_it_is_gone(rig: WaitingRig) -> None:
+def test_what_a_caller_gives_up_is_not_reported_if_it_is_gone(rig: WaitingRig) -> None:
     call = Call(rig)
     rig.say(FINE, FINE)
     assert call.future.done
@@ -89,13 +89,13 @@ def test_what_a_caller_gives_up_is_not_told_of_if_it_is_gone(rig: WaitingRig) ->
     assert call.lost == []
 
 
-def test_what_a_caller_gives_up_keeps_no_other_loss_from_being_told(rig: WaitingRig) -> None:
+def test_what_a_caller_gives_up_keeps_no_other_loss_from_being_reported(rig: WaitingRig) -> None:
     other = rig.hold("other")
     call = Call(rig, all_or_nothing=True, blocking=True)
     rig.say(integer(0))
     assert call.future.done
     slow = threading.Event()
-    rig.engine.losses._in_threads.post(slow.wait)  # a callback of somebody
+    rig.engine.losses._in_threads.post(slow.wait)  # a callback of a user
     rig.engine.leases.mark_lost([next(lease for lease in rig.held if lease.name == "a"), other], LossReason.KEY_GONE)
     call.bulk.give_up()
     rig.turn()
@@ -105,7 +105,7 @@ def test_what_a_caller_gives_up_keeps_no_other_loss_from_being_told(rig: Waiting
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-def test_a_lock_that_is_lost_before_its_call_returns_is_told_of_when_it_returns(
+def test_a_lock_that_is_lost_before_its_call_returns_is_reported_when_it_returns(
     rig: WaitingRig, blocking: bool
 ) -> None:
     call = Call(rig, blocking=blocking)

@@ -37,7 +37,7 @@ def replying(rig: Rig, asked: list[float], reply: Callable[[Command], bytes]) ->
 
 
 @pytest.mark.parametrize("text", [BUSY, "LOADING Redis is loading", "MASTERDOWN Link with MASTER is down"])
-def test_a_server_that_can_answer_nobody_gets_one_call_for_each_retry(text: str) -> None:
+def test_a_server_that_can_answer_no_call_gets_one_for_each_retry(text: str) -> None:
     with Rig(declare_keys=True) as rig:
         leases = rig.hold_many(names(ONE_BY_ONE), 30.0)
         asked: list[float] = []
@@ -50,10 +50,10 @@ def test_a_server_that_can_answer_nobody_gets_one_call_for_each_retry(text: str)
         # The first answer of another kind brings all of them.
         rig.go_on(0.65, replying(rig, asked, lambda command: FINE))
         assert [lease.renewals for lease in leases] == [1] * ONE_BY_ONE
-        assert rig.told == []
+        assert rig.losses == []
 
 
-def test_the_probes_of_one_that_can_answer_nobody_go_round() -> None:
+def test_the_probes_of_one_that_can_answer_no_call_go_round() -> None:
     with Rig(declare_keys=True) as rig:
         rig.hold_many(names(8), 30.0)
         probed: list[str] = []
@@ -68,7 +68,7 @@ def test_the_probes_of_one_that_can_answer_nobody_go_round() -> None:
         assert set(probed[:8]) == set(names(8))
 
 
-def test_a_probe_that_nobody_wants_any_more_does_not_end_the_probing() -> None:
+def test_a_probe_whose_caller_has_gone_does_not_end_the_probing() -> None:
     with Rig(declare_keys=True) as rig:
         first, second = rig.hold("first", 30.0), rig.hold("second", 30.0)
         rig.go_on(12.0, replying(rig, [], lambda command: error(BUSY)))
@@ -91,7 +91,7 @@ def test_other_refusals_say_nothing_of_the_others() -> None:
         assert len(asked) >= 100
 
 
-# -- leases that nobody holds any more, in front of those that wait ----------------------------------------------------
+# -- abandoned leases, in front of those that wait ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("abandoned", [1, 2, 3, 20])
@@ -105,7 +105,7 @@ def test_probes_do_not_end_at_leases_whose_owners_have_ended(abandoned: int) -> 
         owner.ended = True
         rig.go_on(1.3, replying(rig, [], lambda command: FINE))
         assert lease.renewals == 1
-        assert [event.reason for _, event in rig.told] == [LossReason.ABANDONED] * abandoned
+        assert [event.reason for _, event in rig.losses] == [LossReason.ABANDONED] * abandoned
 
 
 def refusing(rig: Rig, scripts: Collection[str], seen: list[Command] | None = None) -> Callable[[], None]:
@@ -129,5 +129,5 @@ def test_a_kind_that_is_not_refused_goes_on_as_if_nothing_were(rig: Rig) -> None
     seen.clear()
     rig.go_on(6.0, refusing(rig, ["renew"], seen))
     assert [lease.renewals for lease in others] == [1] * 20
-    # A probe of the other kind at each retry, which come half a second apart by now, and no more.
+    # One probe of the other kind at each retry; by now the retries are half a second apart.
     assert 8 <= sum(command.what == "renew" for command in seen) <= 18

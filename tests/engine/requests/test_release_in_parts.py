@@ -84,14 +84,14 @@ def test_each_turn_begins_one_part_and_each_lease_is_released_once(rig: Rig) -> 
     commands += turn_until(rig, lambda: future.done)
     assert future.result() == {}
     assert released(commands) == Counter(names(MANY))
-    assert rig.told == []
+    assert rig.losses == []
     assert not rig.held
     assert rig.stats().released == MANY
 
 
 @pytest.mark.parametrize("halfway", [False, True])
 @pytest.mark.parametrize("release_on_close", [False, True])
-def test_a_close_behind_it_tells_of_no_loss_and_releases_nothing_again(release_on_close: bool, halfway: bool) -> None:
+def test_a_close_behind_it_reports_no_loss_and_releases_nothing_again(release_on_close: bool, halfway: bool) -> None:
     with Rig(release_on_close=release_on_close, batch_size=5) as rig:
         kept = rig.hold("kept", 30.0)
         leases = rig.hold_many(names(MANY), 30.0)
@@ -104,7 +104,7 @@ def test_a_close_behind_it_tells_of_no_loss_and_releases_nothing_again(release_o
         expected = Counter(names(MANY) + ["kept"] * release_on_close)
         assert released(commands) == expected
         assert rig.reasons == [("kept", LossReason.CONTEXT_CLOSED)]
-        assert not rig.believes(kept)
+        assert not rig.is_valid(kept)
 
 
 @pytest.mark.parametrize("halfway", [False, True])
@@ -115,7 +115,7 @@ def test_a_timer_that_is_stopped_begins_all_in_its_last_turn(rig: Rig, halfway: 
     rig.timer.turn()
     failure(future, LockUnavailable, "stopped")
     assert {lease.state for lease in leases} == {State.RELEASED}
-    assert rig.told == []
+    assert rig.losses == []
 
 
 def test_so_are_those_that_wait_for_room_after_an_outage() -> None:
@@ -133,7 +133,7 @@ def test_so_are_those_that_wait_for_room_after_an_outage() -> None:
         owner.ended = True
         turn_until(rig, lambda: future.done)
         assert {lease.state for lease in leases} == {State.RELEASED}
-        assert rig.told == []
+        assert rig.losses == []
 
 
 def test_a_lease_cannot_be_released_or_handed_over_behind_it(rig: Rig) -> None:
@@ -149,17 +149,17 @@ def test_a_lease_cannot_be_released_or_handed_over_behind_it(rig: Rig) -> None:
 
 
 @contextmanager
-def strike(owner: Any, method: str, count: int, error: BaseException) -> Iterator[None]:
+def failing_call(owner: Any, method: str, count: int, error: BaseException) -> Iterator[None]:
     """Have a method raise ``error`` in place of its ``count``-th call, in a ``with``."""
     call, calls = getattr(owner, method), itertools.count(1)
 
-    def struck(*arguments: Any) -> Any:
+    def failing(*arguments: Any) -> Any:
         if next(calls) == count:
             raise error
         return call(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, method, struck)
+        patch.setattr(owner, method, failing)
         yield
 
 
@@ -188,11 +188,11 @@ def test_a_failure_in_the_reply_that_undoes_an_acquire_leaves_nothing_held(rig: 
     rig.say(FINE * (MANY // PART - 1))
     assert len(rig.held) == MANY - PART
     rig.server.say(array(1, TAKEN))
-    with strike(rig.engine.leases, place, 1, BUG):
+    with failing_call(rig.engine.leases, place, 1, BUG):
         rig.timer.turn()
     turn_until(rig, lambda: future.done)
     assert not rig.held
-    assert not any(map(rig.believes, leases))
+    assert not any(map(rig.is_valid, leases))
     assert rig.failures
     rig.failures.clear()
 
@@ -221,7 +221,7 @@ def test_an_interrupted_part_raises_and_all_of_it_is_released_nevertheless(
     elif owner == "timer":
         owner = rig.timer
     commands: list[Command] = []
-    with strike(owner, method, count, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+    with failing_call(owner, method, count, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
         turn_times(rig, count)
     assert not future.done
     commands += turn_until(rig, lambda: future.done)
@@ -229,7 +229,7 @@ def test_an_interrupted_part_raises_and_all_of_it_is_released_nevertheless(
     assert future.result() == {}
     assert {lease.state for lease in leases} == {State.RELEASED}
     assert not rig.held
-    assert rig.told == []
+    assert rig.losses == []
 
 
 def test_an_interrupted_part_of_a_close_leaves_none_held(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,10 +238,10 @@ def test_an_interrupted_part_of_a_close_leaves_none_held(monkeypatch: pytest.Mon
         leases = rig.hold_many(names(MANY), 30.0)
         closed = post_close(rig)
         rig.timer.turn()
-        with strike(rig.engine.leases, "unhold", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        with failing_call(rig.engine.leases, "unhold", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
             rig.timer.turn()
         turn_until(rig, lambda: closed.done)
-        assert not any(map(rig.believes, leases))
+        assert not any(map(rig.is_valid, leases))
         assert {lease.loss for lease in leases} == {LossReason.CONTEXT_CLOSED}
 
 
@@ -273,9 +273,9 @@ def test_a_lease_of_an_ended_owner_that_is_due_between_the_parts_is_watched_and_
     assert not future.done
     overdue = rig.engine.router.renewer.overdue
     assert all(lease in rig.timer.wheel or lease.state is State.RENEWING or lease in overdue for lease in others)
-    assert rig.told == []
+    assert rig.losses == []
     with pytest.warns(ResourceWarning, match="abandoned"):
-        turn_until(rig, lambda: future.done and not any(map(rig.believes, others)))
+        turn_until(rig, lambda: future.done and not any(map(rig.is_valid, others)))
         rig.drain()
     assert rig.reasons == [(lease.name, LossReason.ABANDONED) for lease in others]
 

@@ -53,14 +53,14 @@ class Swapping:
         assert command.arguments[1:3] == (self.old.token, self.new.token)
         return self
 
-    def assert_over(self, *, told: LossReason | None = None) -> None:
-        """Nobody believes in either, and that was told once if at all."""
+    def assert_over(self, *, reason: LossReason | None = None) -> None:
+        """Neither is held, and a loss was reported once if at all."""
         rig = self.rig
-        assert not rig.believes(self.old)
-        assert not rig.believes(self.new)
+        assert not rig.is_valid(self.old)
+        assert not rig.is_valid(self.new)
         assert rig.swaps == {}
         assert rig.stats().held == 0
-        assert rig.reasons == ([] if told is None else [("a", told)])
+        assert rig.reasons == ([] if reason is None else [("a", reason)])
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_begun_twice_it_is_sent_once(rig: Rig, swapping: Swapping, when: str) ->
     if when == "confirmed":
         swapping.begin()
     assert rig.server.take() == []
-    assert rig.believes(swapping.new)
+    assert rig.is_valid(swapping.new)
 
 
 # Released before it is confirmed
@@ -102,7 +102,7 @@ def test_what_is_released_in_flight_is_released_once_when_it_is_there(rig: Rig, 
     assert swapping.future.result() is None
     assert rig.server.one("release_holders").arguments[1] == swapping.new.token
     assert not release.done
-    assert not rig.believes(swapping.new)
+    assert not rig.is_valid(swapping.new)
     rig.say(FINE)
     assert release.result() is None
     failure(again, LockNotHeld)
@@ -119,7 +119,7 @@ def test_what_the_server_says_is_gone_is_lost_for_everybody(rig: Rig, swapping: 
     for future in (swapping.future, release):
         assert failure(future, LockLost).reason is REASONS[reply]
     assert swapping.new.loss is REASONS[reply]
-    swapping.assert_over(told=REASONS[reply])
+    swapping.assert_over(reason=REASONS[reply])
     assert failure(rig.release(swapping.new), LockLost).reason is REASONS[reply]
 
 
@@ -130,17 +130,17 @@ def test_a_swap_that_finds_it_lost_says_why(rig: Rig, swapping: Swapping) -> Non
     for future in (swapping.future, release):
         assert failure(future, LockLost).reason is LossReason.KEY_GONE
     assert rig.server.take() == []
-    swapping.assert_over(told=LossReason.KEY_GONE)
+    swapping.assert_over(reason=LossReason.KEY_GONE)
 
 
-def test_a_failure_of_the_librarys_own_is_told(failing: Rig) -> None:
+def test_a_failure_of_the_librarys_own_is_reported(failing: Rig) -> None:
     swapping = Swapping(failing).begun()
     with breaking(type(READ), "parse_adopt"):
         failing.say(integer(1))
     failure(swapping.future, WheelLockError)
     failing.go_on(0.5)
     assert_cleaned_up(failing, swapping.old, swapping.new)
-    swapping.assert_over(told=LossReason.INTERNAL_ERROR)
+    swapping.assert_over(reason=LossReason.INTERNAL_ERROR)
     assert swapping.new.loss is LossReason.INTERNAL_ERROR
 
 
@@ -173,8 +173,8 @@ def test_a_release_that_waits_for_the_swap_ends_with_it(rig: Rig, swapping: Swap
     rig.go_on(rig.engine.options.response_timeout_s + 0.1)
     assert [release.done for release in releases] == [True, True]
     assert swapping.future.done
-    assert not rig.believes(swapping.new)
-    assert not rig.believes(swapping.old)
+    assert not rig.is_valid(swapping.new)
+    assert not rig.is_valid(swapping.old)
     assert rig.swaps == {}
     assert rig.reasons == []  # nothing is lost for who has let go of it
 

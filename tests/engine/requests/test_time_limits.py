@@ -1,4 +1,4 @@
-"""Callers' own time limits: they bound the whole call, whatever has become of the server, and concern nobody else."""
+"""Callers' own time limits: they bound the whole call, whatever has become of the server, and concern no other caller."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_limit_of_a_bulk_acquire_that_is_done_means_nothing(rig: WaitingRig)
 def test_what_others_hold_is_waited_for_until_the_callers_limit(
     rig: WaitingRig, connects_at: float, ends_s: float
 ) -> None:
-    """The first try, which waits for a connection, may take half a second. The waits behind it have no such time more."""
+    """The first attempt, which waits for a connection, may take half a second. Later waits have no such extra time."""
     rig.launch.slow = True
     future: Future[None] = Future(lambda: None)
     each = AcquireEach(rig.engine.wait_queues, lock_options(30.0), future)

@@ -1,1 +1,1 @@
-"""What follows a server that is not the master any more."""
+"""What follows a server that is no longer the master."""

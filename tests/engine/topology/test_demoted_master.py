@@ -13,8 +13,8 @@ from wheel_lock.engine.future import Future
 from wheel_lock.lease import State
 
 TEXTS = [str(error_of(row)).rstrip() for row in ROWS if row["code"] == "READONLY"]
-# What a script without a #!lua line tells of each of its leases, before Redis 7.
-VERDICT = "@user_script: 1: -READONLY You can't write against a read only replica.\r\n"
+# What a script without a #!lua line replies for each of its leases, before Redis 7.
+READ_ONLY = "@user_script: 1: -READONLY You can't write against a read only replica.\r\n"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_request_goes_to_the_next_master(moving: Rig, what: str, demotion: str
     moving.server.say(agreement(moving.server.one(what)))
     moving.turn()
     assert future.result() in (True, None)
-    assert all(map(moving.believes, moving.held))
+    assert all(map(moving.is_valid, moving.held))
 
 
 @pytest.mark.parametrize("demotion", TEXTS)
@@ -60,7 +60,7 @@ def test_a_renewal_of_which_some_entries_are_refused_goes_to_the_next_master(mov
     gone, refused = moving.hold_many(names(2))
     moving.go_on(1.0)
     assert len(moving.server.one("renew").pairs) == 2
-    moving.say(array(1, GONE, 2, VERDICT))
+    moving.say(array(1, GONE, 2, READ_ONLY))
     moving.go_on(0.5, moving.agree)
     assert len(moving.connector.servers) == 2
     assert gone.state is State.LOST
@@ -75,7 +75,7 @@ def test_a_request_for_many_of_which_each_entry_is_refused_goes_to_the_next_mast
     else:
         future = moving.release_many(moving.hold_many(names(2)))
     moving.server.one(what)
-    moving.say(array(1, VERDICT, 2, VERDICT))
+    moving.say(array(1, READ_ONLY, 2, READ_ONLY))
     moving.go_on(0.1)
     assert len(moving.server.one(what).pairs) == 2
     moving.say(FINE)

@@ -1,4 +1,4 @@
-"""An error of our own, anywhere in what is done for those who wait: they are told, and nothing is kept for nobody."""
+"""An error of our own, anywhere in what is done for waiters: they are notified, and no grant is left without an owner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.engine.waiting_rig import LINGER_S, Wait, WaitingRig, message
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.lease import EXTENDING
 
-LONGEST_LOOK_S = 5.1  # after which a waiter that has heard nothing looks by itself
+LONGEST_LOOK_S = 5.1  # limit after which a waiter without messages polls
 FILES = (
     "engine/waiting/registry.py",
     "engine/waiting/waiter.py",
@@ -71,7 +71,7 @@ def lose_the_connections(rig: WaitingRig) -> list[Wait]:
 
 
 def all_told_or_served(rig: WaitingRig, waits: list[Wait]) -> bool:
-    """Whether each wait that has not been given up ends when the lock is free, or has been told by the count of deaths."""
+    """Whether each wait that was not given up ends when the lock is free, or was ended by the count of deaths."""
     for _ in waits:
         if rig.engine.deaths == 1 or all(wait.future.done or wait.over for wait in waits):
             return True

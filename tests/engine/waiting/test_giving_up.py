@@ -1,4 +1,4 @@
-"""How a wait ends without the lock, at whatever stage: each caller is told, and nothing is left behind."""
+"""How a wait ends without the lock, at whatever stage: each caller gets an error, and nothing is left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wait queues: what waiting costs the server, how often a queue looks and tries, and when it lets others go first."""
+"""Wait queues: what waiting costs the server, how often a queue polls, and when it lets others go first."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ AT_ONCE = 8
 
 
 def flood(rig: WaitingRig, expires_at: float, wake_ups: int = 100) -> int:
-    """Forge wake-ups while the holder's lease goes on as it was; return how many tries they have cost."""
+    """Forge wake-ups while the holder's lease goes on as it was; return how many attempts they have caused."""
     tries = 0
     for _ in range(wake_ups):
         rig.wake("a")
@@ -196,7 +196,7 @@ def test_after_lost_races_a_try_asks_who_holds_it_now(rig: WaitingRig) -> None:
 
 def test_after_a_lost_race_it_soon_asks_how_long_the_new_holder_has(rig: WaitingRig) -> None:
     wait = rig.wait_first("a", 30.0, fallback=None)
-    rig.go_on(3.0, rig.be_taken())  # by now its looks are seconds apart
+    rig.go_on(3.0, rig.be_taken())  # by now its polls are seconds apart
     rig.server.take()
     rig.wake("a")
     rig.reply("SET", NIL)

@@ -1,4 +1,4 @@
-"""Wake-ups: one connection that listens, whatever becomes of it. Nobody depends on it for more than for being quick."""
+"""Wake-ups: one connection that listens, whatever becomes of it. Waiters depend on it for speed only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_two_thousand_names_are_one_connection_and_one_subscription_each(rig: Wa
     rig.say(OK)
     assert waits[1000].granted
 
-    # When the connection breaks they are subscribed to again, many per command, and everybody looks once.
+    # When the connection breaks they are subscribed to again, many per command, and each waiter polls once.
     rig.listener.close()
     heard.clear()
     rig.go_on(0.05, serve)

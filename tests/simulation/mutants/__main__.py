@@ -36,12 +36,12 @@ _ROOT = PACKAGE.parent
 _BUILD = _ROOT / "build"
 _WORLD = Path(__file__).parents[1]
 _SURVIVORS = Path(__file__).with_name("survivors.txt")
-_TESTS = ("engine", "lease", "protocol", "lock_types", "quorum", "net", "wheel")  # those of them that need no server
+_TESTS = ("engine", "lease", "protocol", "lock_types", "quorum", "net", "wheel")  # tests that need no server
 _FIRST_SEED, _SEEDS, _FURTHER = 1, 200, 1000
-_TESTS_S = 5.0  # the tests of one mutant: the quickest first
-_START_S = 12.0  # which a process takes at most, beside what it is given
+_TESTS_S = 5.0  # time for the tests of one mutant: the quickest first
+_START_S = 12.0  # limit of a process beside its given time
 
-Verdict = dict[str, Any]
+Result = dict[str, Any]
 
 
 class Stage:
@@ -71,14 +71,14 @@ class Stage:
             preexec_fn=limit,
         )
 
-    def histories(self, seeds: list[int], cpu_s: float) -> Verdict:
+    def histories(self, seeds: list[int], cpu_s: float) -> Result:
         """Return what the simulation says of what is planted."""
         arguments = [f"--cpu={cpu_s}", *map(str, seeds)]
         done = self.run("tests.simulation.mutants.trial", *arguments, cpu_s=cpu_s)
         last = done.stdout.splitlines()[-1:] or [""]
         if last[0].startswith("{"):
-            verdict: Verdict = json.loads(last[0])
-            return verdict
+            result: Result = json.loads(last[0])
+            return result
         ended = "it does not end" if done.returncode < 0 else (done.stderr.splitlines() or ["nothing"])[-1]
         return {"seed": 0, "rule": "start", "text": ended[:300]}
 
@@ -187,7 +187,7 @@ def known_survivors() -> dict[str, tuple[str, str]]:
     return {key: (kind, reason) for key, kind, reason in (line.rsplit(" | ", 2) for line in lines)}
 
 
-def trial(mutant: Mutant, stage: Stage, reach: Reach, original: Stage, cpu_s: float) -> Verdict:
+def trial(mutant: Mutant, stage: Stage, reach: Reach, original: Stage, cpu_s: float) -> Result:
     """Return what finds a mutant."""
     began = time.monotonic()
     where = [place_of(PACKAGE, mutant.path, line) for line in mutant.lines]
@@ -195,22 +195,22 @@ def trial(mutant: Mutant, stage: Stage, reach: Reach, original: Stage, cpu_s: fl
     by_operator = mutant.operator not in ("by hand", "old bug")
     if seeds and not by_operator:
         seeds += range(_FURTHER, 2 * _FURTHER)
-    verdict: Verdict = {"key": mutant.key, "path": mutant.path, "operator": mutant.operator}
-    verdict["reached"] = bool(seeds or tests)
+    result: Result = {"key": mutant.key, "path": mutant.path, "operator": mutant.operator}
+    result["reached"] = bool(seeds or tests)
     stage.plant(mutant)
     try:
         said = stage.histories(seeds, cpu_s) if seeds else {"seed": None, "histories": 0}
         if said["seed"] is not None and said["seed"] >= _FURTHER:
             same = original.histories([said["seed"]], cpu_s)
             said = {"seed": None, "text": "the original fails, too"} if same["seed"] is not None else said
-        verdict |= said
+        result |= said
         if said["seed"] is None and by_operator:
-            verdict["test"] = stage.tests(tests) if tests else None
+            result["test"] = stage.tests(tests) if tests else None
     finally:
         stage.heal(mutant)
-    verdict["found"] = "simulation" if said["seed"] is not None else "tests" if verdict.get("test") else None
-    verdict["took_s"] = round(time.monotonic() - began, 1)
-    return verdict
+    result["found"] = "simulation" if said["seed"] is not None else "tests" if result.get("test") else None
+    result["took_s"] = round(time.monotonic() - began, 1)
+    return result
 
 
 def main() -> int:
@@ -234,13 +234,13 @@ def main() -> int:
     known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     if known.get("code") != _digest():
         known = {"code": _digest(), "verdicts": {}}
-    verdicts: dict[str, Verdict] = known["verdicts"]
+    results: dict[str, Result] = known["verdicts"]
 
     def is_open(mutant: Mutant) -> bool:
-        verdict = verdicts.get(mutant.name)
-        if verdict is None:
+        result = results.get(mutant.name)
+        if result is None:
             return reasons.get(mutant.key, ("",))[0] != "equivalent"
-        return verdict["found"] is None and (arguments.again or bool(words))
+        return result["found"] is None and (arguments.again or bool(words))
 
     todo = [mutant for mutant in wanted if is_open(mutant)]
     random.Random(arguments.seed).shuffle(todo)  # so what is known of a run that was stopped is a fair sample
@@ -249,7 +249,7 @@ def main() -> int:
         stages.put(Stage())
     original = Stage()
 
-    def attempt(mutant: Mutant) -> Verdict:
+    def attempt(mutant: Mutant) -> Result:
         stage = stages.get()
         try:
             return trial(mutant, stage, reach, original, arguments.seconds)
@@ -259,30 +259,30 @@ def main() -> int:
     with ThreadPoolExecutor(arguments.jobs) as pool:
         attempts = {pool.submit(attempt, mutant): mutant for mutant in todo}
         for number, done in enumerate(as_completed(attempts), start=1):
-            mutant, verdict = attempts[done], done.result()
-            verdicts[mutant.name] = verdict
+            mutant, result = attempts[done], done.result()
+            results[mutant.name] = result
             kept.write_text(json.dumps(known, indent=1))
-            by = verdict.get("rule") or verdict.get("test") or ""
-            shown = {"simulation": "found   ", "tests": "by tests"}.get(verdict["found"], "SURVIVED")
-            print(f"{number:4}/{len(todo)} {shown} {verdict['took_s']:5.1f} s  {mutant.name}", flush=True)
+            by = result.get("rule") or result.get("test") or ""
+            shown = {"simulation": "found   ", "tests": "by tests"}.get(result["found"], "SURVIVED")
+            print(f"{number:4}/{len(todo)} {shown} {result['took_s']:5.1f} s  {mutant.name}", flush=True)
             if by:
-                print(f"          {by}: {verdict.get('text', '')}"[:160], flush=True)
-    return summary(wanted, verdicts, reasons)
+                print(f"          {by}: {result.get('text', '')}"[:160], flush=True)
+    return summary(wanted, results, reasons)
 
 
-def outcome(verdict: Verdict, reasons: dict[str, tuple[str, str]]) -> tuple[str, str, str]:
+def outcome(result: Result, reasons: dict[str, tuple[str, str]]) -> tuple[str, str, str]:
     """Return what became of a mutant, and if it survived the kind of reason and the reason."""
-    if verdict["found"]:
-        return verdict["found"], "", ""
-    kind, reason = reasons.get(verdict["key"], ("survived" if verdict["reached"] else "unreached", ""))
+    if result["found"]:
+        return result["found"], "", ""
+    kind, reason = reasons.get(result["key"], ("survived" if result["reached"] else "unreached", ""))
     return "equivalent" if kind == "equivalent" else "survived", kind, reason
 
 
-def summary(wanted: list[Mutant], verdicts: dict[str, Verdict], reasons: dict[str, tuple[str, str]]) -> int:
+def summary(wanted: list[Mutant], results: dict[str, Result], reasons: dict[str, tuple[str, str]]) -> int:
     """Print how many are found, by how they were made, and by folder; return how many by hand are not."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for mutant in wanted:
-        found = outcome(verdicts[mutant.name], reasons)[0] if mutant.name in verdicts else "equivalent"
+        found = outcome(results[mutant.name], reasons)[0] if mutant.name in results else "equivalent"
         folder = str(Path(mutant.path).parent) if "/" in mutant.path else mutant.path
         counts[mutant.operator][found] += 1
         if mutant.operator not in ("by hand", "old bug"):

@@ -17,8 +17,8 @@ from tests.simulation.mutants.mutant import Mutant
 
 PLACES = ("lease.py", "engine", "quorum", "protocol", "lock_types")
 _UNSEEN_FILES = ("engine/interfaces.py", "lock_types/__init__.py")
-_ELSEWHERE = ("engine/direct/",)  # real sockets and threads, which tests/direct has on a real server
-# What only tells people something.
+_ELSEWHERE = ("engine/direct/",)  # real sockets and threads, which tests/direct tests on a real server
+# Output for people only.
 _UNSEEN_NAMES = re.compile(
     r"^(__repr__|__str__|describe|_?log\w*|_?warn\w*|\w*(message|quoted|shown|call_site|spans?)\w*)$"
 )

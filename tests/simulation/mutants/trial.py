@@ -1,6 +1,6 @@
 """Lets histories happen in a copied package: `python -m tests.simulation.mutants.trial --cpu 20 1 2 3`.
 
-The last line is the verdict in JSON: which seed broke which rule, or none. With `--reach`, a line for each seed: the
+The last line is the result in JSON: which seed broke which rule, or none. With `--reach`, a line for each seed: the
 seconds that it took, the rule that it broke, and the lines that it came to.
 """
 
@@ -16,7 +16,7 @@ import time
 from tests.simulation.mutants.reach import reached, watch_scripts
 from tests.simulation.world import history
 
-_START_S = 3.0  # which a process may take to start
+_START_S = 3.0  # limit of the start of a process
 _MOST_BYTES = 3 << 30
 
 
@@ -30,7 +30,7 @@ def main() -> int:
     if arguments.reach:
         watch_scripts()
     began = time.process_time()
-    gc.freeze()  # what is there already is not looked at after each history
+    gc.freeze()  # what is there already is not scanned after each history
     number = 0
     for number, seed in enumerate(arguments.seeds, start=1):
         reached.clear()

@@ -1,4 +1,4 @@
-"""A benchmark of somebody's own server: what it costs to keep locks alive there.
+"""A benchmark of a user's own server: what it costs to keep locks alive there.
 
 Every name begins with the prefix and a random id, and all locks are released at the end, whatever ends it. Nothing is
 printed here.
@@ -26,18 +26,18 @@ from wheel_lock.cli.measure import Reading, per, read
 from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.cli.target import FAILURES, Target
 
-THREADS = (1, 16)  # callers of the pairs of acquire and release
-_FEW = 1_000  # locks of the smaller number that is held
-_MODERATE_PER_S = 5_000  # renewals
-_MOST_SATURATED = 10_000  # locks; renewed every 0.02 s they ask for more than a server can do
+THREADS = (1, 16)  # numbers of threads that acquire and release
+_FEW = 1_000  # the smaller number of held locks
+_MODERATE_PER_S = 5_000  # renewals per second
+_MOST_SATURATED = 10_000  # number of locks; renewed every 0.02 s they exceed what a server can do
 _SATURATED_EVERY_S = 0.02
-_AT_ONCE = 1_000  # names per bulk acquire, and per pipeline
+_AT_ONCE = 1_000  # size of a bulk acquire, and of a pipeline
 _NAMES_PER_THREAD = 64
 _MOST_PINGS = 50_000
 _SLICE_S = 0.2
-_PATIENCE_S = 10.0  # more than a step's share of the time, until its first figure
-_WAITING_S = 0.004  # enough for the waiter's subscription
-_RELEASED_PER_S = 20_000  # locks; a tenth of the rate of a slow machine
+_LIMIT_S = 10.0  # time limit of a step, beside its share, until its first figure
+_WAITING_S = 0.004  # time for the waiter's subscription
+_RELEASED_PER_S = 20_000  # locks per second; a tenth of the rate of a slow machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +199,12 @@ class Bench:
                 self._lacks(f"{locks:,} held", f"only {len(kept):,} were granted within {seconds:.2g} s")
             begin = self._read(context)
             self._pause(seconds)
-            give_up = time.monotonic() + _PATIENCE_S
+            give_up = time.monotonic() + _LIMIT_S
             while context.stats().renewed == begin.stats.renewed and time.monotonic() < give_up:
                 self._pause(_SLICE_S)
             end = self._read(context)
             for master in self._target.masters:
-                master.ping()  # without a server, these are no figures
+                master.ping()  # figures without a server mean nothing
             self.figures.lost += end.stats.lost
         passed_s, renewed = end.at - begin.at, end.stats.renewed - begin.stats.renewed
         client_s = end.wheel_cpu_s - begin.wheel_cpu_s
@@ -257,7 +257,7 @@ class Bench:
 
         def grant(context: LockContext) -> float | None:
             lock = context.lock(name, TTL_S)
-            if not lock.acquire(blocking_timeout=_PATIENCE_S):
+            if not lock.acquire(blocking_timeout=_LIMIT_S):
                 return None
             granted = time.perf_counter()
             lock.release()
@@ -284,7 +284,7 @@ class Bench:
         if taken:
             self.figures.hand_over_p50_s = statistics.median(taken)
         else:
-            self._lacks("hand-over", f"the waiter was not granted the lock within {_PATIENCE_S:g} s")
+            self._lacks("hand-over", f"the waiter was not granted the lock within {_LIMIT_S:g} s")
 
     def _estimate(self) -> None:
         """Estimate how many locks can be held, from the CPU time per renewal at full load."""
@@ -296,7 +296,7 @@ class Bench:
             free_cores = max(figures.masters - self._busy_cores, 0.0)
             figures.server_locks = int(free_cores * every_s * 1e6 / full.server_us_per_renewal)
         if figures.server_locks is None:
-            reason = self.figures.not_measured.get("CPU of the server", "it used none that could be told")
+            reason = self.figures.not_measured.get("CPU of the server", "it used none that could be measured")
             self._lacks("locks that the server can hold", reason)
 
     # -- beside them -------------------------------------------------------------------------------------------------

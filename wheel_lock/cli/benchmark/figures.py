@@ -13,7 +13,7 @@ from wheel_lock import __version__
 from wheel_lock.cli import output
 from wheel_lock.cli.output import Row, duration, number, present, share
 
-TTL_S = 30.0  # of all locks of a benchmark: what a killed one leaves behind expires soon
+TTL_S = 30.0  # time-to-live of all locks: what a killed benchmark leaves behind expires soon
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def rows(figures: Figures) -> list[Row]:
     return found
 
 
-def verdict(figures: Figures) -> str:
+def summary(figures: Figures) -> str:
     """Return what went wrong, or that nothing did, in one or more sentences."""
     sentences = []
     if figures.interrupted is not None:
@@ -161,7 +161,7 @@ def verdict(figures: Figures) -> str:
 
 
 def show(console: Console, figures: Figures) -> None:
-    """Print the table and the verdict: with colours on a terminal, as plain lines elsewhere."""
+    """Print the table and the summary: with colours on a terminal, as plain lines elsewhere."""
     table = rows(figures)
     reasons: dict[str, list[str]] = {}
     for figure, reason in figures.not_measured.items():
@@ -169,4 +169,4 @@ def show(console: Console, figures: Figures) -> None:
     missing = [f"Not measured: {', '.join(what)} ({reason})." for reason, what in reasons.items()]
     colour = "green" if figures.ok else "yellow" if figures.interrupted and not figures.lost else "red"
     title = f"{figures.server}, {figures.kind}, {figures.redis_server or 'version unknown'}"
-    present(console, title, table, "\n".join([*missing, verdict(figures)]), colour)
+    present(console, title, table, "\n".join([*missing, summary(figures)]), colour)

@@ -1,4 +1,4 @@
-"""The report of a run: a verdict, a table for people, a JSON object for programs."""
+"""The report of a run: a summary, a table for people, a JSON object for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def to_json(outcome: Outcome) -> str:
     return output.to_json({**dataclasses.asdict(outcome), "ok": outcome.ok})
 
 
-def verdict(outcome: Outcome) -> str:
+def summary(outcome: Outcome) -> str:
     """Return a summary of the outcome in one or more sentences."""
     sentences = []
     if outcome.interrupted:
@@ -69,7 +69,7 @@ def rows(outcome: Outcome) -> list[Row]:
 
 
 def show(console: Console, outcome: Outcome, *, embedded: bool) -> None:
-    """Print verdict and table: with colours on a terminal, as plain lines elsewhere.
+    """Print summary and table: with colours on a terminal, as plain lines elsewhere.
 
     ``embedded``: whether the server runs in this process.
     """
@@ -86,4 +86,4 @@ def show(console: Console, outcome: Outcome, *, embedded: bool) -> None:
 
     colour = "green" if outcome.ok else "yellow" if outcome.interrupted and not outcome.lost else "red"
     title = f"{number(outcome.acquired)} locks, one thread, {outcome.server}"
-    present(console, title, table, verdict(outcome), colour, style)
+    present(console, title, table, summary(outcome), colour, style)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 SECTORS = 64
 _TURN = 2 * math.pi
-_RIM = 0.60  # the inner radius of the ring, as a share of the outer one
+_RIM = 0.60  # inner radius of the ring, as a share of the outer one
 _HUB = 0.14
 
 _Rgb = tuple[int, int, int]

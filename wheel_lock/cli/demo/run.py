@@ -27,7 +27,7 @@ T = TypeVar("T")
 _ACQUIRED_AT_ONCE = 50_000
 _ASKED_AT_ONCE = 1_000
 _CLOSE_TIMEOUT_S = 30.0
-_CLOSED_PER_S = 20_000  # locks; a tenth of the rate of a slow machine
+_CLOSED_PER_S = 20_000  # locks per second; a tenth of the rate of a slow machine
 _TURN_TIMEOUT_S = 10.0
 
 

@@ -2,5 +2,5 @@
 
 ``findings`` says what a finding is, ``refusals`` what a refused command means, ``settings`` reads what the
 server reports of itself, ``distances`` measures clocks and round trips, ``rights`` uses each kind of lock once,
-``neighbours`` looks at the keys that exist.
+``neighbours`` checks the keys that exist.
 """

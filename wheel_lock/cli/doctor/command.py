@@ -141,8 +141,8 @@ def _show(console: Console, findings: Sequence[Finding]) -> None:
             if finding.advice:
                 output.line(f"{'':8} -> {finding.advice}")
     counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
-    verdict = ", ".join(f"{number} {severity.value}" for severity, number in counts.items() if number)
-    console.print(Text(verdict, style=_STYLE[worst(findings)]))
+    summary = ", ".join(f"{number} {severity.value}" for severity, number in counts.items() if number)
+    console.print(Text(summary, style=_STYLE[worst(findings)]))
 
 
 def _merged(findings: Iterable[Finding]) -> list[Finding]:

@@ -14,9 +14,9 @@ from wheel_lock.cli.doctor.refusals import unknown
 from wheel_lock.cli.target import FAILURES
 
 _SAMPLES = 20
-_MOST_S = 1.0  # for all samples of a server
+_MOST_S = 1.0  # time limit for all samples of a server
 _CLOCKS_APART_S = 0.5
-_SLOW = 1 / 30  # of the timeout: a tenth of the time between two renewals
+_SLOW = 1 / 30  # share of the timeout: a tenth of the time between two renewals
 _TOO_SLOW = 1 / 3
 
 
@@ -83,7 +83,7 @@ def round_trip(distance: Distance, timeout_s: float, address: str) -> Finding:
         )
         return Finding("round trip", Severity.PROBLEM, text, advice, address)
     if worst_s > _SLOW * timeout_s:
-        advice = f"A timeout above {30 * worst_s:.3g} s leaves time for a second try of a renewal that is late."
+        advice = f"A timeout above {30 * worst_s:.3g} s leaves time to repeat a renewal that is late."
         return Finding("round trip", Severity.WARNING, text, advice, address)
     return Finding("round trip", Severity.OK, text, server=address)
 

@@ -45,7 +45,7 @@ class Master(NamedTuple):
         address: Host and port.
         client: A client of it.
         user: The name of the client's user, for ACL SETUSER lines.
-        version: The server's version, as far as it was told with the connection.
+        version: The server's version; None if the connection does not know it.
     """
 
     address: str

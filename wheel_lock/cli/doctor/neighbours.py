@@ -1,4 +1,4 @@
-"""The check of the keys that exist below a prefix: what is no lock of this library stands in the way of one."""
+"""The check of the keys that exist below a prefix: what is not a lock of this library blocks the name of one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def finding_of(target: Target, user: str, prefix: str, advance: Callable[[float]
     """Return what the keys below ``prefix`` mean for locks.
 
     Args:
-        target: Where to look.
+        target: The servers to check.
         user: The user's name, for the ACL SETUSER line.
         prefix: What the names of the locks in use begin with.
         advance: Called with the share of the keys that have been seen.
@@ -35,14 +35,14 @@ def finding_of(target: Target, user: str, prefix: str, advance: Callable[[float]
             kinds[kind] += 1
             examples.setdefault(kind, name_text(found.name))
     except ServerTrouble as trouble:
-        return unknown("keys", "the look at them by SCAN and EVAL", trouble.__cause__ or trouble, user)
+        return unknown("keys", "their check by SCAN and EVAL", trouble.__cause__ or trouble, user)
     looked_at = kinds.total()
     seen = f"of {looked_at:,} keys" + (" (there are more)" if looked_at == MOST_KEYS else "")
     if kinds["foreign"]:
         return Finding(
             "keys",
             Severity.WARNING,
-            f"{seen} {kinds['foreign']:,} are no locks of this library, such as {examples['foreign']}",
+            f"{seen} {kinds['foreign']:,} are not locks of this library, such as {examples['foreign']}",
             "A lock of such a name is never granted, or belongs to another client. Give locks a prefix of their own.",
         )
     if kinds["endless"]:

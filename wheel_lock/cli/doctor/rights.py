@@ -21,7 +21,7 @@ from wheel_lock.protocol.keys import wake_channel
 OF_PATTERNS = "See the ACL SETUSER line of the check rights."
 """The advice where keys or channels are refused: the line is long, and the same for all kinds of lock."""
 
-_ALL = "locks"  # the check of what goes for every kind alike: the others are not tried
+_ALL = "locks"  # the check of all kinds at once; checks of single kinds are skipped then
 _TTL_S = 5.0
 _COMPANIONS = ("fence", "permits", "queue", "alive")
 _GROUPS = ("", "read:", "write:", "permit:", "fair:")

@@ -29,12 +29,12 @@ def inspect(redis: RedisUrl, name: LockName, as_json: AsJson = False) -> None:
     if state.kind == "unreadable":
         raise Refusal(f"{show.name_text(key)} cannot be read: {state.problem or 'no right to it'}", SERVER_TROUBLE)
     if not as_json:
-        sentence, colour = verdict(Found(key, state))
+        sentence, colour = sentence_about(Found(key, state))
         output.present(output.console(), show.name_text(key), show.details(state), sentence, colour)
     raise typer.Exit(OK if state.is_held else NO)
 
 
-def verdict(found: Found) -> tuple[str, str]:
+def sentence_about(found: Found) -> tuple[str, str]:
     """Return the sentence about a lock, and its colour."""
     name, state = show.name_text(found.name), found.state
     if state.kind == "foreign":

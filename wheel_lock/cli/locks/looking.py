@@ -21,7 +21,7 @@ from wheel_lock.protocol.resp import MalformedReply, error_text
 from wheel_lock.protocol.scripts import FORCE_RELEASE, LOOK, ScriptForm
 from wheel_lock.protocol.server_errors import ServerError, code_of
 
-_BATCH = 500  # names for each SCAN, and for each pipeline of looks
+_BATCH = 500  # names per SCAN, and per pipeline
 _ELSEWHERE = (redis.exceptions.MovedError, redis.exceptions.AskError, redis.exceptions.TryAgainError)
 # redis-py has removed the code from the text. The server does not keep a script whose call it refuses.
 _ALONE = (*_ELSEWHERE, redis.exceptions.NoScriptError)
@@ -83,7 +83,7 @@ def look_for(target: Target, pattern: str, advance: Callable[[float], object]) -
     SCAN may return a key more than once, and so may this.
 
     Args:
-        target: Where to look: on a cluster at every master.
+        target: The server to query; of a cluster every master.
         pattern: As for SCAN.
         advance: Called with the share of the keys that have been seen, an estimate.
 

@@ -15,7 +15,7 @@ from wheel_lock.cli.arguments import SERVER_TROUBLE, AsJson, RedisUrl, Refusal
 from wheel_lock.cli.locks import show
 from wheel_lock.cli.locks.looking import Found, look_for
 
-_MOST_ROWS = 1000  # of a table on a terminal
+_MOST_ROWS = 1000  # limit of a table on a terminal
 
 
 class Listing:
@@ -54,7 +54,7 @@ def ls(
         str,
         typer.Argument(metavar="PATTERN", help="Which names, as for SCAN: * any text, ? one character, [ab] one of."),
     ] = "*",
-    everything: Annotated[bool, typer.Option("--all", help="List keys that are no locks, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List keys that are not locks, too.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the locks of a server, or of all masters of a cluster: kind, holder, remaining time and hold count.

@@ -11,7 +11,7 @@ import typer
 from wheel_lock.cli import output, target
 from wheel_lock.cli.arguments import NO, SERVER_TROUBLE, USAGE, AsJson, RedisUrl, Refusal
 from wheel_lock.cli.locks import show
-from wheel_lock.cli.locks.inspect import LockName, verdict
+from wheel_lock.cli.locks.inspect import LockName, sentence_about
 from wheel_lock.cli.locks.looking import Found, force_release, key_of, look_at
 from wheel_lock.lock_types.holders import LockState
 
@@ -51,7 +51,7 @@ def release(
             raise Refusal(f"{show.name_text(key)} cannot be read: {state.problem or 'no right to it'}", SERVER_TROUBLE)
         refusal = _refusal(one, everything)
         if not as_json and state.kind != "free":
-            output.present(console, show.name_text(key), show.details(state), *verdict(one))
+            output.present(console, show.name_text(key), show.details(state), *sentence_about(one))
         if refusal is None and not yes and not typer.confirm(f"Release {show.name_text(key)}?", err=True):
             refusal = "not released: the answer was no"
         removed: int | None = 0
@@ -83,7 +83,7 @@ def _refusal(found: Found, everything: bool) -> str | None:
     if everything:
         return None
     if state.kind == "foreign":
-        return "not released: its value is no token of this library; --all deletes it nevertheless"
+        return "not released: its value is not a token of this library; --all deletes it nevertheless"
     return None if _expires(state) else "not released: it does not expire, so it may be no lock; --all releases it"
 
 

@@ -28,9 +28,9 @@ from wheel_lock.cli.target import Target
 from wheel_lock.options import seconds as checked_seconds
 
 _LEAST_INTERVAL_S = 0.05
-_PAUSE_SHARE = 4  # a look at very many locks is followed by a pause of so many times its own duration
-_CURSOR = b"\x1b[?25h\n"  # shows it
-_RECENT = 10  # changes on a terminal
+_PAUSE_SHARE = 4  # after polling very many locks, the pause is this multiple of the poll's duration
+_CURSOR = b"\x1b[?25h\n"  # shows the cursor
+_RECENT = 10  # number of changes shown on a terminal
 _COLOURS = {"acquired": "green", "held": "green", "released": "yellow", "unreadable": "red"}
 
 
@@ -43,17 +43,17 @@ def watch(
     name: Annotated[
         str, typer.Argument(metavar="NAME|PATTERN", help="A lock's name, or a pattern as for SCAN: with *, ? or [.")
     ],
-    interval: Annotated[float, seconds_option("Between two looks.")] = 0.5,
+    interval: Annotated[float, seconds_option("Between two polls.")] = 0.5,
     seconds: Annotated[float | None, seconds_option("How long to watch; without it until Ctrl-C.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each change.")] = False,
 ) -> None:
     """Show locks as they are acquired and released, live on a terminal, as one line for each change elsewhere.
 
-    The server is asked at intervals, so a lock that is held between two looks only does not show. A line has six columns,
+    The server is asked at intervals, so a lock that is held between two polls only does not show. A line has six columns,
     separated by tabs: time, event, name, kind, holder, remaining time. If the server goes away it is asked until it is
     back.
 
-    Ends with status 0 after --seconds; 1 if the first look fails, or the one key cannot be read; 2 if the command
+    Ends with status 0 after --seconds; 1 if the first poll fails, or the one key cannot be read; 2 if the command
     line is wrong; 130 or 143 if it was ended by Ctrl-C or SIGTERM.
     """
     try:
@@ -73,7 +73,7 @@ def watch(
 def _watch(
     url: str, watcher: Watcher, display: _Display, interval_s: float, seconds: float | None, *, alone: bool
 ) -> None:
-    """Look and show until the time is over. Raises ServerTrouble only if the first look fails."""
+    """Poll and show until the time is over. Raises ServerTrouble only if the first poll fails."""
     end = None if seconds is None else time.monotonic() + seconds
     found: Target | None = None
     trouble: str | None = None

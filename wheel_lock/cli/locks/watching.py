@@ -1,4 +1,4 @@
-"""The changes of locks between two looks at a server: what was acquired, and what is no longer held."""
+"""The changes of locks between two polls of a server: what was acquired, and what is no longer held."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MOST_HOLDERS = 1000
 
 
 class Change(NamedTuple):
-    """One change of a lock, as a look has found it.
+    """One change of a lock, as a poll has found it.
 
     Attributes:
-        at: The time of the look.
-        event: ``held`` and ``free`` are what the first look finds, also the first that can read the key again; ``released``
+        at: The time of the poll.
+        event: ``held`` and ``free`` are what the first poll finds, also the first that can read the key again; ``released``
             includes expiries; ``count`` is another hold count; ``changed`` is another number of holders, where there are
             too many to compare.
         name: The lock's name.
@@ -43,7 +43,7 @@ def is_pattern(text: str) -> bool:
 
 
 class Watcher:
-    """Looks at one name, or at all that match a pattern, and compares each look with the one before.
+    """Polls one name, or all that match a pattern, and compares each poll with the one before.
 
     Args:
         key: The one name; None to watch the names that match ``pattern``.
@@ -53,13 +53,13 @@ class Watcher:
     def __init__(self, key: bytes | None, pattern: str) -> None:
         self._key = key
         self._pattern = pattern
-        self._states: dict[bytes, LockState] | None = None  # None before the first look
+        self._states: dict[bytes, LockState] | None = None  # None before the first poll
 
     def look(self, target: Target) -> tuple[list[Found], list[Change]]:
-        """Return what is under each name now, sorted, and what has changed since the look before.
+        """Return what is under each name now, sorted, and what has changed since the poll before.
 
         Raises:
-            ServerTrouble: The server does not answer or refuses. The next look is compared with the last successful one.
+            ServerTrouble: The server does not answer or refuses. The next poll is compared with the last successful one.
         """
         before = self._states
         if self._key is not None:
@@ -79,7 +79,7 @@ class Watcher:
 
 
 def _compare(old: LockState | None, new: LockState) -> Iterator[tuple[Event, Holder | None]]:
-    """Yield the changes from ``old``, None at the first look, to ``new``."""
+    """Yield the changes from ``old``, None at the first poll, to ``new``."""
     if new.kind == "unreadable":
         if old is None or old.kind != "unreadable":
             yield "unreadable", None

@@ -21,10 +21,10 @@ from wheel_lock.protocol.resp import LONG_TEXT, error_text
 
 NOT_ACQUIRED = 75
 
-_CLOSE_S = 1.0  # for what is left to release after an interruption or a loss
-_QUIET_S = 1.0  # how long a wait is not worth a message
-_AGAIN_S = 0.25  # between two looks for a master, while Sentinels choose one
-_LATE_S = 0.25  # for the sentence of an acquire whose limit has passed
+_CLOSE_S = 1.0  # time limit for releases after an interruption or a loss
+_QUIET_S = 1.0  # a shorter wait is not reported
+_AGAIN_S = 0.25  # interval of attempts to find a master, while Sentinels elect one
+_LATE_S = 0.25  # time for the message of an acquire whose limit has passed
 
 T = TypeVar("T", bound="Closable")
 
@@ -36,7 +36,7 @@ class Closable(Protocol):
 
 
 class _Over(Exception):
-    """The main thread waits no more."""
+    """The main thread no longer waits."""
 
 
 class Acquiring:
@@ -186,7 +186,7 @@ class Acquiring:
         """Return what ``make`` returns. The end of the block closes it; if that has come, this thread does."""
         part = make()
         self._parts.append(part)
-        if self._over.is_set():  # read behind the append, as the end of the block sets it before it looks for parts
+        if self._over.is_set():  # read behind the append, as the end of the block sets it before it reads the parts
             self._close_parts()
             raise _Over
         return part

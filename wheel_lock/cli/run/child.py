@@ -90,7 +90,7 @@ class Child:
 
         The terminal is given to a command that asks for it, if it is this process's to give.
         """
-        # The first process of a container is the parent of all orphans there, and nobody else reaps them.
+        # The first process of a container is the parent of all orphans there, and the only one to reap them.
         which = -1 if os.getpid() == 1 else self.pid
         while self.status is None:
             pid, found = os.waitpid(which, os.WNOHANG | os.WUNTRACED)
@@ -124,7 +124,7 @@ class Child:
 
 
 def _runs_in_group(group: int) -> bool:
-    """Return whether a process of a group runs. One that nobody has reaped yet has ended, which killpg() does not tell."""
+    """Return whether a process of a group runs. A zombie has ended, and killpg() does not distinguish it."""
     try:
         names = os.listdir("/proc")
     except OSError:

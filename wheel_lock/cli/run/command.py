@@ -22,8 +22,8 @@ from wheel_lock.cli.run.supervisor import LOST, Plan, Supervisor
 from wheel_lock.options import MAX_OWNER_LENGTH, LockOptions, lock_name, lock_options, process_owner, seconds
 from wheel_lock.runtime.notifier import NOTIFIER
 
-_MARGIN = 1 / 6  # of the timeout, by default
-_MESSAGES_S = 1.0  # the time that messages have to be written at the end
+_MARGIN = 1 / 6  # default margin, as a share of the timeout
+_MESSAGES_S = 1.0  # time limit for writing messages at the end
 
 
 def run(

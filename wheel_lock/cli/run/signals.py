@@ -20,11 +20,11 @@ FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SI
 """Signals that are sent on to the command."""
 
 _WAKE = b"\0"  # no signal has this number
-_LONGEST_S = 86_400.0  # what is waited for is looked at then
+_LONGEST_S = 86_400.0  # longest sleep; conditions are checked again after it
 
 
 class Signals:
-    """Takes signals inside its ``with`` block. Those that the parent has told this process to ignore stay ignored."""
+    """Takes signals inside its ``with`` block. Those that the parent process has set to be ignored stay ignored."""
 
     def __init__(self) -> None:
         self._before: dict[signal.Signals, Any] = {}

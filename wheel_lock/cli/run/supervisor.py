@@ -14,8 +14,8 @@ from wheel_lock.cli.run.signals import ENDING, Signals
 
 LOST = 76
 
-_LOOK_EVERY_S = 0.5  # should a SIGCHLD or the report of a loss not come through
-_GROUP_EVERY_S = 0.02  # there is no signal for the end of other processes of the group
+_LOOK_EVERY_S = 0.5  # polling interval, in case a SIGCHLD or the report of a loss is missed
+_GROUP_EVERY_S = 0.02  # polling interval: the end of other processes of the group causes no signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Supervisor:
         self._plan = plan
         self._signals = signals
         self._say = say
-        self._told_at: float | None = None  # when the command has been told of the loss, on the monotonic clock
+        self._signalled_at: float | None = None  # when the command was signalled, on the monotonic clock
         self._killed = False
 
     def run(self) -> int:
@@ -86,11 +86,11 @@ class Supervisor:
                     child.stop_with()
                     self._mind_the_lock(child)
                     child.send(signal.SIGCONT)
-            if self._told_at is not None:
+            if self._signalled_at is not None:
                 self._end_group(child)
         finally:
             self._make_sure_of_the_end(child)
-        if self._told_at is None and self._lock.lost is None:
+        if self._signalled_at is None and self._lock.lost is None:
             return child.status
         return LOST
 
@@ -98,26 +98,26 @@ class Supervisor:
         """Return the seconds until there may be something to do."""
         if self._killed:
             return _LOOK_EVERY_S
-        if self._told_at is not None:
-            return min(self._told_at + self._plan.grace_s - time.monotonic(), _LOOK_EVERY_S)
+        if self._signalled_at is not None:
+            return min(self._signalled_at + self._plan.grace_s - time.monotonic(), _LOOK_EVERY_S)
         return min(self._lock.remaining() - self._plan.margin_s, _LOOK_EVERY_S)
 
     def _mind_the_lock(self, child: Child) -> None:
         """Signal the command when the lock is lost or about to be lost; kill it when the grace period is over."""
         plan = self._plan
-        if self._told_at is None:
+        if self._signalled_at is None:
             reason = self._lock.lost
             remaining_s = self._lock.remaining()
             if reason is None and remaining_s > plan.margin_s:
                 return
             child.send(plan.signal)
             child.send(signal.SIGCONT)  # a stopped process would get the signal when it is continued
-            self._told_at = time.monotonic()
+            self._signalled_at = time.monotonic()
             why = (
                 f"the lock is lost ({reason})" if reason else f"the lock is not confirmed, {remaining_s:.3g} s are left"
             )
             self._say(f"{why}: sent {plan.signal.name} to the command")
-        elif not self._killed and time.monotonic() - self._told_at >= plan.grace_s:
+        elif not self._killed and time.monotonic() - self._signalled_at >= plan.grace_s:
             child.send(signal.SIGKILL)
             self._killed = True
             self._say(f"the command has not ended within {plan.grace_s:g} s: sent SIGKILL")

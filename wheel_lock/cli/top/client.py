@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, Refusal
-from wheel_lock.locks.debug_socket import MAX_PATH_BYTES, directories
+from wheel_lock.diagnostics.debug_socket import MAX_PATH_BYTES, directories
 
 _ANSWER_S = 10.0
 

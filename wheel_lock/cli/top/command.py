@@ -15,7 +15,7 @@ from wheel_lock.cli import output
 from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, AsJson, Refusal, count_option, seconds_option
 from wheel_lock.cli.top.client import Client, Ended, find
 from wheel_lock.cli.top.view import lines, screen
-from wheel_lock.locks.debug_socket import DEFAULT_NAMES, MAX_NAMES
+from wheel_lock.diagnostics.debug_socket import DEFAULT_NAMES, MAX_NAMES
 from wheel_lock.options import count, seconds
 
 _ENDED = "the process has ended, or has closed its context"
@@ -26,7 +26,7 @@ def top(
         str | None,
         typer.Argument(metavar="[PATH|PID]", help="The socket, or the process; without it the only one of this user."),
     ] = None,
-    every: Annotated[float, seconds_option("Between two looks, on a terminal.")] = 1.0,
+    every: Annotated[float, seconds_option("Between two polls, on a terminal.")] = 1.0,
     names: Annotated[int, count_option("How many locks to name at most.")] = DEFAULT_NAMES,
     as_json: AsJson = False,
 ) -> None:

@@ -64,8 +64,8 @@ def screen(state: dict[str, Any]) -> RenderableType:
 
 
 def _headline(state: dict[str, Any]) -> str:
-    verdict = "ok" if state["health"]["ok"] else "not ok"
-    return f"{printable(state['label'])} in process {state['pid']}: {verdict}"
+    health = "ok" if state["health"]["ok"] else "not ok"
+    return f"{printable(state['label'])} in process {state['pid']}: {health}"
 
 
 def _figures(state: dict[str, Any]) -> list[tuple[str, str]]:

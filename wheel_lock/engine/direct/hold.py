@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 from wheel_lock.engine.direct.connection import DirectConnection, NoReply, NotSent
 from wheel_lock.engine.future import Future, end_quietly
@@ -30,7 +30,7 @@ from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.errors import ContextClosed, LockTimeout, LockUnavailable, quoted
-from wheel_lock.lease import HELD, Group, Lease, State, local_deadline
+from wheel_lock.lease import HELD, Event, Lease, local_deadline
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.server_errors import ServerError
@@ -47,6 +47,7 @@ class HoldOwner(Protocol):
     """The path, as its holds see it; the attributes are documented in ``DirectPath``."""
 
     claim: dict[Lease, DirectHold]
+    connection: DirectConnection | None
     clock: Callable[[], float]
     granted_at: float
     next_number: Callable[[], int]
@@ -115,13 +116,14 @@ class DirectHold:
         Returns:
             True if it was granted; False if the engine goes on with the wait, whose future is to be waited for.
         """
-        path, wait, lease = self.path, self.wait, self.lease
+        path, wait, lease, connection = self.path, self.wait, self.lease, self.connection
         state, clock, claim = path.state, path.clock, path.claim
         claim[lease] = self
-        if len(claim) > 1:  # whoever finds another there does not use the path: never two, if need be none
-            if self.ends.setdefault(ACQUIRING, LEFT) is not LEFT:
-                raise self._given_up()
-            claim.pop(lease, None)
+        # Whoever finds another there does not use the path: never two, if need be none. And the path's connection is looked
+        # at behind the claim: one that is not the path's any more is closed as soon as no claim is for it.
+        if len(claim) > 1 or path.connection is not connection:
+            self._leave_acquiring()
+            path.leave(self)
             state.submit(wait.begin)
             return False
         path.uses = self.number = path.next_number()  # atomic: overdue here, it may come back to a path in use
@@ -132,31 +134,31 @@ class DirectHold:
         assert request is not None
         self.sent_at = self.asked_at = wait.sent_at = sent_at = clock()
         if self.ends:  # overdue: the connection may be another hold's by now. From here on it is dropped, see go_on()
-            raise self._given_up()
+            raise self.gone()
         until = sent_at + min(wait.suspicion_s, _LONGEST_S)
         if wait.caller_until is not None and wait.caller_until < until:
             until = wait.caller_until
         wait.sent()
-        reply = self._ask(request, until)
+        try:
+            reply: Reply | NoReply = connection.ask(request, until)
+        except NoReply as error:
+            reply = self._distrust(error)
         if isinstance(reply, int):
-            reply = self._distrust("no reply to an acquire")
+            reply = self._distrust(NoReply("no reply to an acquire"))
         self.took_s = took_s = clock() - sent_at
         # Within half of its time a lease was not granted too late.
         if reply == b"OK" and took_s < group.timeout_s / 2:
             lease.acquired_at = sent_at
             lease.deadline = local_deadline(sent_at, group.timeout_s)
-            lease.state = HELD
-            wait.finished = True
-            if self.ends.setdefault(ACQUIRING, HOLDING) is not HOLDING:
-                raise self._given_up()
+            if self.ends.setdefault(ACQUIRING, HOLDING) is not HOLDING or not lease.attempt(Event.GRANTED):
+                raise self.gone()
             path.granted_at = sent_at
             if state.over:
                 self._undo()
             elif not path.watched:  # the timer's thread has died meanwhile
                 path.watch()
             return True
-        if self.ends.setdefault(ACQUIRING, LEFT) is not LEFT:
-            raise self._given_up()
+        self._leave_acquiring()
         if reply == b"OK" and state.over:  # too late, and the engine does not go on with it
             self._send_release(clock())
         path.leave(self)
@@ -167,13 +169,17 @@ class DirectHold:
             state.submit(partial(wait.go_on, sent_at, reply, not isinstance(reply, NoReply)))
         return False
 
+    def _leave_acquiring(self) -> None:
+        if self.ends.setdefault(ACQUIRING, LEFT) is not LEFT:
+            raise self.gone()
+
     def _undo(self) -> None:
         """Release what was granted while the engine was closed, and raise ContextClosed."""
-        mine, lease = [RELEASING], self.lease
+        mine = [RELEASING]
         if self.ends.setdefault(HOLDING, mine) is mine:
-            lease.state = State.RELEASING
+            self.lease.attempt(Event.RELEASE)
             self._send_release(self.path.clock())
-            lease.state = State.RELEASED
+            self.lease.attempt(Event.RELEASED)
             self.path.leave(self)
         end_quietly(self.path.state.exiting)
         raise ContextClosed("The context has been closed")
@@ -194,13 +200,14 @@ class DirectHold:
         """
         path, lease, connection = self.path, self.lease, self.connection
         node, now = self.wait.node, path.clock()
-        fits = now < lease.deadline and not len(path.queues) and connection.pipeline is node.pipeline and node.ready
+        fits = now < lease.deadline and not path.queues.queues and connection.pipeline is node.pipeline and node.ready
         if not fits or lease.loss is not None:
             return None
         mine = [RELEASING]  # another one each time: a signal's handler may release the lock at any moment
         if self.ends.setdefault(HOLDING, mine) is not mine:
             return None
-        lease.state = State.RELEASING
+        if not lease.attempt(Event.RELEASE):
+            raise self.gone()
         reply = self._send_release(now)
         try:
             if not isinstance(reply, (NoReply, ServerError)) and isinstance(EXCLUSIVE.parse_release(reply), int):
@@ -210,7 +217,7 @@ class DirectHold:
                 path.leave(self)
                 return done
         except MalformedReply:
-            reply = self._distrust("no reply to a release")
+            reply = self._distrust(NoReply("no reply to a release"))
         released = new_future()
         try:
             path.state.submit(partial(path.go_on, self, released, reply))
@@ -223,31 +230,15 @@ class DirectHold:
         request = EXCLUSIVE.keyed_release(self.lease, self.connection.capability)
         assert request is not None
         self.asked_at = now
-        return self._ask(request, now + min(self.path.state.options.response_timeout_s / 5, _LONGEST_S))
-
-    def _ask(self, request: bytes, until: float) -> Reply | NoReply:
         try:
-            return self.connection.ask(request, until)
+            return self.connection.ask(request, now + min(self.path.state.options.response_timeout_s / 5, _LONGEST_S))
         except NoReply as error:
-            self.path.drop(self.connection)
-            return error
+            return self._distrust(error)
 
-    def _distrust(self, why: str) -> NoReply:
-        """End the connection, because its reply is none; return what is to be taken for the reply."""
+    def _distrust(self, error: NoReply) -> NoReply:
+        """End the connection, whose reply did not come or is none; return what is to be taken for the reply."""
         self.path.drop(self.connection)
-        return NoReply(why)
-
-    def _given_up(self) -> LockTimeout | LockUnavailable:
-        """Return the error for a caller whose wait the timer's thread has given up."""
-        self.forget_grant()
-        return self.gone()
-
-    def forget_grant(self) -> None:
-        """Discard what the caller has noted of a grant, because the timer's thread has ended ACQUIRING. On either thread.
-
-        Giving up the wait then undoes whatever was sent, also behind the end of the phase.
-        """
-        self.lease.state, self.wait.finished = State.PENDING, False
+        return error
 
     def gone(self) -> LockTimeout | LockUnavailable:
         """Return the error for a caller whose hold the timer's thread has ended, or which goes on in a forked child."""
@@ -274,8 +265,8 @@ class DirectHold:
         return LEFT
 
     def take_over(self) -> bool:
-        """End HOLDING, if the hold is in that phase, for the timer's thread; the same again after its death."""
-        return self.ends.get(ACQUIRING) is HOLDING and self.ends.setdefault(HOLDING, TAKEN) is TAKEN
+        """End HOLDING, if the caller holds the lease, for the timer's thread; the same again after its death."""
+        return self.lease.state is HELD and self.ends.setdefault(HOLDING, TAKEN) is TAKEN
 
     def begin(self) -> None:
         """Have the engine begin the wait instead."""
@@ -289,10 +280,3 @@ class DirectHold:
     def finish_release(self, future: Future[None]) -> None:
         """Release the lock for a caller that was interrupted in its release, or that had to leave it to the engine."""
         self.path.go_on(self, future)
-
-
-CLOSING: DirectHold = DirectHold.__new__(DirectHold)
-"""Claims the path for the end of a connection."""
-CLOSING.lease = Lease("", b"", cast(Group, None))
-CLOSING.ends = {ACQUIRING: LEFT}
-CLOSING.number = -1

@@ -22,14 +22,14 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar
 
 from wheel_lock.engine.direct.connection import INFO, DirectConnection, NoReply, NotSent, ask_run_id, run_id
-from wheel_lock.engine.direct.hold import ACQUIRING, CLOSING, HOLDING, LEFT, RELEASING, TAKEN, DirectHold
+from wheel_lock.engine.direct.hold import ACQUIRING, HOLDING, LEFT, RELEASING, TAKEN, DirectHold
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.interfaces import LeaseGroup, Wait, group_of
+from wheel_lock.engine.interfaces import DirectLocks, LeaseGroup, Wait
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.requests.query import Query
@@ -38,7 +38,7 @@ from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.errors import LockServerError, LossReason
-from wheel_lock.lease import HELD, Lease, State
+from wheel_lock.lease import HELD, Event, Lease
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.net.connector import Connection, sanitize
 from wheel_lock.net.node import taken
@@ -48,8 +48,6 @@ from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.failures import guarded
-from wheel_lock.runtime.native import sleep
-from wheel_lock.runtime.timer_threads import on_timer_thread
 
 LOOK_S = 0.1  # between two looks of the timer's thread while the path is in use
 _LONGEST_LOOKS = 100  # at a hold that waits for a reply: far more than its time limit
@@ -57,10 +55,7 @@ _LEAST_INTERVAL_S = 4 * LOOK_S  # of renewals: taken over after two looks at the
 _WORTH_IT = 64  # acquires that could have used the path, before it gets a connection
 _MOST_WORTH_IT = 1 << 14  # the same after many failures
 _LEAST_LIMIT_S = 0.05  # of callers; a lower one may pass before the reply, which would cost the connection
-_MOST_READS = 1000  # of counters while locks are acquired and released all the time
 _REST = 1000  # acquires that do not use the path after another thread has come in between
-
-R = TypeVar("R")
 
 
 class _Identity(Future[bytes | None]):
@@ -77,7 +72,7 @@ class _Identity(Future[bytes | None]):
         self._path.identified(self, self._pipeline)
 
 
-class DirectPath:
+class DirectPath(DirectLocks):
     """The direct path of an engine of one server.
 
     Args:
@@ -89,14 +84,17 @@ class DirectPath:
         state, queues: The engine's state and wait queues.
         clock: Returns the time, in seconds of the timer's clock.
         claim: What has claimed the path, by lease. Who finds itself alone there has the path until it removes itself.
-        hold_of: Returns the hold of a lease if it is on the path.
-        done: The time to acquire, and the time held, of each lock that was released on the path and is not counted yet, by
-            the number of the hold.
+        done: The time to acquire, and the time held, which is None if the engine has taken over, of each lock that has left
+            the path, by the number of its hold. Emptied by ``count``.
         uses: The number of holds so far.
         next_number: Returns the number of the next hold.
+        connection: Its connection, or None. Written by the timer's thread.
         watched: True if a look is scheduled. Written by the timer's thread.
         granted_at: When the latest granted acquire was about to be sent, in seconds of the timer's clock.
     """
+
+    exists: ClassVar[bool] = True
+    claim: dict[Lease, DirectHold]
 
     def __init__(self, table: LeaseTable, queues: WaitQueueRegistry, renewer: Renewer) -> None:
         self._table = table
@@ -107,13 +105,13 @@ class DirectPath:
         self._renewer = renewer
         self._node = renewer.node
         self._worth_it: float = _WORTH_IT
-        self._connection: DirectConnection | None = None  # written by the timer's thread
+        self.connection: DirectConnection | None = None
         self._begin_empty()
 
     def _begin_empty(self) -> None:
-        self.claim: dict[Lease, DirectHold] = {}
-        self.hold_of: Callable[[Lease], DirectHold | None] = self.claim.get
-        self.done: dict[int, tuple[float, float]] = {}
+        self.claim = {}
+        self.done: dict[int, tuple[float, float | None]] = {}
+        self._counted: tuple[Counters, Collection[int]] = Counters(), ()  # replaced as a whole: see count()
         self.uses: int = 0
         self.next_number: Callable[[], int] = itertools.count(1).__next__
         self.watched: bool = False
@@ -124,11 +122,9 @@ class DirectPath:
         self._missed = 0  # acquires that could have used the path if it had a connection
         self._connecting = False  # written by the timer's thread
         self._uses_before = 0  # the connection was opened
-        self._moves = 0  # of counts from the path to the counters: odd while there is one
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: nothing is on the path, and the connection is the parent's."""
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is not None:
             connection.after_fork_in_child()
         for hold in self.claim.values():
@@ -138,14 +134,13 @@ class DirectPath:
     # -- from any thread ---------------------------------------------------------------------------------------------
 
     def offer(self, wait: Wait, options: LockOptions) -> DirectHold | None:
-        """Return a hold for ``wait`` if the path may be used for it now, else None. Claims nothing."""
         if self._rest > 0:
             self._rest -= 1
             return None
         if type(wait) is not FirstTry:
             return None
         group: LeaseGroup = wait.leases[0].group  # type: ignore[assignment]
-        if group.lock_type is not EXCLUSIVE or self.claim or len(self.queues) or self.queues.pollers:
+        if group.lock_type is not EXCLUSIVE or self.claim or self.queues.queues or self.queues.pollers:
             return None
         state = self.state
         interval_s = options.renew_every_s
@@ -155,7 +150,7 @@ class DirectPath:
             return None
         if state.interrupted or state.unawaited:  # what was posted for such a caller would be overtaken
             return None
-        connection, node = self._connection, self._node
+        connection, node = self.connection, self._node
         if connection is None or connection.pipeline is not node.pipeline:
             self._miss()
             return None
@@ -181,49 +176,32 @@ class DirectPath:
     def leave(self, hold: DirectHold) -> None:
         """Free the path: by the caller of ``hold``, or for one that does not go on. No effect if that was done."""
         if hold.ends.get(RELEASING) is LEFT:
-            hold.lease.state = State.RELEASED
+            hold.lease.attempt(Event.RELEASED)
             self.done[hold.number] = hold.took_s, hold.held_s
-        if self._connection is not hold.connection:
-            hold.connection.close()
         self.claim.pop(hold.lease, None)
+        if self.connection is not hold.connection:
+            self._close(hold.connection)
 
-    def count_into(self, counters: Counters) -> None:
-        """Add the grants and releases that no counter has yet to ``counters``, in ``read``."""
-        holds = list(self.claim.values())  # first: a lock that is released meanwhile is in both
-        done = self.done.copy()
+    def counted(self, counters: Counters) -> Counters:
+        while True:
+            counts, numbers = found = self._counted
+            # In this order: a lock that leaves the path meanwhile is in both, by the same number.
+            holds, done = list(self.claim.values()), self.done.copy()
+            if found is self._counted:
+                break
         for hold in holds:
             if hold.ends.get(RELEASING) is LEFT:
                 done[hold.number] = hold.took_s, hold.held_s
             elif hold.ends.get(ACQUIRING) is HOLDING:
-                _count_granted(counters, hold.took_s)
-        for times in done.values():
-            _count_released(counters, *times)
+                done.setdefault(hold.number, (hold.took_s, None))
+        return _sum(counters, counts, [times for number, times in done.items() if number not in numbers])
 
-    def young(self) -> Sequence[Lease]:
-        """Return the held lease that is on the path, and in no other list yet, if there is one."""
-        return [
-            lease
-            for lease, hold in list(self.claim.items())
-            if hold.ends.get(ACQUIRING) is HOLDING and lease.state is HELD and lease not in self._table.held
-        ]
+    def young(self) -> list[Lease]:
+        return [lease for lease in list(self.claim) if lease.state is HELD and lease not in self._table.held]
 
     def watch(self) -> None:
         """Have the looks begin; again if need be: an interrupted caller may have posted nothing."""
         self._timer.post(self._begin_looks, self.state)
-
-    def read(self, look: Callable[[], R]) -> R:
-        """Return ``look()``, which reads counters and what they do not have yet, at a moment when nothing moves.
-
-        Else a lock could be counted twice or not at all, and a counter that is shown could decrease.
-        """
-        for _ in range(0 if on_timer_thread() else _MOST_READS):  # which moves nothing while a finaliser runs on it
-            moves, done = self._moves, len(self.done)
-            if moves % 2 == 0:
-                found = look()
-                if moves == self._moves and done == len(self.done):
-                    return found
-            sleep(0.0001)
-        return look()
 
     # -- on the timer's thread ---------------------------------------------------------------------------------------
 
@@ -244,7 +222,7 @@ class DirectPath:
                 return
             self.watched = True  # a caller has claimed the path before it could see that
         self._uses_seen = self.uses
-        if self._connection is not None and self.uses - self._uses_before > self._worth_it:
+        if self.connection is not None and self.uses - self._uses_before > self._worth_it:
             self._worth_it = _WORTH_IT  # this connection was
         for hold in holds:
             hold.looks += 1
@@ -256,21 +234,22 @@ class DirectPath:
         self._alarm = self._timer.call_at(self._timer.now + LOOK_S, self._look, self.state)
 
     def count(self) -> None:
-        """Count the locks that were released on the path."""
-        counters, done = self.state.counters, list(self.done.items())
-        leaving = [hold.number for hold in list(self.claim.values())]
-        self._moves |= 1
-        for number, (took_s, held_s) in done:
-            if number not in leaving:
-                counters.acquire.add(took_s)
-                counters.held.add(held_s)
-                counters.acquired += 1
-                counters.released += 1
-                self.done.pop(number)  # no call since, so that each is counted once, wherever the thread dies
-        self._moves += 1
+        """Count the locks that have left the path.
+
+        What is counted, and which locks in ``done`` are among it, changes in one step. So a reader finds each lock once,
+        wherever this thread is or dies.
+        """
+        counts, numbers = self._counted
+        for number in numbers:
+            self.done.pop(number, None)
+        done = self.done.copy()
+        for hold in list(self.claim.values()):
+            done.pop(hold.number, None)  # it may be about to be noted again
+        self._counted = _sum(counts, Counters(), done.values()), done.keys()
+        for number in done:
+            self.done.pop(number)
 
     def collided(self) -> None:
-        """Have the path unused for a while, and take over what is held on it: something else was submitted."""
         self._rest = _REST
         self.take_over()
 
@@ -281,10 +260,7 @@ class DirectPath:
                 self.go_on(hold)
 
     def forced(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Note that the keys of ``leases`` were removed by force; return those that are not on the path.
-
-        The others are not held from now on, whenever their callers read the replies to their acquires.
-        """
+        # Those on the path are not held from now on, whenever their callers read the replies to their acquires.
         self.take_over()
         elsewhere = []
         for lease in leases:
@@ -302,8 +278,8 @@ class DirectPath:
             future: The future of the release, if that is to be completed.
             reply: The reply to the release, if there is one.
         """
-        lease, counters = hold.lease, self.state.counters
-        if self.hold_of(lease) is not hold:
+        lease = hold.lease
+        if self.claim.get(lease) is not hold:
             if future is not None:
                 future.set_exception(hold.gone())
             return
@@ -311,22 +287,18 @@ class DirectPath:
         unanswered = reply is None or isinstance(reply, NoReply)
         if unanswered and phase in (ACQUIRING, RELEASING) and hold.sent_at < math.inf:
             self.drop(hold.connection)
+        if phase is HOLDING:
+            hold.wait.finished = True  # from here on, to give it up is to release the lease
+            self._table.adopt_grant(lease, hold.sent_at)
+        elif phase is RELEASING:
+            lease.attempt(Event.RELEASE)  # its caller was interrupted before it could
         if phase in (HOLDING, RELEASING):
-            self._moves |= 1
-            if phase is HOLDING:
-                self._table.held[lease] = None  # first: another thread sees it there or on the path, see ``young``
-            else:
-                lease.state = State.RELEASING
-            counters.acquire.add(hold.took_s)
-            counters.acquired += 1
-            self.claim.pop(lease, None)  # no call since: what is on the path is not counted yet
-            self._moves += 1
+            self.done[hold.number] = hold.took_s, None
         self.leave(hold)
         if phase is ACQUIRING:
-            hold.forget_grant()
             hold.wait.give_up()
         elif phase is HOLDING:
-            self._held(hold)
+            self._verify(hold)
             if future is not None:
                 release(self._table, lease, future)
         elif phase is RELEASING:
@@ -336,53 +308,46 @@ class DirectPath:
         elif future is not None:
             future.set_result(None)
 
-    def _held(self, hold: DirectHold) -> None:
-        """Have the renewer keep a lease that was taken over."""
-        lease, renewer = hold.lease, self._renewer
-        renewer.confirmed_at = max(renewer.confirmed_at, hold.sent_at)
-        group_of(lease).begin([lease], hold.sent_at)
-        if lease.loss is not None:
-            self._table.mark_lost([lease])
-        elif hold.connection.pipeline is not self._node.pipeline and not self.state.closed:
-            # The leases that the engine held were verified when the node was connected again, or are when it is.
+    def _verify(self, hold: DirectHold) -> None:
+        """Verify a lease that was taken over after a reconnection. Those that the engine held were, or will be."""
+        reconnected = hold.connection.pipeline is not self._node.pipeline and not self.state.closed
+        if reconnected and hold.lease.state is HELD:
             self._node.connect()
-            renewer.doubt([lease])
+            self._renewer.doubt([hold.lease])
 
     def end(self) -> None:
-        """Take over what is held, and close the connection, because the engine ends or begins anew."""
         self.watched = self._connecting = False
-        self._moves += self._moves % 2
-        self.claim.pop(CLOSING.lease, None)
         for hold in list(self.claim.values()):
             if hold.take_over() or TAKEN in hold.ends.values():  # the latter if the thread has died in it
                 self.go_on(hold)
         self.count()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._close(connection)
+        self._replace_connection(None)
         if self.claim and not self.state.over:
             self.watch()  # what ends the use by a caller that does not go on may have been lost with the thread
 
+    def _replace_connection(self, new: DirectConnection | None) -> None:
+        old, self.connection = self.connection, new
+        if old is not None:
+            self._close(old)
+
     def _close(self, connection: DirectConnection) -> None:
-        """Close a connection that is not the path's any more, when no caller can be about to use it."""
-        self.claim[CLOSING.lease] = CLOSING
-        alone = len(self.claim) == 1
-        if alone:
-            connection.close()  # a caller that claims the path for it behind this sends nothing
-        self.claim.pop(CLOSING.lease, None)
-        if not alone and not self._timer.stopped:
-            self._timer.call_at(self._timer.now + LOOK_S, lambda now: self._close(connection), self.state)
+        """Close a connection that is not the path's any more, unless there is a claim with it, whose end comes here again.
+
+        No other caller begins to use it: each looks behind its claim whether its connection is still the path's.
+        """
+        if all(hold.connection is not connection for hold in list(self.claim.values())):
+            connection.close()
 
     def _dropped(self, connection: DirectConnection) -> None:
-        if self._connection is connection:
-            self._connection = None
+        if self.connection is connection:
+            self.connection = None
             self._failed()
 
     # -- the connection ----------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         """Begin to connect to the server that the node is connected to."""
-        pipeline, connection = self._node.pipeline, self._connection
+        pipeline, connection = self._node.pipeline, self.connection
         if pipeline is None or self._connecting or (connection is not None and connection.pipeline is pipeline):
             return
         self._connecting = True
@@ -429,9 +394,7 @@ class DirectPath:
             connection.close()
             return
         self._uses_before = self.uses
-        old, self._connection = self._connection, connection
-        if old is not None:
-            self._close(old)
+        self._replace_connection(connection)
 
     def _failed(self) -> None:
         self._connecting = False
@@ -439,12 +402,15 @@ class DirectPath:
             self._worth_it *= 2
 
 
-def _count_granted(counters: Counters, took_s: float) -> None:
-    counters.acquired += 1
-    counters.acquire.add(took_s)
-
-
-def _count_released(counters: Counters, took_s: float, held_s: float) -> None:
-    _count_granted(counters, took_s)
-    counters.released += 1
-    counters.held.add(held_s)
+def _sum(first: Counters, second: Counters, done: Iterable[tuple[float, float | None]]) -> Counters:
+    """Return new counters with the counts of two, and the locks in ``done``."""
+    counters = Counters()
+    counters.merge(first)
+    counters.merge(second)
+    for took_s, held_s in done:
+        counters.acquired += 1
+        counters.acquire.add(took_s)
+        if held_s is not None:
+            counters.released += 1
+            counters.held.add(held_s)
+    return counters

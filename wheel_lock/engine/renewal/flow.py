@@ -17,6 +17,7 @@ from wheel_lock.engine.renewal.joint import JointTicks
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.retries import Retries
 from wheel_lock.engine.requests.base import Request, batch_call
+from wheel_lock.engine.requests.execution import BY_SHA1
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import HELD, OVERDUE, RENEWING, Event, Lease, State, confirm_all, mark_sent
 from wheel_lock.protocol.resp import GONE, TAKEN, Reply, exceptions
@@ -74,7 +75,9 @@ class Batch(Request):
         leases, params = self.leases, self.params
         body = b"".join([params.ttl, *[lease.lease_args for lease in leases]])
         form = params.lock_type.renew.form(capability)
-        return form.call(0, 1 + params.lock_type.args_per_lease * len(leases), body, use_eval=self.use_eval)
+        return form.call(
+            0, 1 + params.lock_type.args_per_lease * len(leases), body, use_eval=self.sending is not BY_SHA1
+        )
 
     @property
     def wanted(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -10,6 +11,7 @@ from wheel_lock.engine.interfaces import Shard, group_of, shard_at
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest, acquiring_node_of, hold_limit_error, needs_of
 from wheel_lock.engine.requests.bulk_operations import release_unwanted
+from wheel_lock.engine.requests.execution import ASKING
 from wheel_lock.errors import LockServerError, LockTimeout, WheelLockError
 from wheel_lock.lease import Event, Lease, State, local_deadline
 from wheel_lock.lock_types.base import Contention, LockType
@@ -21,6 +23,17 @@ from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
 
+class TimeLimit(enum.IntEnum):
+    """The time limit of a try."""
+
+    OF_REQUESTS = 0
+    OF_CALLER = 1  # which comes first
+    OF_CALLER_REACHED = 2
+
+
+OF_REQUESTS, OF_CALLER, OF_CALLER_REACHED = TimeLimit
+
+
 class Acquire(CallerRequest):
     """One try to acquire one lock, or several together. Its future receives True if all of them were granted.
 
@@ -29,19 +42,17 @@ class Acquire(CallerRequest):
         future: The future that the try completes.
         retry_ms: The number of milliseconds after which a refused try is to be repeated at the latest, if known.
         caller_until: When the try ends for its caller's sake, in seconds of the timer's clock; None if that has no limit.
-        cut_short: True if the try ended because of its caller's time limit, which does not concern other callers.
         patient: False if its caller does not wait: a server that refuses connections is an answer then.
         on_found: Called with the type of the key if that is not this lock type's and expires; None to ignore it.
     """
 
     __slots__ = (
         "_counted",
-        "_hurried",
+        "_limit",
         "_lock_type",
         "_options",
         "_waiter_ttl_ms",
         "caller_until",
-        "cut_short",
         "future",
         "leases",
         "on_found",
@@ -69,11 +80,15 @@ class Acquire(CallerRequest):
         self.retry_ms: int | None = None
         self.patient: bool = True
         self.caller_until: float | None = None
-        self.cut_short: bool = False
-        self._hurried = False  # the caller's time limit comes before that of requests
+        self._limit = OF_REQUESTS
         self.on_found: Callable[[str], object] | None = None
         self._counted = False  # its leases are counted in LeaseTable.acquiring
         self.suspicion_s: float = min(self.suspicion_s, options.timeout_s / 6)
+
+    @property
+    def cut_short(self) -> bool:
+        """True if the try ended because of its caller's time limit, which does not concern other callers."""
+        return self._limit is OF_CALLER_REACHED
 
     @property
     def lease(self) -> Lease:
@@ -92,7 +107,7 @@ class Acquire(CallerRequest):
 
     @property
     def may_wait(self) -> bool:
-        return not self.sent_asking  # a request with ASKING must follow that directly
+        return self.sending is not ASKING  # a request with ASKING must follow that directly
 
     @property
     def _queues(self) -> bool:
@@ -226,12 +241,13 @@ class Acquire(CallerRequest):
         begun_at = self.until - self.limit_s
         left_s = max(caller_until - begun_at, 0.0)
         if left_s < self.limit_s:
-            self._hurried = True
+            self._limit = OF_CALLER
             self.limit_s = left_s
             self.until: float = begun_at + left_s + self.timer.scale.tick_s  # because due ticks are rounded down
 
     def on_timeout(self, now: float) -> None:
-        self.cut_short = self._hurried and self.timer.scale.floor(self.until) <= self.timer.wheel.now
+        if self._limit is OF_CALLER and self.timer.scale.floor(self.until) <= self.timer.wheel.now:
+            self._limit = OF_CALLER_REACHED
         super().on_timeout(now)
 
     def begin(self) -> None:

@@ -13,6 +13,7 @@ from wheel_lock.engine.requests.base import batch_call, node_of
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.replies import NO_FENCE, Refusal
+from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import MalformedReply, Reply
@@ -41,7 +42,7 @@ class AcquireAll(Acquire):
         self._sequential: AcquireAllSequential | None = None
 
     def error_reply(self, error: ServerError) -> None:
-        if self.table.router.stable or error.code != NOT_LOCAL:
+        if len(self.leases) == 1 or error.code != NOT_LOCAL:
             super().error_reply(error)
         elif not self.finished:
             self.not_executed()
@@ -124,16 +125,13 @@ class AcquireAllSequential(AcquireAll):
         alone: bool = False,
     ) -> None:
         super().__init__(table, leases, options, future)
-        by_node: dict[str, list[Lease]] = {}
+        by_node: dict[Node, list[Lease]] = {}
         for lease in leases:
-            node = node_of(lease)
-            part = lease.key.hex() if alone or node.single_key_mode else node.connector.describe()
-            by_node.setdefault(part, []).append(lease)
-        self._parts = [  # the last one is the next
-            by_node[part][begin : begin + MOST_TOGETHER]
-            for part in sorted(by_node, reverse=True)
-            for begin in reversed(range(0, len(by_node[part]), MOST_TOGETHER))
-        ]
+            by_node.setdefault(node_of(lease), []).append(lease)
+        self._parts: list[list[Lease]] = []  # the last one is the next
+        for node in sorted(by_node, key=lambda node: node.connector.describe(), reverse=True):
+            some, most = by_node[node], 1 if alone else node.most_leases(MOST_TOGETHER)
+            self._parts += [some[begin : begin + most] for begin in reversed(range(0, len(some), most))]
         self._part: AcquireAll | None = None
         self.maybe_granted: bool = False
         self._granted: list[Lease] = []

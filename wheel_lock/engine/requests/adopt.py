@@ -17,7 +17,7 @@ from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.base import acquiring_node_of
-from wheel_lock.engine.requests.bulk import BulkCall
+from wheel_lock.engine.requests.bulk import BulkCall, Stage
 from wheel_lock.engine.requests.bulk_operations import release_unwanted
 from wheel_lock.errors import (
     InvalidHandoff,
@@ -113,23 +113,22 @@ class AdoptMany(BulkCall):
         self._in_flight: dict[Lease, Adopt] = {}
         self._granted: list[Lease] = []
         self._silent: dict[Node, Exception] = {}
-        self._sealed = False
+        self._stage = Stage.FILLING
         self._sending = False
         self._waits_for_map = False
-        self._over = False
 
     def add(self, adoptions: Sequence[Adoption]) -> None:
         """Add adoptions, and send as many as may be on their way."""
         self._left.extend(adoptions)
         router = self.table.router
-        if not (router.stable or router.known or self._waits_for_map or self.table.state.closed):
+        if not (router.known or self._waits_for_map or self.table.state.closed):
             self._waits_for_map = True
             router.when_known(self._map_is_known)
         self._send()
 
     def seal(self) -> None:
         """Declare that all have been added."""
-        self._sealed = True
+        self._stage = max(self._stage, Stage.SEALED)
         self._send()
 
     def _map_is_known(self) -> None:
@@ -137,7 +136,7 @@ class AdoptMany(BulkCall):
         guarded(self, self._send)
 
     def _send(self) -> None:
-        if self._sending or self._waits_for_map or self._over:
+        if self._sending or self._waits_for_map or self._stage is Stage.STOPPED:
             return
         self._sending = True  # a call that is refused here is answered before ``begin`` returns
         try:
@@ -145,13 +144,12 @@ class AdoptMany(BulkCall):
                 self._send_one(*self._left.popleft())
         finally:
             self._sending = False
-        if self._sealed and not self._left and not self._in_flight:
-            self._over = True
+        if self._stage is Stage.SEALED and not self._left and not self._in_flight:
+            self._stage = Stage.STOPPED
             self._future.set_result(None)
 
     def _send_one(self, lease: Lease, options: LockOptions, handoff: Handoff) -> None:
-        if not self.table.router.stable:
-            self.table.router.assign(lease)
+        self.table.router.assign(lease)
         error = self._silent.get(acquiring_node_of(lease))
         if error is not None:
             self.table.reject([lease], False)
@@ -178,7 +176,7 @@ class AdoptMany(BulkCall):
 
     def give_up(self) -> None:
         """Release what was adopted, or may have been: the caller has stopped waiting. The other texts can still be used."""
-        self._over = True
+        self._stage = Stage.STOPPED
         self.table.reject([lease for lease, _, _ in self._left], False)
         self._left.clear()
         requests = list(self._in_flight.values())

@@ -16,7 +16,17 @@ from typing import Any
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.execution import EARLIER, NONE, NOT_EXECUTED, SENT, Execution
+from wheel_lock.engine.requests.execution import (
+    ASKING,
+    BY_SHA1,
+    BY_TEXT,
+    EARLIER,
+    NONE,
+    NOT_EXECUTED,
+    SENT,
+    Execution,
+    Sending,
+)
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import LockType
@@ -25,7 +35,7 @@ from wheel_lock.net.connection import BareCommand, NodeRequest
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import LONG_TEXT, Reply, error_text
-from wheel_lock.protocol.scripts import Command, rights_call
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError, remedy_for
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -96,9 +106,8 @@ class Request(WheelEntry):
         declared: True if its last try declared its keys, or was not a script call.
         execution: Which of its tries the server may have executed.
         finished: True if its reply does not matter any more.
-        sent_asking: True if it went with ASKING to a node that does not own its slot yet.
+        sending: How it is sent.
         sent_at: When it was last about to be sent, in seconds of the timer's clock.
-        use_eval: True if its script is sent as text, because the server did not know its SHA-1.
     """
 
     __slots__ = (
@@ -107,11 +116,10 @@ class Request(WheelEntry):
         "finished",
         "group",
         "node",
-        "sent_asking",
+        "sending",
         "sent_at",
         "table",
         "timer",
-        "use_eval",
     )
 
     timer: HashedWheelTimer
@@ -122,10 +130,9 @@ class Request(WheelEntry):
         self.table: LeaseTable = table
         self.timer = timer = table.timer
         self.node: Node = node
-        self.sent_asking: bool = False
+        self.sending: Sending = BY_SHA1
         self.declared: bool = False
         self.finished: bool = False
-        self.use_eval: bool = False
         self.execution: Execution = NONE
         self.sent_at: float = timer.now
 
@@ -136,7 +143,7 @@ class Request(WheelEntry):
     def encode(self, capability: int) -> bytes:
         """Return the bytes to send, and set ``sent_at`` before they exist."""
         self.sent_at = self.timer.now
-        if self.execution is NONE and not self.use_eval and (data := self.encode_first(capability)) is not None:
+        if self.execution is NONE and self.sending is BY_SHA1 and (data := self.encode_first(capability)) is not None:
             self.declared = True
             self.sent()
             return data
@@ -145,7 +152,12 @@ class Request(WheelEntry):
             call = call.declared()  # so a cluster's node that does not own the key names the one that does
         self.declared = call.keys > 0 or call.script is None
         self.sent()
-        return call.encode(capability, self.use_eval)
+        return call.encode(capability, self.sending is not BY_SHA1)
+
+    @property
+    def sent_asking(self) -> bool:
+        """True if it went with ASKING, and so alone, to a node that does not own its slot yet."""
+        return self.sending is ASKING
 
     @property
     def maybe_executed(self) -> bool:
@@ -172,9 +184,9 @@ class Request(WheelEntry):
     def on_reply(self, reply: Reply) -> None:
         """Handle the reply. Raises MalformedReply, with nothing changed, if it is malformed."""
         if isinstance(reply, ServerError):
-            if not self.use_eval and reply.code == "NOSCRIPT":
+            if self.sending is BY_SHA1 and reply.code == "NOSCRIPT":
                 self.not_executed()
-                self.use_eval = True
+                self.sending = BY_TEXT
                 self.resend()
             else:
                 self.error_reply(reply)
@@ -205,7 +217,7 @@ class Request(WheelEntry):
     def outlasts_refusal(self, *, first: bool) -> bool:
         """Return whether the request waits for a server that refuses connections, up to its time limit.
 
-        ``first`` is True if there has been no connection to it: then nobody but a caller with a limit of its own waits.
+        ``first`` is True if there has been no connection to it: then only a caller with a limit of its own waits.
         """
         return not first
 
@@ -234,7 +246,7 @@ class Request(WheelEntry):
         """Migrate the request's leases to ``shard``, and send the request there."""
         for lease in self.leases:
             self.table.router.migrate(lease, shard)
-        self.sent_asking = False
+        self._asked()
         self.node = self.node_on(shard)
         self.resend()
 
@@ -254,7 +266,7 @@ class Request(WheelEntry):
         """Schedule a retry. Returns False if this type of request is not retried."""
         if not later.maybe_executed:
             self.not_executed()
-        self.sent_asking = False
+        self._asked()
         self.timer.call_at(self.timer.now + later.pause_s, lambda now: self.send_home(), self)
         return True
 
@@ -298,11 +310,15 @@ class Request(WheelEntry):
 
     def _ask_at(self, node: Node) -> None:
         """Send the request once to a node that does not own its slot yet."""
-        # With the script's text, because a NOSCRIPT of that node would use up the ASKING.
-        self.use_eval = self.sent_asking = True
+        self.sending = ASKING  # with the script's text, because a NOSCRIPT of that node would use up the ASKING
         self.node = node
         node.send(BareCommand(b"ASKING"))
         self.resend()
+
+    def _asked(self) -> None:
+        """Note that the next try is without ASKING."""
+        if self.sending is ASKING:
+            self.sending = BY_TEXT
 
     def on_keys_required(self) -> None:
         """Handle a refusal to execute the call because its keys must be declared: the node is in single-key mode now."""
@@ -328,23 +344,10 @@ class CallerRequest(Request):
 
     __slots__ = ("limit_s", "name", "suspicion_s", "until")
 
-    execution: Execution
     limit_s: float
-    timer: HashedWheelTimer
 
     def __init__(self, table: LeaseTable, node: Node, name: str | bytes | None) -> None:
-        # Not through super(): each pair of acquire and release makes two of these.
-        self.tick = -1
-        self.group = REQUEST_TIMEOUTS
-        self.table = table
-        self.timer = timer = table.timer
-        self.node: Node = node
-        self.sent_asking = False
-        self.declared = False
-        self.finished = False
-        self.use_eval = False
-        self.execution = NONE
-        self.sent_at: float = timer.now
+        super().__init__(table, node)
         self.name: str | bytes | None = name
         self.limit_s = limit_s = table.state.options.response_timeout_s
         self.suspicion_s: float = limit_s / 5  # silence for so long makes the connection suspect
@@ -388,11 +391,10 @@ class CallerRequest(Request):
     def redirect(self, error: ServerError) -> bool:
         if super().redirect(error):
             return True
-        demoted = error.code == "READONLY" and self.node.connector.discovers
-        if demoted:
-            self.not_executed()
-            self.node.demoted(error, self)
-        return demoted
+        if error.code != "READONLY" or not self.node.demoted(error, self):
+            return False
+        self.not_executed()
+        return True
 
     def on_keys_required(self) -> None:
         self.not_executed()
@@ -474,7 +476,7 @@ class RightsCheck(Request):
         self._request = request
 
     def call(self) -> Command:
-        return rights_call(keyed=self.node.single_key_mode)
+        return self.node.rights_call()
 
     @property
     def awaited(self) -> bool:
@@ -515,7 +517,7 @@ class LeaseRequest(CallerRequest):
     __slots__ = ("_future", "lease")
 
     def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
-        super().__init__(table, node_of(lease), lease.name)
+        super().__init__(table, group_of(lease).renewer.node, lease.name)
         self._future = future
         self.lease: Lease = lease
 

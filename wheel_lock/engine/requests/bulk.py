@@ -6,6 +6,7 @@ node that does not answer delays only its own batches.
 
 from __future__ import annotations
 
+import enum
 import itertools
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import CallerRequest, node_of
+from wheel_lock.engine.requests.base import CallerRequest
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import WheelLockError, internal_error
 from wheel_lock.lease import Lease
@@ -24,6 +25,15 @@ from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
 
 BATCHES_IN_FLIGHT = 8  # enough to keep the server busy, few enough to let renewals in between
+
+
+class Stage(enum.IntEnum):
+    """The stage of a bulk operation."""
+
+    FILLING = 0  # more leases may be put in
+    SEALED = 1  # all have been put in
+    STOPPED = 2  # no more batches are sent
+    UNDOING = 3  # and what was granted is released
 
 
 class BulkCall:
@@ -160,6 +170,7 @@ class BulkOperation:
     """An operation on many leases, in batches, a few of them in flight at a time at each node.
 
     Attributes:
+        stage: Its stage.
         most_in_flight: The most batches that may be in flight at a node.
         limited: True if the caller waits, and has a time limit of its own: also for a server that was never there.
     """
@@ -174,27 +185,23 @@ class BulkOperation:
         self._future = future
         self._backlogs: dict[Node, NodeBacklog] = {}
         self._early: list[Lease] = []  # put in before a slot map says which node they live on
-        self._sealed = True  # all leases have been put in
+        self.stage: Stage = Stage.SEALED
         self._in_flight: set[BulkBatch] = set()
-        self._stopped = False
         if leases:
             self.put(leases)
 
     def put(self, leases: Iterable[Lease]) -> None:
         """Add leases."""
         router = self.table.router
-        if router.stable:
-            self._backlog_of(router.shards[0].node).leases.extend(leases)
-        elif router.known or self.table.state.closed:
+        if router.known or self.table.state.closed:
             self._assign(leases)
         else:
             self._early.extend(leases)
             router.when_known(self._assign_early)
 
     def _assign(self, leases: Iterable[Lease]) -> None:
-        for lease in leases:
-            self.table.router.assign(lease)
-            self._backlog_of(node_of(lease)).leases.append(lease)
+        for shard, some in self.table.router.by_shard(leases):
+            self._backlog_of(shard.node).leases.extend(some)
 
     def _assign_early(self) -> None:
         """Assign leases to nodes by the slot map; if none has been received, the nodes redirect call by call."""
@@ -211,15 +218,24 @@ class BulkOperation:
 
     def pump(self) -> None:
         """Send as many batches as may be in flight; finish when none is left."""
-        if self._early and not self._stopped:
+        if self._early and self.stage < Stage.STOPPED:
             return
         for backlog in self._backlogs.values():
-            while not self._stopped and backlog.may_send(self.most_in_flight):
+            while self.stage < Stage.STOPPED and backlog.may_send(self.most_in_flight):
                 leases = self.begin_batch(backlog.take())
                 if leases:
                     self._start(leases, backlog)
-        if not self._in_flight and (self._sealed or self._stopped):
+        if not self._in_flight and self.stage is not Stage.FILLING:
             self.finished()
+
+    def seal(self) -> None:
+        """Declare that all leases have been put in."""
+        self.stage = max(self.stage, Stage.SEALED)
+        self.pump()
+
+    def stop_sending(self) -> None:
+        """Have no more batches sent."""
+        self.stage = max(self.stage, Stage.STOPPED)
 
     def _start(self, leases: Sequence[Lease], backlog: NodeBacklog) -> None:
         batch = BulkBatch(self, leases, backlog)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -17,7 +18,7 @@ from wheel_lock.engine.requests.base import (
     no_answer,
     refused_by_server,
 )
-from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT, BulkBatch, BulkOperation
+from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT, BulkBatch, BulkOperation, Stage
 from wheel_lock.errors import ContextClosed, LockServerError, LockUnavailable, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Lease, State
 from wheel_lock.net.node import Node
@@ -41,8 +42,7 @@ class AcquireMany(BulkOperation):
 
     Attributes:
         error: The error that ends the operation, or None.
-        refused: True if none is granted, because one of those that are wanted together is not.
-        told: The callback of the leases, which is opened when the caller has them; None if there is none.
+        held_back: The callback of the leases, which is opened when the caller has them; None if there is none.
     """
 
     may_wait = True
@@ -51,16 +51,19 @@ class AcquireMany(BulkOperation):
         self, table: LeaseTable, options: LockOptions, future: Future[None], all_or_nothing: bool = False
     ) -> None:
         super().__init__(table, (), future)
-        self._sealed = False
+        self.stage = Stage.FILLING
         self._all_or_nothing = all_or_nothing
         self._places = 0  # the number of leases that LeaseTable.acquiring still counts
         self._options = options
         self._granted: list[Lease] = []
-        self._undoing = False
         self._losses_before = sum(table.state.counters.lost.values())
         self.error: WheelLockError | None = None
-        self.refused: bool = False
-        self.told: HeldBack | None = None
+        self.held_back: HeldBack | None = None
+
+    @property
+    def refused(self) -> bool:
+        """True if none is granted, because one of those that are wanted together is not."""
+        return self.stage is Stage.UNDOING and self.error is None
 
     def take_granted(self) -> list[Lease]:
         """Take out the leases that were granted, which :meth:`give_up` releases no more."""
@@ -113,7 +116,7 @@ class AcquireMany(BulkOperation):
             elif late is not None:
                 self._stop(late)
         if self._all_or_nothing and len(granted) < len(batch.leases):
-            self._stopped = True
+            self.stop_sending()
 
     def miss(self, batch: BulkBatch, error: WheelLockError) -> None:
         batch.withdraw()
@@ -122,24 +125,24 @@ class AcquireMany(BulkOperation):
         self._stop(error)
 
     def _stop(self, error: WheelLockError) -> None:
-        self._stopped = True
+        self.stop_sending()
         self.error = self.error or error
 
     def finished(self) -> None:
         self.table.reject(self.take_remaining(), False)
         self._give_places_back(self._places)
-        if self._undoing:
+        if self.stage is Stage.UNDOING:
             return
         if self.error is not None:
-            self._undoing = True
+            self.stage = Stage.UNDOING
             # What was granted is not held any more when the caller receives the error.
             self._undo(begun=partial(self._future.set_exception, self.error))
-        elif not (self._stopped or self._incomplete):
-            if self.told is not None:
-                self.told.open()
+        elif self.stage is Stage.SEALED and not self._incomplete:
+            if self.held_back is not None:
+                self.held_back.open()
             self._future.set_result(None)
         else:
-            self._undoing = self.refused = True
+            self.stage = Stage.UNDOING
             # The future follows the releases: a caller that retries must not find its own grants on the server.
             self._undo(lambda: self._future.set_result(None))
 
@@ -186,7 +189,7 @@ class AcquireMany(BulkOperation):
         """
         if self._future.done:
             return
-        if self._undoing:
+        if self.stage is Stage.UNDOING:
             if self.error is None:  # else the caller receives that as soon as all releases have begun
                 self._future.set_result(None)  # another owner holds one of the locks
             return
@@ -199,16 +202,11 @@ class AcquireMany(BulkOperation):
         self._stop(error)
         self.finished()
 
-    def seal(self) -> None:
-        """Declare that all leases have been added."""
-        self._sealed = True
-        self.pump()
-
     def give_up(self) -> None:
         """Release what was granted, or may have been: the caller has stopped waiting."""
-        self._stopped = True
-        if self.told is not None:
-            self.told.close()
+        self.stop_sending()
+        if self.held_back is not None:
+            self.held_back.close()
         for batch in list(self._in_flight):
             batch.finish()
             self.miss(batch, WheelLockError("given up"))
@@ -219,6 +217,14 @@ class AcquireMany(BulkOperation):
     def _undo(self, then: Callable[[], object] = noop, begun: Callable[[], object] = noop) -> None:
         granted, self._granted = self._granted, []
         release_many(self.table, granted, Future(then), begun)
+
+
+class _Exception(enum.IntEnum):
+    """The exception behind which a release of many goes on."""
+
+    NONE = 0
+    INTERRUPTION = 1
+    FAILURE = 2
 
 
 class ReleaseMany(BulkOperation):
@@ -236,6 +242,7 @@ class ReleaseMany(BulkOperation):
     """
 
     releases = True
+    most_in_flight = _BATCHES_MEANWHILE
 
     def __init__(
         self,
@@ -245,14 +252,13 @@ class ReleaseMany(BulkOperation):
         begun: Callable[[], object],
     ) -> None:
         super().__init__(table, (), future)
-        self._sealed = False
+        self.stage = Stage.FILLING
         self._leases = leases
         self._next = 0  # the first of the leases that has not begun
         self._all_begun = begun
         self._part: list[Lease] = []  # begun, and not put into a backlog yet
         self._deaths = table.state.deaths
-        self._interrupted = False
-        self._failed = False
+        self._after = _Exception.NONE
         self._losses: dict[str | bytes, LossReason] = {}
         self._error: WheelLockError | None = None
 
@@ -264,20 +270,20 @@ class ReleaseMany(BulkOperation):
         signal's handler.
         """
         try:
-            if self._interrupted:
+            if self._after is _Exception.INTERRUPTION:
                 self._recover()
-            if self._failed or not self._sealed:
+            if self._after is _Exception.FAILURE or self.stage is Stage.FILLING:
                 self._begin_part()
         except BaseException as error:
-            failed, self._failed = self._failed, self._failed or isinstance(error, Exception)
-            self._interrupted = not self._failed
-            if not failed:
+            before, is_failure = self._after, isinstance(error, Exception)
+            self._after = max(before, _Exception.FAILURE if is_failure else _Exception.INTERRUPTION)
+            if before is not _Exception.FAILURE:
                 self.table.timer.go_on_with(self.begin, self.table.state)
             raise
 
     def _begin_part(self) -> None:
         table, leases, state = self.table, self._leases, self.table.state
-        if self._failed or self._deaths != state.deaths:
+        if self._after is _Exception.FAILURE or self._deaths != state.deaths:
             self._end_early()
             return
         end = min(self._next + LEASES_A_TURN, len(leases))
@@ -287,12 +293,12 @@ class ReleaseMany(BulkOperation):
         self.put(self._part)
         self._part = []
         self._next = end
-        self._sealed = end == len(leases)
-        self.most_in_flight = BATCHES_IN_FLIGHT if self._sealed else _BATCHES_MEANWHILE
-        if self._sealed:
+        if end == len(leases):
+            self.most_in_flight = BATCHES_IN_FLIGHT
+            self.stage = Stage.SEALED
             self._all_begun()
         self.pump()
-        if not self._sealed:
+        if end < len(leases):
             table.timer.go_on_with(self.begin, state)
 
     def _recover(self) -> None:
@@ -306,7 +312,7 @@ class ReleaseMany(BulkOperation):
         self._backlogs.clear()
         for lease in self._part:
             self.table.unhold(lease, None)
-        self._interrupted = self._sealed = False
+        self._after, self.stage = _Exception.NONE, Stage.FILLING
 
     def _drop_unsent(self) -> list[Lease]:
         """End the batches that were not sent, of which the start of one may have failed; return their leases."""
@@ -324,7 +330,7 @@ class ReleaseMany(BulkOperation):
         self.table.give_up(left)
         for lease in left:
             self.table.unhold(lease, None)
-        self._sealed = self._stopped = True
+        self.stop_sending()
         self._all_begun()
         self.pump()
 
@@ -434,7 +440,7 @@ class Sweep(BulkOperation):
 
     def stop(self) -> None:
         """Send no more batches: the time limit has passed."""
-        self._stopped = True
+        self.stop_sending()
         self.finished()
 
     def finished(self) -> None:

@@ -37,11 +37,12 @@ class Cleanup(Request):
         self._pause_s = _FIRST_PAUSE_S
 
     def start(self) -> None:
-        """Send the clean-up, or one for each lease to a node in single-key mode."""
-        if self.node.single_key_mode and len(self.leases) > 1:
+        """Send the clean-up, or as many as it takes."""
+        most = self.node.batch_size
+        if len(self.leases) > most:
             self.finished = True
-            for lease in self.leases:
-                self._start_another(self.node, [lease])
+            for begin in range(0, len(self.leases), most):
+                self._start_another(self.node, self.leases[begin : begin + most])
             return
         self.timer.wheel.schedule(self, self.timer.scale.ceil(self._until))
         self.node.send(self)
@@ -69,7 +70,7 @@ class Cleanup(Request):
         refused: list[Lease] = []
         for index, status in exceptions(reply, len(self.leases)):
             lease = self.leases[index]
-            if not self.table.router.stable and len(self.leases) > 1 and code_of(status) == NOT_LOCAL:
+            if len(self.leases) > 1 and code_of(status) == NOT_LOCAL:
                 self._start_another(self.table.router.shard_of(lease.key).node, [lease])
             elif isinstance(status, ServerError) and status.code != "WRONGTYPE":
                 refused.append(lease)

@@ -62,8 +62,7 @@ class ForceRelease(CallerRequest):
         removed = parse_force_release(reply)
         if removed:
             # Also if the caller has stopped waiting: the keys are gone.
-            direct = self.table.state.direct
-            own = self._own if direct is None else direct.forced(self._own)
+            own = self.table.state.direct.forced(self._own)
             self.table.mark_lost([lease for lease in own if lease.state <= EXTENDING], LossReason.KEY_GONE)
         if not self.finished:
             self.finish()

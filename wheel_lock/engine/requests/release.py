@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import enum
+
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.interfaces import LeaseGroup
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import CallerRequest, LeaseRequest
+from wheel_lock.engine.requests.base import LeaseRequest
 from wheel_lock.engine.requests.query import Query
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import Lease
@@ -20,8 +22,7 @@ def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
     """Release one lease. Nothing more is sent for it once ``future`` is completed."""
     error = table.begin_release(lease)
     if error is None:
-        group: LeaseGroup = lease.group  # type: ignore[assignment]
-        request = (Release if group.lock_type.unique_tokens else CallerTokenRelease)(table, lease, future)
+        request = (Release if group_of(lease).lock_type.unique_tokens else CallerTokenRelease)(table, lease, future)
         if table.listener.queues:  # not its length, which costs a call
             table.listener.release(lease, request.begin)
         else:
@@ -41,31 +42,31 @@ def announce(table: LeaseTable, key: bytes, channel: bytes) -> None:
     Query(table, key, key, Command(None, 0, 0, command(publish, channel, b"0")), replies.count, Future(noop)).start()
 
 
+class Wakeup(enum.IntEnum):
+    """The wake-ups that the tries of a release cause."""
+
+    LOUD = 0  # each does, and its reply counts them
+    QUIET = 1  # the next need not, because an acquire follows it in the same write
+    QUIET_SENT = 2  # the latest did not
+    LOUD_AGAIN = 3  # the latest does, but an earlier one did not
+
+
 class Release(LeaseRequest):
-    """The release of one lease. Its future receives None when the key is gone, or LockLost if it was another owner's.
+    """The release of one lease. Its future receives None when the key is gone, or LockLost if it was another owner's."""
 
-    Attributes:
-        quiet: True if its first try need not wake waiters, because an acquire follows it in the same write.
-    """
-
-    __slots__ = ("_counts", "_lock_type", "_unheard", "quiet")
+    __slots__ = ("_lock_type", "_wakeup")
 
     may_wait = False
 
     def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
-        # Not through super(), as in CallerRequest.
-        group: LeaseGroup = lease.group  # type: ignore[assignment]
-        CallerRequest.__init__(self, table, group.renewer.node, lease.name)
-        self._future = future
-        self.lease = lease
-        self._lock_type = group.lock_type
-        self.quiet: bool = False
-        self._counts = True  # the reply to the latest try counts listeners
-        self._unheard = False  # an earlier try was quiet
+        super().__init__(table, lease, future)
+        self._lock_type = group_of(lease).lock_type
+        self._wakeup = Wakeup.LOUD
 
     def begin(self, quiet: bool) -> None:
         """Send the release; it wakes no waiters if it is ``quiet``."""
-        self.quiet = quiet
+        if quiet:
+            self._wakeup = Wakeup.QUIET
         self.start()
 
     def go_on(self, sent_at: float, executed: bool, reply: Reply) -> None:
@@ -87,17 +88,14 @@ class Release(LeaseRequest):
             self.on_reply(reply)
 
     def encode_first(self, capability: int) -> bytes | None:
-        if self.quiet:
-            return None
-        self._counts = True
-        return self._lock_type.keyed_release(self.lease, capability)
+        return None if self._wakeup else self._lock_type.keyed_release(self.lease, capability)
 
     def call(self) -> Command:
-        self._counts = not self.quiet
-        if self.quiet:
-            self.quiet = False
-            self._unheard = True
+        if self._wakeup is Wakeup.QUIET:
+            self._wakeup = Wakeup.QUIET_SENT
             return self._lock_type.release_quietly(self.lease)
+        if self._wakeup is Wakeup.QUIET_SENT:
+            self._wakeup = Wakeup.LOUD_AGAIN
         return self._lock_type.release(self.lease)
 
     @property
@@ -113,13 +111,13 @@ class Release(LeaseRequest):
             return
         self.finish()
         if not isinstance(outcome, LossReason):
-            if self._counts and self.table.listener.queues:
+            if self._wakeup is not Wakeup.QUIET_SENT and self.table.listener.queues:
                 self.table.listener.listened(self.lease, outcome)
         elif not self.maybe_executed_before:  # else "gone" and "taken" are the success of an earlier try
             self.table.mark_lost([self.lease], outcome)
             self._future.set_exception(LockLost(self.lease.name, outcome))
             return
-        elif self._unheard and outcome is LossReason.KEY_GONE:
+        elif self._wakeup and outcome is LossReason.KEY_GONE:
             announce(self.table, self.lease.key, self._lock_type.wake_channel(self.lease.key))
         self.table.release_done([self.lease])
         self._future.set_result(None)

@@ -27,7 +27,7 @@ class Swap(LeaseRequest):
 
     The old lease is not valid from the moment the swap is sent. If the outcome is unknown both leases end, as after a
     release with an unknown outcome, and both are cleaned up. The old lease's deadline limits the time of the swap: its loss
-    is told by then.
+    is reported by then.
 
     Attributes:
         begun: True after the first ``begin``.

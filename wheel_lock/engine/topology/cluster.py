@@ -192,6 +192,16 @@ class ClusterRouter(SingleRouter):
         if lease.state is State.PENDING:
             lease.group = self.group_of(group_of(lease), lease.key)
 
+    def by_shard(self, leases: Iterable[Lease]) -> Iterable[tuple[Shard, Iterable[Lease]]]:
+        by_shard: dict[Shard, list[Lease]] = {}
+        for lease in leases:
+            self.assign(lease)
+            by_shard.setdefault(group_of(lease).renewer, []).append(lease)
+        return by_shard.items()
+
+    def rivals(self, woken: int, own: bool) -> int:
+        return 1  # unknown: the number counts the subscribers of one node only
+
     # -- leases move -------------------------------------------------------------------------------------------------
 
     def _rehome(self, lease: Lease) -> bool:

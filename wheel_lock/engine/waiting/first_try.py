@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.acquire import PlainAcquire
+from wheel_lock.engine.requests.acquire import OF_REQUESTS, PlainAcquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, end_of_try
-from wheel_lock.engine.requests.execution import LATEST, NONE, Execution
+from wheel_lock.engine.requests.execution import BY_SHA1, LATEST, NONE, Execution, Sending
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease
@@ -34,9 +34,10 @@ class FirstTry(PlainAcquire):
         queue_key: The key of the wait queue that the waiter would join.
     """
 
-    __slots__ = ("_blocking", "_caller", "_registry", "_token_given", "_waiter", "began_at", "queue_key")
+    __slots__ = ("_caller", "_registry", "_token_given", "_waiter", "began_at", "queue_key")
 
     execution: Execution
+    sending: Sending
     finished: bool
     limit_s: float
     table: LeaseTable
@@ -53,7 +54,7 @@ class FirstTry(PlainAcquire):
         until: float | None,
         future: Future[Sequence[Lease] | None],
     ) -> None:
-        # Not through super(): most acquires make one of these, and no other request.
+        # Not through super(), which is four calls: most acquires make one of these. A test compares what is set.
         group: LeaseGroup = lease.group  # type: ignore[assignment]
         self._registry = queues
         self.table = table = queues.table
@@ -61,8 +62,8 @@ class FirstTry(PlainAcquire):
         self.tick = -1
         self.group = REQUEST_TIMEOUTS
         self.node: Node = group.renewer.acquiring_node
-        self.sent_asking = self.declared = self.finished = self.use_eval = False
-        self.execution = NONE
+        self.declared = self.finished = False
+        self.execution, self.sending = NONE, BY_SHA1
         self.sent_at: float = timer.now
         self.name: str | bytes = lease.name
         self.limit_s = limit_s = table.state.options.response_timeout_s
@@ -75,11 +76,10 @@ class FirstTry(PlainAcquire):
         self._waiter_ttl_ms = 0
         self.retry_ms: int | None = None
         self.caller_until = until
-        self.cut_short = self._hurried = self._counted = False
+        self._counted, self._limit = False, OF_REQUESTS
         self.on_found: Callable[[str], object] | None = None
         self._token_given = token_given
         self.patient: bool = blocking
-        self._blocking = blocking
         self._caller = future
         self._waiter: Waiter | None = None
         self.began_at: float | None = None
@@ -94,7 +94,7 @@ class FirstTry(PlainAcquire):
             if self.table.admission_error(self.name, 1) is not None:
                 self.as_waiter().begin()
                 return
-            if self._blocking:
+            if self.patient:
                 queued = queues.queues and queues.find(self.queue_key) is not None
                 if queued or self.queue_key in queues.in_flight:
                     self.as_waiter().begin()
@@ -140,9 +140,7 @@ class FirstTry(PlainAcquire):
         waiter = self._waiter
         if waiter is None:
             registry, until = self._registry, self.caller_until
-            waiter = Waiter(
-                registry, self._options, self.leases, self._token_given, self._blocking, until, self._caller
-            )
+            waiter = Waiter(registry, self._options, self.leases, self._token_given, self.patient, until, self._caller)
             if self.began_at is not None:
                 waiter.take_over(self, self.began_at)
             if registry.in_flight.get(self.queue_key) is self:
@@ -182,14 +180,7 @@ class FirstTry(PlainAcquire):
         in_flight = self._registry.in_flight
         if in_flight.get(self.queue_key) is self:
             del in_flight[self.queue_key]
-        # The rest is that of Acquire.finish(), without a call.
-        self.finished = True
-        if self.tick >= 0:
-            self.timer.wheel.cancel(self)
-        if self._counted:
-            self._counted = False
-            table = self.table
-            table.acquiring = table.acquiring - 1 if table.acquiring > 0 else 0
+        super().finish()
 
     def give_up(self) -> None:
         """End the wait of a caller that does not wait any more: undo what was granted, or may have been."""

@@ -38,7 +38,7 @@ class LongWait(Protocol):
 class LongWaits:
     """Watches the waits of one engine as long as there are any. Timer's thread only.
 
-    A name is reported once for as long as somebody has waited for it for that long.
+    A name is reported once for as long as a caller has waited for it for that long.
 
     Args:
         state: The state of the engine.
@@ -81,7 +81,7 @@ class LongWaits:
         return waits, sorted(long, key=attrgetter("began_at"))
 
     def _ask(self, names: list[str | bytes]) -> None:
-        """Ask who holds the lock that has been waited for the longest, and log."""
+        """Query the holder of the lock with the longest wait, and log."""
         if self._look is None:
             self._log(names, None)
         else:

@@ -65,7 +65,7 @@ class AcquireEach(BulkCall, WheelEntry):
 
     Attributes:
         granted: The granted lease of each name that was waited for, by the lease of its first try.
-        told: As for :class:`AcquireMany`.
+        held_back: As for :class:`AcquireMany`.
     """
 
     __slots__ = (
@@ -83,8 +83,8 @@ class AcquireEach(BulkCall, WheelEntry):
         "_waiters",
         "granted",
         "group",
+        "held_back",
         "table",
-        "told",
     )
 
     def __init__(self, queues: Registry, options: LockOptions, future: Future[None]) -> None:
@@ -105,7 +105,7 @@ class AcquireEach(BulkCall, WheelEntry):
         self._until: float | None = None
         self._over = False
         self.granted: dict[Lease, Lease] = {}
-        self.told: HeldBack | None = None
+        self.held_back: HeldBack | None = None
 
     def begin(self, expected: int, limit_s: float | None = None) -> None:
         """Reserve room for ``expected`` leases; ``limit_s`` is the time limit of the whole call in seconds."""
@@ -200,8 +200,8 @@ class AcquireEach(BulkCall, WheelEntry):
     def _complete_if_done(self) -> None:
         if not (self._over or self._waiters or self._refused):
             self._end()
-            if self.told is not None:
-                self.told.open()
+            if self.held_back is not None:
+                self.held_back.open()
             self._future.set_result(None)
 
     def on_timeout(self, now: float) -> None:
@@ -247,8 +247,8 @@ class AcquireEach(BulkCall, WheelEntry):
 
     def _undo(self) -> None:
         first, self._first = self._first, None
-        if self.told is not None:
-            self.told.close()
+        if self.held_back is not None:
+            self.held_back.close()
         if first is not None:
             first.give_up()
         held = [*self._held, *self.granted.values()]
@@ -303,6 +303,8 @@ class AcquireTogether(BulkCall):
 
     def add(self, leases: Sequence[Lease]) -> None:
         """Add leases."""
+        for lease in leases:
+            self.table.router.assign(lease)
         self._leases.extend(leases)
 
     def seal(self) -> None:

@@ -22,26 +22,26 @@ from wheel_lock.options import LockOptions
 class MultiLockWaiter(Waiter):
     """One caller's wait for several exclusive locks together."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_held_back",)
 
     concerns_others = False  # an error may be about another name than its queue's
 
     def __init__(self, queues: Registry, options: LockOptions, leases: Sequence[Lease], *rest: Any) -> None:
         super().__init__(queues, options, leases, *rest)
         # A lease that is lost before all are granted was never the caller's. A try in parts that is refused removes them.
-        self._told = {lease: HeldBack(lease.on_lost) for lease in leases if lease.on_lost is not None}
-        for lease, told in self._told.items():
-            lease.on_lost = told
+        self._held_back = {lease: HeldBack(lease.on_lost) for lease in leases if lease.on_lost is not None}
+        for lease, held_back in self._held_back.items():
+            lease.on_lost = held_back
 
     def _another(self, first: Lease) -> Lease:
         lease = super()._another(first)
-        lease.on_lost = self._told.get(first)
+        lease.on_lost = self._held_back.get(first)
         return lease
 
     def succeed(self, leases: Sequence[Lease]) -> None:
-        for told in self._told.values():
-            told.close()  # the losses of earlier tries
-            told.open()
+        for held_back in self._held_back.values():
+            held_back.close()  # the losses of earlier tries
+            held_back.open()
         super().succeed(leases)
 
     def begin(self) -> None:
@@ -54,8 +54,7 @@ class MultiLockWaiter(Waiter):
         """Prepare nothing: the name it waits for, and the number of calls of a try, may change before the next try."""
 
     def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
-        in_parts = len(leases) > MOST_TOGETHER or len(set(map(node_of, leases))) > 1
-        if in_parts or (len(leases) > 1 and node_of(leases[0]).single_key_mode):
+        if len(leases) > node_of(leases[0]).most_leases(MOST_TOGETHER) or len(set(map(node_of, leases))) > 1:
             return AcquireAllSequential(self.table, leases, self.options, future)
         return AcquireAll(self.table, leases, self.options, future)
 

@@ -127,6 +127,8 @@ class WaitQueueRegistry:
         except Exception as error:
             contain(self, queue.follows, error)
             quiet = False
+        if quiet:
+            queue.owe_wakeup()
         send(quiet)
         guarded(self, queue.ended, lease)
 

@@ -11,7 +11,7 @@ The algorithm is the usual one for a lock with pub/sub (Redisson's): subscribe, 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from wheel_lock.engine.pacing import Pace
@@ -19,6 +19,7 @@ from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, node_of
 from wheel_lock.engine.requests.release import announce
 from wheel_lock.engine.state import EngineState
+from wheel_lock.engine.waiting.decisions import TRYING, QueueAction, QueueEvent, QueueState, decide
 from wheel_lock.engine.waiting.waiter import IS_OVER, Registry, Waiter
 from wheel_lock.errors import TooManyLocks, copied
 from wheel_lock.lease import EXTENDING, Lease
@@ -31,6 +32,39 @@ _CLOSE_AFTER_S = 2.0  # a subscription outlives its last waiter for so long: the
 _IN_A_ROW = 16  # grants in a row within a process, after which other processes get their chance
 _FIRST_LOOK_S = 0.1
 _FRESH_S = 0.1  # for so long the server's last answer is as good as a new one
+
+
+class Contender(WheelEntry):
+    """A contender for the lock of one queue: its head, or each of its waiters. On the wheel it waits for its next look.
+
+    Attributes:
+        queue: Its queue.
+        waiter: The waiter whose try is in flight, or was the latest; None before the first.
+        state: Its state, as far as the queue does not know better: see :meth:`BaseWaitQueue.state_of`.
+        pace: The pace at which it follows wake-ups.
+    """
+
+    __slots__ = ("group", "pace", "queue", "state", "waiter")
+
+    def __init__(self, queue: BaseWaitQueue, waiter: Waiter | None = None) -> None:
+        self.tick = -1
+        self.group: RequestTimeouts = REQUEST_TIMEOUTS
+        self.queue = queue
+        self.waiter = waiter
+        self.state: QueueState = QueueState.WAITING
+        self.pace: Pace = Pace(queue.timer.scale.tick_s)
+
+    def on_timeout(self, now: float) -> None:
+        """Look: there was no wake-up for a while."""
+        if self not in self.queue.timer.wheel:  # else it was scheduled anew by another entry of the same step
+            self.queue.handle(self, QueueEvent.DUE)
+
+    @property
+    def above(self) -> EngineState:
+        return self.queue.above
+
+    def crashed(self, error: Exception) -> None:
+        self.queue.crashed(error)
 
 
 class BaseWaitQueue(WheelEntry):
@@ -117,11 +151,6 @@ class BaseWaitQueue(WheelEntry):
         """Called when the time of a waiter is up."""
         raise NotImplementedError
 
-    def fail(self, error: Exception) -> None:
-        """Fail all waiters: what keeps one of them from asking the server keeps all."""
-        for waiter in list(self._waiters):
-            self.remove(waiter).fail(copied(error))
-
     # -- what may wake them ------------------------------------------------------------------------------------------
 
     def on_subscribed(self, holds: bool) -> None:
@@ -131,11 +160,11 @@ class BaseWaitQueue(WheelEntry):
         raise NotImplementedError
 
     def follows(self, lease: Lease) -> bool:
-        """Return whether :meth:`ended` will send an acquire behind the release of ``lease``, in the same write.
-
-        That release may wake no other waiters then. If the acquire does not come to be sent, :meth:`_wake_others` is owed.
-        """
+        """Return whether :meth:`ended` sends an acquire behind the release of ``lease``, in the same write."""
         return False
+
+    def owe_wakeup(self) -> None:
+        """Note that a release wakes no other waiters, because an acquire follows it. If none does, they are woken."""
 
     def ended(self, lease: Lease) -> None:
         """Called when a lease of this process has ended; if it was released, the release has just been sent."""
@@ -158,49 +187,137 @@ class BaseWaitQueue(WheelEntry):
         if self not in self.timer.wheel and not self._waiters:
             self._registry.close(self.queue_key, self, self.channel)
 
+    # -- what its contenders do --------------------------------------------------------------------------------------
+
+    def state_of(self, contender: Contender) -> QueueState:
+        """Return the state in which ``contender`` is."""
+        return contender.state
+
+    def waiter_of(self, contender: Contender) -> Waiter | None:
+        """Return the waiter that is to try for ``contender``; None if there is none."""
+        return contender.waiter
+
+    def handle(self, contender: Contender, event: QueueEvent) -> None:
+        """Do what the table of decisions says about an event."""
+        action, state = decide(self.state_of(contender), event)
+        if state is not None:
+            contender.state = state
+        if action is not QueueAction.NOTHING:
+            self._act(action, contender, None)
+
+    def _act(self, action: QueueAction, contender: Contender, refused: Acquire | None) -> None:
+        """Do an action; ``refused`` is the try whose refusal causes it, if one does."""
+        if action is QueueAction.TRY:
+            self._try(contender)
+        elif action is QueueAction.TRY_AT_PACE or action is QueueAction.TRY_PLAIN_AT_PACE:
+            if contender.pace.allows(self.timer.now):
+                self._try(contender, plain=action is QueueAction.TRY_PLAIN_AT_PACE and not contender.pace.doubtful)
+            else:
+                contender.state = QueueState.PAUSED
+                self._schedule(contender, 0.0)  # no later: another process may leave the lock free for one tick only
+        elif action is QueueAction.LOOK_LATER:
+            self._look_later(contender, None)
+        elif action is QueueAction.PREPARE:
+            self._prepare(contender, refused)
+        else:
+            raise AssertionError(f"{action!r} is for another kind of queue")
+
+    def _try(self, contender: Contender, *, plain: bool = False) -> None:
+        """Have the waiter of a contender try, unless it does; ``plain`` if the lock has probably been released.
+
+        Such a try is a plain SET where the lock type has one: cheaper, but its refusal does not say how long to wait.
+        """
+        if contender.state in TRYING:
+            return
+        waiter = self.waiter_of(contender)
+        if waiter is None:
+            self._wake_others()
+            return
+        contender.state, contender.waiter = QueueState.TRYING, waiter
+        contender.pace.tried(self.timer.now)
+        tried = partial(self._tried, contender, waiter)
+        waiter.try_once(tried, waiting=not plain or waiter.lock_type.registers_waiters)
+
+    def _tried(self, contender: Contender, waiter: Waiter) -> None:
+        if waiter.over or waiter.queue is not self:
+            return  # the try of another waiter may be in flight
+        state, contender.state = contender.state, QueueState.WAITING
+        request = waiter.request
+        error = request.future.error
+        if error is None:
+            self._answered(waiter)
+            if request.future.result():
+                self._granted(contender, waiter, request)
+            else:
+                contender.pace.refused(self.timer.now, request.retry_ms)
+                self._refused(contender, waiter, request)
+                if self.waiter_of(contender) is not None and contender.state is QueueState.WAITING:
+                    self._act(decide(state, QueueEvent.REFUSED).action, contender, request)
+        elif waiter.concerns_others and not (request.cut_short or isinstance(error, TooManyLocks)):
+            # What keeps one of them from asking the server keeps all.
+            for other in list(self._waiters):
+                self.remove(other).fail(copied(error))
+            self._wake_others()
+        else:
+            self.remove(waiter).fail(error)
+            self.timer.post(partial(self._try, contender), self)  # there may be very many, and each may fail at once
+
+    def _answered(self, waiter: Waiter) -> None:
+        """Note that the server has answered the try of ``waiter``."""
+
+    def _granted(self, contender: Contender, waiter: Waiter, request: Acquire) -> None:
+        self.remove(waiter).succeed(request.leases)
+
+    def _refused(self, contender: Contender, waiter: Waiter, request: Acquire) -> None:
+        if waiter.last:
+            self.remove(waiter).refuse()
+
+    def _wake_others(self) -> None:
+        """Wake the waiters of other processes if that is owed to them."""
+
+    def _prepare(self, contender: Contender, refused: Acquire | None) -> None:
+        waiter = self.waiter_of(contender)
+        assert waiter is not None
+        assert refused is not None
+        if refused.retry_ms is None and not refused.waiting:
+            # A look would find out for how long, but the next wake-up may come sooner.
+            self._schedule(contender, min(waiter.options.fallback_s or _FIRST_LOOK_S, _FIRST_LOOK_S))
+        else:
+            self._look_later(contender, refused.retry_ms)
+        waiter.prepare(partial(self._tried, contender, waiter))
+
+    def _look_later(self, contender: Contender, retry_ms: int | None) -> None:
+        """Schedule a look for when the holder's lease would end, or earlier: its release may go unheard."""
+        raise NotImplementedError
+
     def _schedule(self, entry: WheelEntry, pause_s: float, retry_ms: int | None = None) -> None:
-        """Schedule this queue, or a slot of it, anew: in ``pause_s`` seconds, or when the holder's lease would end."""
+        """Schedule this queue, or a contender, anew: in ``pause_s`` seconds, or when the holder's lease would end."""
         if retry_ms is not None:
             pause_s = min(pause_s, (retry_ms + 1) / 1000)  # a millisecond more, because the server rounds down
         timer = self.timer
         timer.wheel.cancel(entry)
         timer.wheel.schedule(entry, timer.scale.ceil(timer.clock.now() + pause_s))
 
-    def _follow_wakeup(self, entry: WheelEntry, pace: Pace, attempt: Callable[[], object]) -> None:
-        """Call ``attempt()``, or, if earlier wake-ups were in vain, have ``entry`` come due at the next tick."""
-        if pace.allows(self.timer.now):
-            attempt()
-        else:
-            self._schedule(entry, 0.0)  # no later: another process's queue may leave the lock free for one tick only
-
 
 class WaitQueue(BaseWaitQueue):
-    """A queue of which only the head tries. On the wheel it waits for the head's next fallback try."""
+    """A queue of which only the head tries."""
 
     __slots__ = (
-        "_again",
-        "_called",
+        "_contender",
         "_heard_at",
         "_in_a_row",
         "_leaving",
         "_owing",
-        "_pace",
         "_rivals",
         "_shared",
-        "_trying",
-        "_yielding",
         "holder",
     )
 
     def __init__(self, wait_queues: Registry, first: Waiter) -> None:
         super().__init__(wait_queues, first)
         self._shared = first.lock_type.contention is Contention.SHARED
+        self._contender = Contender(self)
         self.holder: Lease | None = None  # the lease of this process that was granted to this queue
-        self._trying: Acquire | None = None
-        self._again = False  # released here while a try was in flight, which may have been refused just before
-        self._called = False  # woken meanwhile
-        self._pace = Pace(self.timer.scale.tick_s)
-        self._yielding = False
         self._owing = False  # the last release woke no waiters, because a try was to follow it
         self._rivals = 0  # other processes that listened at the last release that woke waiters
         self._in_a_row = 0
@@ -209,56 +326,55 @@ class WaitQueue(BaseWaitQueue):
         self._leaving: Parking[Waiter] = Parking(IS_OVER)
 
     @property
-    def _head(self) -> Waiter:
-        return next(iter(self._waiters))
-
-    @property
     def held_here(self) -> bool:
         holder = self.holder
         # A lease that is not renewed does not notice when its key goes to another process.
         return holder is not None and holder.state <= EXTENDING and not holder.at_limit
 
+    def state_of(self, contender: Contender) -> QueueState:
+        if not self._waiters:
+            return QueueState.EMPTY
+        state = contender.state
+        is_free = state is QueueState.WAITING or state is QueueState.PAUSED
+        return QueueState.HELD_HERE if is_free and self.holder is not None and self.held_here else state
+
+    def waiter_of(self, contender: Contender) -> Waiter | None:
+        return next(iter(self._waiters), None)
+
     # -- its waiters -------------------------------------------------------------------------------------------------
 
     def join(self, waiter: Waiter) -> None:
         super().join(waiter)
-        if len(self._waiters) > 1:
-            return
-        if self._subscribed and not self.held_here:
-            self._try()  # a message since the waiter's own try had no listener
-        else:
-            self._look_later()
+        if len(self._waiters) == 1:
+            self.handle(self._contender, QueueEvent.JOINED_UNHEARD if self._subscribed else QueueEvent.JOINED)
 
     def _removed(self, waiter: Waiter) -> None:
         """Have the new head try if the removed one was trying."""
-        trying = self._trying
-        if trying is not None and trying is waiter._request:
-            self._trying = None
-            self.timer.post(self._try, self)  # after the clean-up of the abandoned try, which follows in this very turn
+        contender = self._contender
+        if contender.state in TRYING and contender.waiter is waiter:
+            contender.state = QueueState.WAITING
+            # After the clean-up of the abandoned try, which follows in this very turn.
+            self.timer.post(partial(self._try, contender), self)
 
     def close_later(self) -> None:
-        self._yielding = self._pace.paused = False
+        self._contender.state = QueueState.WAITING
+        self.timer.wheel.cancel(self._contender)
         super().close_later()
 
     def drain(self) -> list[Waiter]:
         self._wake_others()
-        self._trying = None
+        self._contender.state = QueueState.WAITING
+        self.timer.wheel.cancel(self._contender)
         self._leaving.clear()
         return super().drain()
 
     def on_waiter_timeout(self, waiter: Waiter) -> None:
         """Give the head a last try, because a release may have gone unheard; dismiss any other as soon as the lock is
         certain to be held: by a recent answer, or by one last try."""
-        if waiter is self._head:
+        if waiter is self.waiter_of(self._contender):
             waiter.begin_last()
-            if self._trying is None:
-                if self.held_here:
-                    self.remove(waiter).refuse()
-                else:
-                    self._try()
-            return
-        now = self.timer.now
-        if self.held_here or now - self._heard_at <= _FRESH_S:
+            self.handle(self._contender, QueueEvent.TIME_UP)
+        elif self.held_here or self.timer.now - self._heard_at <= _FRESH_S:
             self.remove(waiter).refuse()
         elif waiter.last:
             self.remove(waiter).fail_unanswered()
@@ -267,75 +383,72 @@ class WaitQueue(BaseWaitQueue):
             assert waiter.until is not None
             waiter.wait_until(waiter.until)
             self._leaving.append(waiter)
-            if not self._yielding:
-                self._try()
+            self.handle(self._contender, QueueEvent.TIME_UP_BEHIND)
 
-    # -- what wakes the head -----------------------------------------------------------------------------------------
+    # -- what may wake its head --------------------------------------------------------------------------------------
 
     def on_subscribed(self, holds: bool) -> None:
-        """Try once more when a subscription is confirmed: earlier messages had no listener."""
         super().on_subscribed(holds)
         if holds:
-            self._heed(self._try)
+            self.handle(self._contender, QueueEvent.SUBSCRIBED)
 
     def on_message(self, message: bytes) -> None:
-        """Have the head try: a message says that the lock is free. Any user who may publish can have sent it."""
-        self._heed(self._try_woken)
-
-    def _heed(self, attempt: Callable[[], object]) -> None:
-        """Make an attempt, unless the lock is known to be held by this process or a try is in flight."""
-        if not self._waiters or self._yielding or self._pace.paused or (self.holder is not None and self.held_here):
-            return
-        if self._trying is not None:
-            self._called = True
-        else:
-            self._follow_wakeup(self, self._pace, attempt)
+        self.handle(self._contender, QueueEvent.MESSAGE)
 
     def granted_to(self, lease: Lease) -> None:
         if not self._shared:
             self.holder = lease
 
     def follows(self, lease: Lease) -> bool:
-        """Return whether the release of ``lease`` need not wake others; see the base class.
+        """Return whether a try follows the release of ``lease``, so that this need not wake others.
 
         The first release of a row wakes them, because that counts the rivals, and so does the last one, for their sake.
         """
         if (
             self._shared
             or not self._waiters
-            or self._trying is not None
-            or self._yielding
             or self._in_a_row == 0
+            or decide(self._contender.state, QueueEvent.RELEASED).action is not QueueAction.FOLLOW
             or (self._rivals > 0 and self._in_a_row >= _IN_A_ROW - 1)
             or (self.holder is not lease and self.held_here)
         ):
             return False
-        head, node = self._head, node_of(lease)
+        head, node = next(iter(self._waiters)), node_of(lease)
         # A waiter for several names may be refused because of another one. On another connection, or without room on this
         # one, the acquire would not be behind the release.
-        self._owing = (
-            head.concerns_others and head.node is node and node.connected and not (node.clogged or node.crowded)
-        )
-        return self._owing
+        return head.concerns_others and head.node is node and node.connected and not (node.clogged or node.crowded)
+
+    def owe_wakeup(self) -> None:
+        self._owing = True
 
     def ended(self, lease: Lease) -> None:
         """Have the head try, or, after many grants in a row within this process, let other processes try for one tick."""
         if self.held_here and self.holder is not lease:
             return
         self.holder = None
-        if not self._waiters or self._yielding:
-            return
-        self._in_a_row += 1
-        if self._trying is not None:
-            self._again = True
-            return
-        if self._in_a_row >= _IN_A_ROW:
-            self._in_a_row = 0
-            if self._rivals > 0:
-                self._yielding = True
-                self._schedule(self, self.timer.scale.tick_s)
-                return
-        self._try(woken=True)
+        if self._contender.state is not QueueState.YIELDING and self._waiters:
+            self._in_a_row += 1
+        self.handle(self._contender, QueueEvent.RELEASED)
+
+    def _act(self, action: QueueAction, contender: Contender, refused: Acquire | None) -> None:
+        if action is QueueAction.FOLLOW:
+            if self._in_a_row >= _IN_A_ROW:
+                self._in_a_row = 0
+                if self._rivals > 0:
+                    contender.state = QueueState.YIELDING
+                    self._schedule(contender, self.timer.scale.tick_s)
+                    return
+            self._try(contender, plain=True)
+        elif action is QueueAction.LOOK:
+            # With an interval of its caller's the head tries also here: the key may have been deleted by others.
+            if next(iter(self._waiters)).options.fallback_s is None:
+                self._look_later(contender, None)
+            else:
+                self._try(contender)
+        elif action is QueueAction.REFUSE:
+            self.remove(next(iter(self._waiters))).refuse()
+        else:
+            super()._act(action, contender, refused)
 
     def _wake_others(self) -> None:
         """Wake the waiters of other processes now if the last release did not, and no try has followed it."""
@@ -343,118 +456,48 @@ class WaitQueue(BaseWaitQueue):
             self._owing = False
             announce(self._registry.table, self._key, self.channel)
 
-    def on_timeout(self, now: float) -> None:
-        """Have the head try: there was no wake-up for a while."""
-        if self in self.timer.wheel:
-            return  # scheduled anew by another entry of the same step
-        self._yielding = self._pace.paused = False
-        if not self._waiters:
-            super().on_timeout(now)
-        elif self._trying is None:
-            # With an interval of its caller's the head tries also here: the key may have been deleted by others.
-            if self.held_here and self._head.options.fallback_s is None:
-                self._look_later()
-            else:
-                self._try()
-
     def listened(self, woken: int) -> None:
-        # In a cluster the number says nothing: it counts the subscribers of one node only.
-        self._rivals = woken - self._subscribed if self._registry.table.router.stable else 1
+        self._rivals = self._registry.table.router.rivals(woken, self._subscribed)
 
-    # -- trying ------------------------------------------------------------------------------------------------------
+    # -- the answers -------------------------------------------------------------------------------------------------
 
-    def _try_woken(self) -> None:
-        self._try(woken=not self._pace.doubtful)
+    def _answered(self, waiter: Waiter) -> None:
+        self._heard_at = self.timer.now
+        self._owing = False  # granted here, or held by another, whose release wakes others
+        if len(self._leaving):
+            for other in self._leaving.take_all():
+                if other.queue is self and other is not waiter:
+                    self.remove(other).refuse()
 
-    def _try(self, *, woken: bool = False) -> None:
-        """Have the head try; ``woken`` if the lock has probably been released.
-
-        Such a try is a plain SET where the lock type has one: cheaper, but its refusal does not say how long to wait.
-        """
-        if self._trying is not None:
-            return
-        if not self._waiters:
-            self._wake_others()
-            return
-        self._again = self._called = self._yielding = False
-        self._pace.tried(self.timer.now)
-        head = next(iter(self._waiters))
-        head.try_once(partial(self._tried, head), waiting=not woken or head.lock_type.registers_waiters)
-        if head.queue is self and not (request := head.request).future.done:
-            self._trying = request
-
-    def _tried(self, waiter: Waiter) -> None:
-        if waiter.over:
-            return  # the try of another waiter may be in flight
-        request = waiter.request
-        self._trying = None
-        error = request.future.error
-        if error is None:
-            self._heard_at = self.timer.now
-            self._owing = False  # granted here, or held by another, whose release wakes others
-            if len(self._leaving):
-                for other in self._leaving.take_all():
-                    if other.queue is self and other is not waiter:
-                        self.remove(other).refuse()
-        if error is not None and waiter.concerns_others and not (request.cut_short or isinstance(error, TooManyLocks)):
-            self.fail(error)
-            self._wake_others()
-        elif error is not None:
-            self.remove(waiter).fail(error)
-            self.timer.post(self._try, self)  # there may be very many, and each of them may fail at once
-        elif request.future.result():
-            self._granted(waiter, request)
-        else:
-            self._refused(waiter, request)
-
-    def _granted(self, waiter: Waiter, request: Acquire) -> None:
-        self._pace.granted()
+    def _granted(self, contender: Contender, waiter: Waiter, request: Acquire) -> None:
+        contender.pace.granted()
         if not self._shared:
             leases = request.leases
             self.holder = leases[0] if len(leases) == 1 else next(lease for lease in leases if lease.key == self._key)
-        del self._waiters[waiter]
-        self._registry.waiting -= 1
-        waiter.succeed(request.leases)
-        if not self._waiters:
-            self.close_later()
-        elif self._shared:
-            self._try()  # there may be room for more
-        elif self.tick <= self.timer.wheel.now or next(iter(self._waiters)).options.fallback_s is not None:
-            self._look_later()  # else it looks some time, which is enough while it is held here
+        super()._granted(contender, waiter, request)
+        head = self.waiter_of(contender)
+        if head is None:
+            return
+        if self._shared:
+            self._try(contender)  # there may be room for more
+        elif contender.tick <= self.timer.wheel.now or head.options.fallback_s is not None:
+            self._look_later(contender, None)  # else it looks some time, which is enough while it is held here
 
-    def _refused(self, waiter: Waiter, request: Acquire) -> None:
-        self._pace.refused(self.timer.now, request.retry_ms)
+    def _refused(self, contender: Contender, waiter: Waiter, request: Acquire) -> None:
         if not self.held_here:
             self.holder = None
             self._in_a_row = 0
-        if waiter.last:
-            self.remove(waiter).refuse()
-        elif waiter.refused_by(request):
+        super()._refused(contender, waiter, request)
+        if not waiter.over and waiter.refused_by(request):
             self._registry.open(self.remove(waiter)).join(waiter)  # it waits for another name now
-            self._try()
-            return
-        if self._again:
-            self._try()
-        elif self._called and self._waiters:
-            self._follow_wakeup(self, self._pace, self._try_woken)
-        elif self._waiters:
-            head = self._head
-            if request.retry_ms is None and not request.waiting:
-                # A look would find out for how long, but the next wake-up may come sooner.
-                self._schedule(self, min(head.options.fallback_s or _FIRST_LOOK_S, _FIRST_LOOK_S))
-            else:
-                self._look_later(request.retry_ms)
-            head.prepare(partial(self._tried, head))
+            self._try(contender)
 
-    def _look_later(self, retry_ms: int | None = None) -> None:
-        """Schedule a try for when the holder's lease would end, or earlier: its release may go unheard or unpublished.
-
-        The pauses grow with the time that has been waited: the longer that is, the less a moment more matters.
-        """
-        head = self._head
+    def _look_later(self, contender: Contender, retry_ms: int | None) -> None:
+        """Schedule a look. The pauses grow with the time that has been waited: so a moment more matters less."""
+        head = next(iter(self._waiters))
         pause_s = head.options.fallback_s
         if pause_s is None:
             registers = head.lock_type.registers_waiters
             most_s = head.waiter_ttl_s / 3 if registers else self._registry.table.state.options.fallback_s
             pause_s = min(max(_FIRST_LOOK_S, self.timer.now - head.began_at), most_s)
-        self._schedule(self, pause_s, retry_ms)
+        self._schedule(contender, pause_s, retry_ms)

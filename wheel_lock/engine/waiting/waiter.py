@@ -259,7 +259,7 @@ class Waiter(WheelEntry):
         request = self._prepared
         if request is not None and request.waiting is waiting:
             self._prepared = None
-            if not (self.table.router.stable or self._fits(request)):
+            if not self._fits(request):
                 request = None
         else:
             request = None

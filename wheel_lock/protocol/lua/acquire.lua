@@ -10,12 +10,12 @@ else
   granted = redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ttl)
 end
 if granted then return 0 end
--- Only a refusal needs these functions, which Lua makes anew in each call.
+-- Only a refusal needs these functions, which Lua creates again in each call.
 -- include: expiry
 -- include: held
 local value = redis.pcall('get', KEYS[1])
 if value == ARGV[1] then
-  -- An earlier try with this token was granted, and its reply was lost.
+  -- An earlier attempt with this token was granted, and its reply was lost.
   if ttl ~= '0' then prolong(redis.call, KEYS[1], ttl) end
   return 0
 end

@@ -10,7 +10,7 @@ local ttl = ARGV[1]
 for i = 2, #ARGV, 2 do
   local value = redis.pcall('get', ARGV[i])
   if type(value) == 'table' and not is_of_other_type(value) then return value end
-  -- The lease's own token: an earlier try of this call was granted, and its reply was lost.
+  -- The lease's own token: an earlier attempt of this call was granted, and its reply was lost.
   if value and value ~= ARGV[i + 1] then return {i / 2, unpack(held(ARGV[i], value))} end
 end
 for i = 2, #ARGV, 2 do

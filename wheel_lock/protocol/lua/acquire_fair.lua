@@ -10,7 +10,7 @@
 -- include: number
 -- include: fence
 -- include: queue
-local name, queue, alive, token, patience = KEYS[1], KEYS[2], KEYS[3], ARGV[1], tonumber(ARGV[3])
+local name, queue, alive, token, wait_ttl = KEYS[1], KEYS[2], KEYS[3], ARGV[1], tonumber(ARGV[3])
 local me = string.sub(token, 1, -23)
 local fence = 0
 if KEYS[4] then
@@ -21,7 +21,7 @@ end
 local value = redis.pcall('get', name)
 local first, expiry, problem = head(queue, alive)
 if problem then return problem end
--- The key has this token: an earlier try of this lease was granted, and its reply was lost.
+-- The key has this token: an earlier attempt of this lease was granted, and its reply was lost.
 if value == token or (not value and (not first or first == me)) then
   local left = redis.pcall('zrem', alive, me)
   if type(left) == 'table' then return not_waiters(left) end
@@ -38,7 +38,7 @@ if value == token or (not value and (not first or first == me)) then
   end
   return fence
 end
-if patience > 0 then
+if wait_ttl > 0 then
   local looked = redis.pcall('zscore', alive, me)
   if type(looked) == 'table' then return not_waiters(looked) end
   local ticket = redis.call('zscore', queue, me)
@@ -48,8 +48,8 @@ if patience > 0 then
     ticket = last_ticket + 1
     first = first or me
   end
-  put(queue, patience, 'zadd', ticket, me)
-  put(alive, patience, 'zadd', now + patience, me)
+  put(queue, wait_ttl, 'zadd', ticket, me)
+  put(alive, wait_ttl, 'zadd', now + wait_ttl, me)
 end
 if value then
   local reply = held(name, value)

@@ -8,7 +8,7 @@
 -- include: fence
 local fence, problem = draw_fence(KEYS[2])
 if not fence then return problem end
--- The lease's own token: an earlier try was granted, and its reply was lost.
+-- The lease's own token: an earlier attempt was granted, and its reply was lost.
 local value = redis.pcall('get', KEYS[1])
 local there = redis.call('exists', KEYS[1]) == 1
 if there and (ARGV[4] ~= '1' or value ~= ARGV[1]) then return held(KEYS[1], value) end

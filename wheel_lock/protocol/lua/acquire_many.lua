@@ -11,18 +11,18 @@ local ttl = argv[1]
 local out, n = {}, 0
 for i = 2, #argv, 2 do
   local done = pcall('set', argv[i], argv[i + 1], 'NX', 'PX', ttl)
-  local verdict = nil
+  local status = nil
   if not done then
     if pcall('get', argv[i]) == argv[i + 1] then
       done = prolong(pcall, argv[i], ttl)
     else
-      verdict = 1
+      status = 1
     end
   end
-  if type(done) == 'table' and done.err then verdict = done.err end
-  if verdict then
+  if type(done) == 'table' and done.err then status = done.err end
+  if status then
     out[n + 1] = i / 2
-    out[n + 2] = verdict
+    out[n + 2] = status
     n = n + 2
   end
 end

@@ -16,7 +16,7 @@ local permits
 permits, problem = permits_of(KEYS[2], ARGV[3])
 if problem then return problem end
 purge(name)
--- This member exists already: an earlier try of this lease was granted, and its reply was lost.
+-- This member exists already: an earlier attempt of this lease was granted, and its reply was lost.
 if not redis.call('zscore', name, member) then
   local held = redis.call('zcard', name)
   if held >= permits or redis.call('zcount', name, '-inf', '(0') > 0 then

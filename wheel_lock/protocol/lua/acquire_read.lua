@@ -6,7 +6,7 @@
 -- include: held
 -- include: unfit
 -- include: holders
-local name, member, ttl, patience = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+local name, member, ttl, wait_ttl = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local problem = unfit(name)
 if problem then return problem end
 purge(name)
@@ -23,10 +23,10 @@ for i = 1, #others, 2 do
   end
 end
 if turn then waits = 0 end
--- This member exists already: an earlier try of this lease was granted, and its reply was lost.
+-- This member exists already: an earlier attempt of this lease was granted, and its reply was lost.
 local until_ms = math.max(held, waits)
 if until_ms > 0 and not redis.call('zscore', name, member) then
-  if patience > 0 then enter(name, -1, waiter('q', member), patience) end
+  if wait_ttl > 0 then enter(name, -1, waiter('q', member), wait_ttl) end
   return {until_ms - now}
 end
 enter(name, 1, member, ttl)

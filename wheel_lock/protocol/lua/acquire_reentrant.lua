@@ -7,7 +7,7 @@
 -- include: held
 -- include: number
 -- include: fence
--- Return whether the key is a hash but no lock, which has one field that ends with a number. (False without the right to ask.)
+-- Return whether the key is a hash but not a lock, which has one field that ends with a number. (False without the right to ask.)
 local function is_foreign(name)
   local fields = redis.pcall('hlen', name)
   if fields == 1 then fields = redis.pcall('hkeys', name) end
@@ -19,7 +19,7 @@ if KEYS[2] then
   fence, problem = draw_fence(KEYS[2])
   if not fence then return problem end
 end
--- This field exists already: an earlier try of this lease was granted, and its reply was lost.
+-- This field exists already: an earlier attempt of this lease was granted, and its reply was lost.
 local there = redis.call('exists', KEYS[1]) == 1
 local mine = redis.pcall('hexists', KEYS[1], ARGV[1])
 if there and mine ~= 1 then

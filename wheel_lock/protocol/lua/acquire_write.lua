@@ -10,7 +10,7 @@
 -- include: fence
 -- include: unfit
 -- include: holders
-local name, member, ttl, patience = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+local name, member, ttl, wait_ttl = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local intent = waiter('i', member)
 local fence, problem = 0, nil
 if KEYS[2] then
@@ -20,7 +20,7 @@ end
 problem = unfit(name)
 if problem then return problem end
 purge(name)
--- This member exists already: an earlier try of this lease was granted, and its reply was lost.
+-- This member exists already: an earlier attempt of this lease was granted, and its reply was lost.
 if not redis.call('zscore', name, member) then
   local until_ms = 0
   local others = redis.call('zrangebyscore', name, '-inf', '(0', 'WITHSCORES')
@@ -31,7 +31,7 @@ if not redis.call('zscore', name, member) then
   local last = redis.call('zrange', name, -1, -1, 'WITHSCORES')
   if last[2] then until_ms = math.max(until_ms, tonumber(last[2])) end
   if until_ms > 0 then
-    if patience > 0 then enter(name, -1, intent, patience) end
+    if wait_ttl > 0 then enter(name, -1, intent, wait_ttl) end
     return {until_ms - now}
   end
 end

@@ -9,9 +9,9 @@
 local value = redis.pcall('get', KEYS[1])
 if type(value) == 'table' then return is_of_other_type(value) and -1 or value end
 if not value then return 0 end
--- The new token: an earlier try of this call succeeded, and its reply was lost. The lease may have been extended since.
+-- The new token: an earlier attempt of this call succeeded, and its reply was lost. The lease may have been extended since.
 if value ~= ARGV[1] and value ~= ARGV[2] then return -1 end
-local fence = value == ARGV[1] and tonumber(ARGV[4])  -- else the earlier try has checked it
+local fence = value == ARGV[1] and tonumber(ARGV[4])  -- else the earlier attempt has checked it
 if fence then
   -- No other fence is drawn while the lease lasts. If the fence key has expired meanwhile, the next grant draws the server's
   -- time: a fence that is not below that could be repeated, or never be exceeded.
@@ -25,7 +25,7 @@ if fence then
   end
   keep_fence(KEYS[2], fence, ARGV[5])
 end
--- (No lock lasts for 2**52 ms. A key with more time-to-live than SET accepts can be adopted all the same.)
+-- (No lock lasts for 2**52 ms. A key with more time-to-live than SET accepts can still be adopted.)
 local ttl = math.max(math.min(redis.call('pttl', KEYS[1]), 4503599627370496), tonumber(ARGV[3]))
 redis.call('set', KEYS[1], ARGV[2], 'XX', 'PX', string.format('%.0f', ttl))
 return 1

@@ -1,5 +1,5 @@
 -- flags: no-writes,allow-oom
--- Look at what a server has under the name of a lock, whatever that is. Nothing is changed, and what is read is bounded.
+-- Inspect the key of a lock, whatever it holds. Nothing is changed, and what is read is bounded.
 -- KEYS: name, and optionally the fence key, the expiries of a fair lock's waiters, and the permits key.
 -- ARGV: the most holders to return, the most bytes of a value, the most marks of waiters to read in search of a writer, wake-up channels.
 -- Reply: a list: the key's type ('' if unknown), its remaining time in ms, -1 or nil (it may not be read), a flat list of the holders, the number of

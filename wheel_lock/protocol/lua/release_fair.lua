@@ -21,19 +21,19 @@ end
 local out, n = {}, 0
 for i = 1, #argv, 5 do
   local well, value = pcall(leave, argv[i], argv[i + 1], argv[i + 2], argv[i + 3], argv[i + 4])
-  local verdict = nil
+  local status = nil
   if type(value) == 'table' then
-    verdict = value.err
+    status = value.err
   elseif not well then
-    verdict = tostring(value)
+    status = tostring(value)
   elseif not value then
-    verdict = 0
+    status = 0
   elseif value ~= argv[i + 1] then
-    verdict = 1
+    status = 1
   end
-  if verdict then
+  if status then
     out[n + 1] = (i + 4) / 5
-    out[n + 2] = verdict
+    out[n + 2] = status
     n = n + 2
   end
 end

@@ -11,15 +11,15 @@ local argv = ARGV
 local out, n = {}, 0
 for i = 1, #argv, 4 do
   local well, was_held = pcall(release, argv[i], argv[i + 1], argv[i + 2], argv[i + 3])
-  local verdict = nil
+  local status = nil
   if not well then
-    verdict = type(was_held) == 'table' and was_held.err or tostring(was_held)
+    status = type(was_held) == 'table' and was_held.err or tostring(was_held)
   elseif not was_held then
-    verdict = 0
+    status = 0
   end
-  if verdict then
+  if status then
     out[n + 1] = (i + 3) / 4
-    out[n + 2] = verdict
+    out[n + 2] = status
     n = n + 2
   end
 end

@@ -8,20 +8,20 @@ local pcall, argv = redis.pcall, ARGV
 local out, n = {}, 0
 for i = 1, #argv, 3 do
   local value = pcall('get', argv[i])
-  local verdict = nil
+  local status = nil
   if value == argv[i + 1] then
     local done = pcall('del', argv[i])
-    if type(done) == 'table' then verdict = done.err else pcall('publish', argv[i + 2], '0') end
+    if type(done) == 'table' then status = done.err else pcall('publish', argv[i + 2], '0') end
   elseif type(value) == 'table' then
-    verdict = value.err
+    status = value.err
   elseif value then
-    verdict = 1
+    status = 1
   else
-    verdict = 0
+    status = 0
   end
-  if verdict then
+  if status then
     out[n + 1] = (i + 2) / 3
-    out[n + 2] = verdict
+    out[n + 2] = status
     n = n + 2
   end
 end

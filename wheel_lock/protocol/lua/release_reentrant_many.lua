@@ -7,18 +7,18 @@ local pcall, argv = redis.pcall, ARGV
 local out, n = {}, 0
 for i = 1, #argv, 3 do
   local mine = pcall('hexists', argv[i], argv[i + 1])
-  local verdict = nil
+  local status = nil
   if mine == 1 then
     local done = pcall('del', argv[i])
-    if type(done) == 'table' then verdict = done.err else pcall('publish', argv[i + 2], '0') end
+    if type(done) == 'table' then status = done.err else pcall('publish', argv[i + 2], '0') end
   elseif type(mine) == 'table' then
-    verdict = mine.err
+    status = mine.err
   else
-    verdict = pcall('exists', argv[i])
+    status = pcall('exists', argv[i])
   end
-  if verdict then
+  if status then
     out[n + 1] = (i + 2) / 3
-    out[n + 2] = verdict
+    out[n + 2] = status
     n = n + 2
   end
 end

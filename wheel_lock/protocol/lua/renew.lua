@@ -4,8 +4,8 @@
 -- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's token) or the error's text.
 -- One lease: ARGV[1], KEYS[1], ARGV[2]
 -- include: expiry
--- Locals, and no call of prolong: a lookup in a global table costs as much as the compare itself, and so does a call. What
--- is usual passes one condition.
+-- Locals, and no call of prolong: a lookup in a global table costs as much as the compare itself, and so does a call. The
+-- usual case passes one condition.
 local pcall, argv = redis.pcall, ARGV
 local ttl = argv[1]
 local out, n = {}, 0
@@ -16,20 +16,20 @@ for i = 2, #argv, 2 do
   local done = ours
   done = ours and pcall('pexpire', name, ttl, 'GT')
   if done ~= 1 then
-    local verdict = nil
+    local status = nil
     if ours then
       done = lengthen(pcall, name, ttl)
-      if type(done) == 'table' then verdict = done.err elseif done ~= 1 then verdict = 0 end
+      if type(done) == 'table' then status = done.err elseif done ~= 1 then status = 0 end
     elseif type(value) == 'table' then
-      verdict = value.err
+      status = value.err
     elseif value then
-      verdict = 1
+      status = 1
     else
-      verdict = 0
+      status = 0
     end
-    if verdict then
+    if status then
       out[n + 1] = i / 2
-      out[n + 2] = verdict
+      out[n + 2] = status
       n = n + 2
     end
   end

@@ -11,7 +11,7 @@ local out, n = {}, 0
 for i = 2, #argv, 2 do
   local name = argv[i]
   local score = pcall('zscore', name, argv[i + 1])
-  local verdict = nil
+  local status = nil
   if type(score) == 'string' then
     score = tonumber(score)
     if math.abs(score) > now then
@@ -20,18 +20,18 @@ for i = 2, #argv, 2 do
       if type(done) ~= 'table' and math.abs(score) < expiry then
         done = pcall('zadd', name, score > 0 and expiry or -expiry, argv[i + 1])
       end
-      if type(done) == 'table' then verdict = done.err end
+      if type(done) == 'table' then status = done.err end
     else
-      verdict = 0
+      status = 0
     end
   elseif type(score) == 'table' then
-    verdict = score.err
+    status = score.err
   else
-    verdict = 0
+    status = 0
   end
-  if verdict then
+  if status then
     out[n + 1] = i / 2
-    out[n + 2] = verdict
+    out[n + 2] = status
     n = n + 2
   end
 end

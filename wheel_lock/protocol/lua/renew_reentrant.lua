@@ -10,20 +10,20 @@ local out, n = {}, 0
 for i = 2, #argv, 2 do
   local name = argv[i]
   local mine = pcall('hexists', name, argv[i + 1])
-  local verdict = nil
+  local status = nil
   if mine == 1 then
     local done = nil
     done = pcall('pexpire', name, ttl, 'GT')
     if done ~= 1 then done = lengthen(pcall, name, ttl) end
-    if type(done) == 'table' then verdict = done.err elseif done ~= 1 then verdict = 0 end
+    if type(done) == 'table' then status = done.err elseif done ~= 1 then status = 0 end
   elseif type(mine) == 'table' then
-    verdict = mine.err
+    status = mine.err
   else
-    verdict = pcall('exists', name)
+    status = pcall('exists', name)
   end
-  if verdict then
+  if status then
     out[n + 1] = i / 2
-    out[n + 2] = verdict
+    out[n + 2] = status
     n = n + 2
   end
 end

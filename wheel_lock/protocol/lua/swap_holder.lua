@@ -10,7 +10,7 @@ if type(score) == 'table' then
   if string.find(tostring(score.err), 'WRONGTYPE', 1, true) then return -1 end
   return score
 end
--- The new member exists: an earlier try of this call succeeded, and its reply was lost.
+-- The new member exists: an earlier attempt of this call succeeded, and its reply was lost.
 local done = redis.call('zscore', name, new)
 if math.abs(tonumber(done or score or '0')) <= now then return 0 end
 -- Added before the other is removed: a key that is empty for a moment disappears during a slot migration.

@@ -15,8 +15,8 @@ local function draw_fence(key)
   local time = redis.call('time')
   return math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
 end
--- The fence of a try whose lease exists already: the last one, which does not change while the lease lasts. So a repeated
--- try, however late, returns the fence that the holder has. (`drawn`, if the key has expired meanwhile.)
+-- The fence of an attempt whose lease exists already: the last one, which does not change while the lease lasts. So a
+-- repeated attempt, however late, returns the fence that the holder has. (`drawn`, if the key has expired meanwhile.)
 local function same_fence(key, drawn)
   local last = last_fence(key)
   return last > 0 and last or drawn

@@ -1,5 +1,5 @@
 -- Return whether the key is a sorted set of another application, whose members must not be removed and which must not get
--- an expiry. Both ends are checked, where a score that is no time (inf) is found, too. A lock's members are a letter, a
+-- an expiry. Both ends are checked, where a score that is not a time (inf) is found, too. A lock's members are a letter, a
 -- colon and at least 22 characters, or t; see include/turns. The letter determines the sign of the score; see include/holders.
 local function is_foreign(name)
   for _, place in ipairs({0, -1}) do

@@ -23,7 +23,7 @@ local function make_room(name, member, score, shared, alone)
       end
     end
   else
-    -- Also for a writer that stops waiting: its mark does not keep readers out any more.
+    -- Also for a writer that stops waiting: its mark no longer keeps readers out.
     local waited = redis.call('zrem', name, waiter('i', member)) == 1
     if score then pass_on(name) end
     if score or waited then
@@ -41,7 +41,7 @@ local function release(name, member, shared, alone)
   if not well then
     local text = type(problem) == 'table' and problem.err or tostring(problem)
     if not string.find(text, 'non local key', 1, true) then error(problem, 0) end
-    -- The key went with its last member, and a node that a slot is leaving refuses commands for keys that it has not.
+    -- The key went with its last member, and a node that a slot is leaving refuses commands for keys that it does not have.
     redis.pcall('publish', shared, '0')
     redis.pcall('publish', alone, '0')
   end

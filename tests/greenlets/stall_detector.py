@@ -1,4 +1,4 @@
-"""A bare thread of the system beside a scene: it tells whether the machine has let any thread of this process run.
+"""An OS thread beside a scene: it records whether the machine has let any thread of this process run.
 
 It is made of what the standard library is before anything is patched, so this is imported first. It shares nothing with
 the library but the interpreter: what keeps the one thread waiting, a lock or a patched function, does not hold it up.
@@ -15,17 +15,17 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Self
 
-BUSY = 75  # the exit status of a program that could not show anything; the machine may do better the next time
+BUSY = 75  # exit status of a program that was starved; the machine may do better the next time
 
-_STRETCH_S = 0.39  # what a lock of 0.6 s has left when its renewal is due
+_STRETCH_S = 0.39  # the rest of a lock of 0.6 s when its renewal is due
 _NAP_S = 0.01
-_PATIENCE_S = 2.0
+_LIMIT_S = 2.0
 RENEWS = 8  # naps in a stretch: a renewal takes the interpreter five or six times, as each nap does once
-ENDS = 20  # half as many as on a machine with nothing else to do
+ENDS = 20  # half of the naps on an idle machine
 RECONNECTS = 13  # making a connection takes it some twenty times more, and has a second
 
 
-class Beside:
+class StallDetector:
     """Naps, and notes when it woke, as long as the block lasts.
 
     Where the block fails, a lock was lost because its renewal was not confirmed in time, and this thread was kept from
@@ -79,7 +79,7 @@ def _lost_in_time() -> bool:
     from wheel_lock import LossReason
     from wheel_lock.engine.engine import ENGINES
 
-    until = monotonic() + _PATIENCE_S
+    until = monotonic() + _LIMIT_S
     while not any(engine.counters.lost[LossReason.NOT_CONFIRMED] for engine in ENGINES):
         if monotonic() > until:
             return False

@@ -1,4 +1,4 @@
-"""The text of a hand-over: it works once and as it was written, and it is a secret."""
+"""The text of a handoff: it works once and as it was written, and it is a secret."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def contents(text: str) -> dict[str, Any]:
 
 
 def sealed(body: bytes | str) -> str:
-    """Body and checksum, as somebody would write them who has read the source."""
+    """Body and checksum, as a reader of the source would write them."""
     if isinstance(body, bytes):
         body = base64.urlsafe_b64encode(body).decode()
     checksum = hashlib.sha256(body.encode("utf-8", "backslashreplace")).hexdigest()[:16]
@@ -119,7 +119,7 @@ def test_a_text_may_be_as_long_as_its_name_and_token_can_be_and_no_longer(backen
     context.adopt(text).release()
 
 
-_EARLIER: dict[str, Any] = {"hold_left": None}  # which earlier versions do not write
+_EARLIER: dict[str, Any] = {"hold_left": None}  # the field that earlier versions do not write
 
 
 @pytest.mark.parametrize(

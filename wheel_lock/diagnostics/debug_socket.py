@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from wheel_lock.engine.interfaces import LockEngine
-from wheel_lock.locks.dump import dumped, state
+from wheel_lock.diagnostics.dump import dumped, state
+from wheel_lock.engine.state import EngineState
 from wheel_lock.runtime import native
 from wheel_lock.runtime.greenlets import new_thread
 from wheel_lock.runtime.weak_registry import WeakRegistry
@@ -40,7 +40,7 @@ MAX_NAMES = 1000
 DEFAULT_NAMES = 10
 _MAX_LINE = 4096
 _MAX_CLIENTS = 16
-_LOOK_S = 0.5  # how often the thread looks whether the context is closed, and for a descriptor where none was left
+_LOOK_S = 0.5  # how often the thread looks whether the context is closed, and its pause where no descriptor is left
 _SEND_S = 2.0  # the longest time for which a client that does not read keeps the others waiting
 _READ = 1  # as in selectors
 _ATTEMPTS = 100  # to lock a directory
@@ -72,7 +72,7 @@ def checked_path(path: object) -> str:
     return text
 
 
-def serve_debug(engine: LockEngine, path: object = None) -> str:
+def serve_debug(engine: EngineState, path: object = None) -> str:
     """Open the debug socket of ``engine``; return its path. See :meth:`wheel_lock.LockContext.serve_debug`."""
     if not hasattr(socket, "AF_UNIX"):
         raise OSError(errno.EAFNOSUPPORT, "this system has no unix sockets")
@@ -146,7 +146,7 @@ def _one_at_a_time(directory: str) -> Iterator[None]:
 
 
 def _identity(path: str) -> tuple[int, int]:
-    """Return what tells the file at a path from any other one."""
+    """Return the identity of the file at a path."""
     found = os.lstat(path)
     return found.st_dev, found.st_ino
 
@@ -183,7 +183,7 @@ class DebugServer:
         OSError: The socket cannot be made there.
     """
 
-    def __init__(self, engine: LockEngine, path: str) -> None:
+    def __init__(self, engine: EngineState, path: str) -> None:
         self.path = path
         self._engine = weakref.ref(engine)
         self._closed = False
@@ -201,9 +201,8 @@ class DebugServer:
             listener.close()
             raise
         self._selector = native.DefaultSelector()
-        self._clients: dict[Any, bytearray] = {}
+        self._clients: dict[Any, bytes] = {}  # the beginning of the next line, by client
         self._selector.register(listener, _READ)
-        self._full_until: float | None = None  # the listener rests until then, on the monotonic clock
         SERVERS.add(self)
         self._thread = new_thread(self._serve, "wheel-lock-debug")
         try:
@@ -254,9 +253,6 @@ class DebugServer:
                         self._accept()
                     else:
                         self._answer(key.fileobj, engine)
-                if self._full_until is not None and time.monotonic() >= self._full_until:
-                    self._full_until = None
-                    self._selector.register(self._listener, _READ)
                 del engine, ready  # before the next wait: this thread keeps no context
         finally:
             self.close()
@@ -266,45 +262,35 @@ class DebugServer:
         try:
             client, _ = self._listener.accept()
         except OSError:  # the process has no descriptor left, say, and the listener stays readable
-            self._selector.unregister(self._listener)
-            self._full_until = time.monotonic() + _LOOK_S
+            native.sleep(_LOOK_S)
             return
         try:
             if len(self._clients) < _MAX_CLIENTS and _is_own(client):
                 client.settimeout(_SEND_S)
                 self._selector.register(client, _READ)
-                self._clients[client] = bytearray()
+                self._clients[client] = b""
                 return
         except OSError:
             pass
         client.close()
 
-    def _answer(self, client: Any, engine: LockEngine) -> None:
+    def _answer(self, client: Any, engine: EngineState) -> None:
         """Read from a client and answer it. A failure costs this client only."""
         try:
-            self._read(client, engine)
+            received = client.recv(_MAX_LINE)
+            *lines, rest = (self._clients[client] + received).split(b"\n")
+            if received and len(rest) <= _MAX_LINE:
+                self._clients[client] = rest
+                for line in lines:
+                    client.sendall(json.dumps(_answer(engine, line)).encode() + b"\n")
+                return
         except OSError:
-            self._drop(client)
+            pass
         except Exception:
             logger.exception("a client of the debug socket could not be answered")
-            self._drop(client)
-
-    def _drop(self, client: Any) -> None:
-        if self._clients.pop(client, None) is not None:
-            self._selector.unregister(client)
-            client.close()
-
-    def _read(self, client: Any, engine: LockEngine) -> None:
-        received = client.recv(_MAX_LINE)
-        buffer = self._clients[client]
-        buffer += received
-        *lines, rest = bytes(buffer).split(b"\n")
-        buffer[:] = rest
-        if not received or len(rest) > _MAX_LINE:
-            self._drop(client)
-            return
-        for line in lines:
-            client.sendall(json.dumps(_answer(engine, line)).encode() + b"\n")
+        del self._clients[client]
+        self._selector.unregister(client)
+        client.close()
 
 
 def _is_own(client: Any) -> bool:
@@ -315,7 +301,7 @@ def _is_own(client: Any) -> bool:
     return uid in (0, os.geteuid())
 
 
-def _answer(engine: LockEngine, line: bytes) -> dict[str, Any]:
+def _answer(engine: EngineState, line: bytes) -> dict[str, Any]:
     """Return the answer to one request."""
     try:
         request = json.loads(line)

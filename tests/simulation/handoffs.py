@@ -1,4 +1,4 @@
-"""The rule of hold limits that are handed over: they travel as a time of the wall clock, which somebody may set."""
+"""The rule of hold limits that are handed over: they travel as a time of the wall clock, which may be set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from wheel_lock.errors import InvalidHandoff
     from wheel_lock.lease import Lease
 
-_DRIFT_S = 0.02  # of two processes' clocks while a lock may be held, and of one that is stopped between two readings
+_DRIFT_S = 0.02  # drift of two processes' clocks while a lock may be held, or between two readings of one
 
 
 @dataclass
@@ -27,7 +27,7 @@ class _Exported:
     ahead_s: tuple[float, float]
 
 
-class HandOvers:
+class Handoffs:
     """Follows the hold limits of exported locks. All moments are the world's."""
 
     def __init__(self, rules: Record) -> None:
@@ -42,14 +42,14 @@ class HandOvers:
     def adopted(self, process: Process, lease: Lease, text: str, began: float) -> None:
         """A lock was adopted by a call that began then."""
         exported, limit = self._texts[text], _limit(process, lease)
-        self._rules.exercised["hand-over"] += exported.until < math.inf
+        self._rules.exercised["handoff"] += exported.until < math.inf
         early, late = self._range(exported, process, began)
-        # However far a wall clock was set back: what was left of the limit counts anew from the adoption, and no more.
+        # However far a wall clock was set back: what was left of the limit counts anew from the adoption, at most.
         sent_at = process.clock.moment_of(lease.acquired_at)
         early, late = (min(end, sent_at + left_s) for end, left_s in zip((early, late), exported.left_s, strict=True))
         if not early - _DRIFT_S <= limit <= late + _DRIFT_S:
             self._rules.broken(
-                "hand-over",
+                "handoff",
                 f"{lease.name!r} may be held until {limit:.3f} by {process.name}, and not until {early:.3f} to {late:.3f}",
             )
 
@@ -57,7 +57,7 @@ class HandOvers:
         """A text was refused."""
         early, _ = self._range(self._texts[text], process, began)
         if early > self._rules.now + _DRIFT_S and "may not be held any longer" in str(error):
-            self._rules.broken("hand-over", f"{error}, until {early:.3f}")
+            self._rules.broken("handoff", f"{error}, until {early:.3f}")
 
     def _range(self, exported: _Exported, process: Process, began: float) -> tuple[float, float]:
         """Return the earliest and the latest end of the hold limit that the wall clocks of the two processes allow."""

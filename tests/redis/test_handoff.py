@@ -1,4 +1,4 @@
-"""Hand-over: the one lets go of a lock without releasing it, the other takes over what is left, on the same terms."""
+"""Handoff: one caller gives up a lock without a release, another takes over the rest of the lease, on the same terms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.backend import BOTH, LONG_S, Backend, believes_no_longer_than_the_server, token_of
+from tests.support.backend import BOTH, LONG_S, Backend, expires_no_later_than_the_server, token_of
 from tests.support.background import in_thread
 from tests.support.interruptions import Interruption, at_every_place
 from tests.support.proxy import TcpProxy
@@ -31,7 +31,7 @@ NAME = "import:2026"
 # The exporter lets go
 
 
-def test_the_exporter_neither_believes_nor_renews_nor_releases(backend: Backend, context: LockContext) -> None:
+def test_the_exporter_neither_holds_nor_renews_nor_releases(backend: Backend, context: LockContext) -> None:
     lock = context.lock(NAME, timeout=20.0, renew_every=0.1)
     lock.acquire()
     token = token_of(lock)
@@ -93,7 +93,7 @@ def test_the_adopter_holds_it_under_a_token_of_its_own(backend: Backend, context
     assert token_of(adopted) != before
     assert backend.view.get(NAME) == adopted.token
     assert 19_000 < backend.view.pttl(NAME) <= 20_000
-    assert believes_no_longer_than_the_server(adopted, backend.view)
+    assert expires_no_later_than_the_server(adopted, backend.view)
     assert [held.name for held in context.held()] == [NAME]
     assert adopted.owned()
     adopted.release()
@@ -160,7 +160,7 @@ def test_timeout_and_interval_go_with_it(backend: Backend) -> None:
 # Who adopts
 
 
-def test_a_thread_adopts_for_itself_unless_it_is_told_otherwise(context: LockContext, lock: Lock) -> None:
+def test_a_thread_adopts_for_itself_by_default(context: LockContext, lock: Lock) -> None:
     text = lock.export()
     adopted = in_thread(lambda: context.adopt(text, thread_local=False))
     text = adopted.export()  # any thread may: it belongs to none

@@ -1,4 +1,4 @@
-"""An exception that strikes the timer's thread anywhere ends that thread, says so, and leaves no message unread."""
+"""An exception anywhere in the timer's thread ends that thread, says so, and leaves no message unread."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import wheel_lock
-from tests.threads_.runs import strike_everywhere
+from tests.threads_.runs import interrupt_everywhere
 from tests.threads_.scheduler import Stage
 from tests.threads_.seams import Clock
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-EVERYWHERE = bool(os.environ.get("THREADS_EVERYWHERE"))  # also where CPython raises nothing that was set from outside
-TIMERS_THREAD = 2  # behind the caller's, and the one that launches it
+EVERYWHERE = bool(os.environ.get("THREADS_EVERYWHERE"))  # also where CPython raises no asynchronous one
+TIMERS_THREAD = 2  # index of the timer's thread, behind the caller's and the one that launches it
 
 
 class Dropped:
@@ -63,7 +63,7 @@ def test_it_ends_of_it_and_the_next_one_goes_on(swallowed: list[str], caplog: py
         timer = HashedWheelTimer(clock=Clock(stage), slots=8)
         read: list[str] = []
         turns: list[int] = []
-        stage.when_struck = lambda: turns.append(timer.turns)
+        stage.when_interrupted = lambda: turns.append(timer.turns)
         swallowed.clear()
 
         def drop() -> None:
@@ -80,7 +80,7 @@ def test_it_ends_of_it_and_the_next_one_goes_on(swallowed: list[str], caplog: py
             timer.post(partial(read.append, "message"))
             cancelled.cancel()
             stage.wait(lambda: expiring.expired, 1.0)
-            timer.post(partial(read.append, "last"))  # in C: struck in it, a message is lost with the thread
+            timer.post(partial(read.append, "last"))  # in C: interrupted in it, a message is lost with the thread
             stage.sleep(0.1)
             timer.stop()
 
@@ -95,4 +95,4 @@ def test_it_ends_of_it_and_the_next_one_goes_on(swallowed: list[str], caplog: py
 
         return check
 
-    assert len(strike_everywhere(scene, TIMERS_THREAD, *whole_library(), everywhere=EVERYWHERE)) > 50
+    assert len(interrupt_everywhere(scene, TIMERS_THREAD, *whole_library(), everywhere=EVERYWHERE)) > 50

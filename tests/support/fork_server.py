@@ -1,6 +1,6 @@
 """Programs that are forked from a process which has imported all they need, for that takes longer than most of them run.
 
-`python -m tests.support.nursery <module> <argument>...` imports the module, which finds the arguments in sys.argv, and
+`python -m tests.support.fork_server <module> <argument>...` imports the module, which finds the arguments in sys.argv, and
 then forks a child for each that is asked for: it calls the module's `main`, and ends as a program does that comes to its
 end. Until then nothing of the module may have started a thread. What is called here after the import is taken before it,
 as the module may patch it.
@@ -26,10 +26,10 @@ from typing import Any, Self
 ROOT = Path(__file__).parents[2]
 ANSWER_S = 60.0
 MANY_FDS = 9
-MOST = 65_536  # bytes of a request
+MOST = 65_536  # limit of a request in bytes
 
 
-class Nursery:
+class ForkServer:
     """The test's side. Use it in a `with`."""
 
     def __init__(self, module: str, *arguments: str, options: Sequence[str] = ()) -> None:
@@ -40,7 +40,7 @@ class Nursery:
                 sys.executable,
                 *options,
                 "-m",
-                "tests.support.nursery",
+                "tests.support.fork_server",
                 f"{theirs.fileno()}",
                 module,
                 *arguments,
@@ -67,7 +67,7 @@ class Nursery:
 
     def _answer(self) -> int:
         answer = self._socket.recv(MOST)
-        assert answer, "the nursery has ended"
+        assert answer, "the fork server has ended"
         return int(answer)
 
     def close(self) -> None:
@@ -89,11 +89,11 @@ class Nursery:
 
 
 class Child:
-    """A program that a nursery has forked."""
+    """A program that the fork server has forked."""
 
-    def __init__(self, nursery: Nursery, pid: int) -> None:
+    def __init__(self, fork_server: ForkServer, pid: int) -> None:
         self.pid = pid
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._returncode: int | None = None
 
     def ends_within(self, seconds: float) -> bool:
@@ -111,7 +111,7 @@ class Child:
     def wait(self) -> int:
         """Wait for its end; return its exit code, as subprocess does."""
         if self._returncode is None:
-            self._returncode = self._nursery.reap(self.pid)
+            self._returncode = self._fork_server.reap(self.pid)
         return self._returncode
 
     def kill(self) -> None:
@@ -122,7 +122,7 @@ class Child:
 
 
 def _serve(requests: socket, module: Any) -> None:
-    """Do as is asked, until nobody can ask any more; in a child, return when its program has come to its end."""
+    """Serve requests until the test's end is closed; in a child, return when its program has come to its end."""
     while True:
         data, fds, _, _ = recv_fds(requests, MOST, MANY_FDS)
         if not data:

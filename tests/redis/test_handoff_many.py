@@ -23,7 +23,7 @@ from wheel_lock import (
 pytestmark = pytest.mark.servers("real")
 
 NAMES = [f"import:{number}" for number in range(8)]
-MANY = [f"import:{number}" for number in range(700)]  # more than are on their way at a time
+MANY = [f"import:{number}" for number in range(700)]  # more names than are in flight at a time
 
 
 def exported(context: LockContext, names: list[str] = NAMES, **terms: Any) -> dict[Any, str]:

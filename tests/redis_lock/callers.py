@@ -16,7 +16,7 @@ from wheel_lock.redis_lock import AsyncLock, Lock
 
 NAME = "order:42"
 SLEEP_S = 0.2
-"""How often those look who are woken by nobody. A context that is not told so looks every five seconds."""
+"""The polling interval of waiters that are not woken. The default is five seconds."""
 
 
 def ours(client: redis.Redis | redis.asyncio.Redis, **options: Any) -> Any:

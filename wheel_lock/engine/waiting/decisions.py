@@ -1,0 +1,96 @@
+"""When a wait queue tries for its lock: its states, the events, and the decision for each pair in one table.
+
+:func:`decide` changes nothing. The queue sets the next state and does the action, each in one place. At most one try of a
+contender is in flight, and a wake-up that comes meanwhile is remembered in the state, because the try may have been
+refused just before it.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+
+class QueueState(enum.IntEnum):
+    """The state of one contender: the head of a queue, or one waiter of a queue that the server keeps."""
+
+    EMPTY = enum.auto()  # no waiters
+    HELD_HERE = enum.auto()  # a lease of this process is known to keep all others out
+    WAITING = enum.auto()  # for a wake-up, or the next look
+    PAUSED = enum.auto()  # the same, after wake-ups in vain: until the next tick
+    YIELDING = enum.auto()  # other processes have their chance, until the next tick
+    TRYING = enum.auto()  # a try is in flight
+    TRYING_WOKEN = enum.auto()  # and a wake-up has come meanwhile
+    TRYING_AGAIN = enum.auto()  # and a lease of this process has ended meanwhile
+
+
+class QueueEvent(enum.IntEnum):
+    """A possible cause of the next try."""
+
+    JOINED = enum.auto()  # a waiter has become the contender
+    JOINED_UNHEARD = enum.auto()  # the same, and a message since its own first try had no listener
+    SUBSCRIBED = enum.auto()  # earlier messages had no listener
+    MESSAGE = enum.auto()  # the lock is free, says another process; any user who may publish can have sent it
+    RELEASED = enum.auto()  # a lease of this process has ended
+    DUE = enum.auto()  # there was no wake-up for a while
+    TIME_UP = enum.auto()  # of the contender
+    TIME_UP_BEHIND = enum.auto()  # of a waiter behind it
+    REFUSED = enum.auto()  # the try in flight was refused
+
+
+class QueueAction(enum.IntEnum):
+    """The reaction of a queue."""
+
+    NOTHING = enum.auto()
+    TRY = enum.auto()  # with a call that says how long the holder has left
+    TRY_AT_PACE = enum.auto()  # the same, unless earlier wake-ups were in vain
+    TRY_PLAIN_AT_PACE = enum.auto()  # with the cheapest call, unless earlier wake-ups were in vain
+    FOLLOW = enum.auto()  # try behind a release of this process, or yield after many in a row
+    LOOK = enum.auto()  # try if the caller has set an interval, although the lock is held here
+    LOOK_LATER = enum.auto()
+    PREPARE = enum.auto()  # look later, and make the next try while there is time
+    REFUSE = enum.auto()  # the lock is certain to be held
+
+
+class Decision(NamedTuple):
+    """An action, and the next state; None for that which the action sets."""
+
+    action: QueueAction
+    state: QueueState | None = None
+
+
+_S, _E, _A = QueueState, QueueEvent, QueueAction
+_NOTHING, _TRY, _FOLLOW, _LOOK_LATER = map(Decision, (_A.NOTHING, _A.TRY, _A.FOLLOW, _A.LOOK_LATER))
+_WOKEN, _AGAIN = Decision(_A.NOTHING, _S.TRYING_WOKEN), Decision(_A.NOTHING, _S.TRYING_AGAIN)
+
+_DECISIONS: dict[QueueState, dict[QueueEvent, Decision]] = {
+    _S.EMPTY: {},
+    _S.HELD_HERE: {
+        _E.JOINED: _LOOK_LATER,
+        _E.JOINED_UNHEARD: _LOOK_LATER,
+        _E.DUE: Decision(_A.LOOK, _S.WAITING),
+        _E.TIME_UP: Decision(_A.REFUSE),
+    },
+    _S.WAITING: {
+        _E.JOINED: _LOOK_LATER,
+        _E.JOINED_UNHEARD: _TRY,
+        _E.SUBSCRIBED: Decision(_A.TRY_AT_PACE),
+        _E.MESSAGE: Decision(_A.TRY_PLAIN_AT_PACE),
+        _E.RELEASED: _FOLLOW,
+        _E.DUE: _TRY,
+        _E.TIME_UP: _TRY,
+        _E.TIME_UP_BEHIND: _TRY,
+    },
+    _S.PAUSED: {_E.RELEASED: _FOLLOW, _E.DUE: _TRY, _E.TIME_UP: _TRY, _E.TIME_UP_BEHIND: _TRY},
+    _S.YIELDING: {_E.DUE: _TRY, _E.TIME_UP: _TRY},
+    _S.TRYING: {_E.SUBSCRIBED: _WOKEN, _E.MESSAGE: _WOKEN, _E.RELEASED: _AGAIN, _E.REFUSED: Decision(_A.PREPARE)},
+    _S.TRYING_WOKEN: {_E.RELEASED: _AGAIN, _E.REFUSED: Decision(_A.TRY_PLAIN_AT_PACE)},
+    _S.TRYING_AGAIN: {_E.REFUSED: _TRY},
+}
+
+TRYING: frozenset[QueueState] = frozenset((_S.TRYING, _S.TRYING_WOKEN, _S.TRYING_AGAIN))
+
+
+def decide(state: QueueState, event: QueueEvent) -> Decision:
+    """Return what a queue in ``state`` does about ``event``: nothing, where the table has no entry."""
+    return _DECISIONS[state].get(event, _NOTHING)
