@@ -22,6 +22,7 @@ import pytest
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.renewal.condition import AWAY
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
@@ -479,6 +480,8 @@ class Rig:
         self.turned_at.append(self.now)
         for _ in range(3):
             self.timer.turn()
+        for renewer in self.engine.router.shards if self.engine.leases.held else ():
+            assert (renewer.flow.retries.condition is AWAY) is not renewer.node.ready
 
     def jump(self, seconds: float) -> None:
         """Move the clock in one step and turn: what a stopped process experiences."""

@@ -9,8 +9,8 @@ import pytest
 from tests.engine.rig import BUG, FINE, OK, TICK_S, Rig, breaking
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
-from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.engine.renewal.flow import Batch, Flow
+from wheel_lock.engine.renewal.renewer import RenewalGroup
 from wheel_lock.engine.waiting.wait_queue import WaitQueue
 from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.lease import Event, Lease, State
@@ -100,7 +100,7 @@ def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(
 def test_a_renewal_whose_reply_cannot_be_dealt_with_costs_the_node(failing: Rig, stranger: Engine) -> None:
     held = [failing.hold(name) for name in "ab"]
     failing.go_on(1.0)
-    with breaking(Renewer, "confirmed"):
+    with breaking(Flow, "confirmed"):
         failing.say(FINE)
     assert sorted(failing.reasons) == [("a", INTERNAL), ("b", INTERNAL)]
     assert [lease.state for lease in held] == [State.LOST] * 2

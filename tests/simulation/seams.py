@@ -15,8 +15,9 @@ from weakref import WeakKeyDictionary
 import wheel_lock.aio.call
 import wheel_lock.aio.primitives
 import wheel_lock.engine.loss_events
+import wheel_lock.engine.renewal.flow
 import wheel_lock.engine.renewal.overdue
-import wheel_lock.engine.renewal.retry
+import wheel_lock.engine.renewal.retries
 import wheel_lock.engine.requests.adopt
 import wheel_lock.engine.requests.bulk
 import wheel_lock.engine.requests.bulk_operations
@@ -115,7 +116,8 @@ _WITH_SETS: tuple[ModuleType, ...] = (
     _package.net.pubsub,
     _package.engine.requests.bulk,
     _package.engine.requests.bulk_operations,
-    _package.engine.renewal.retry,
+    _package.engine.renewal.flow,
+    _package.engine.renewal.retries,
     _package.engine.waiting.registry,
     _package.engine.topology.cluster,
     _package.quorum.engine,

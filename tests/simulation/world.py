@@ -12,8 +12,8 @@ from typing import Any
 
 import wheel_lock.aio.call
 import wheel_lock.engine.renewal.checks
+import wheel_lock.engine.renewal.flow
 import wheel_lock.engine.renewal.renewer
-import wheel_lock.engine.renewal.retry
 import wheel_lock.engine.requests.acquire_all
 import wheel_lock.engine.requests.adopt
 import wheel_lock.engine.requests.bulk
@@ -58,7 +58,7 @@ _SMALL: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
     (_package.net.connection, "_LARGE_BYTES", (50,)),
     (_package.engine.renewal.renewer, "CROWD", (1, 2)),
     (_package.engine.renewal.renewer, "_SAME_PHASE", (1,)),
-    (_package.engine.renewal.retry, "_DRAIN_CALLS", (1,)),
+    (_package.engine.renewal.flow, "_DRAIN_CALLS", (1,)),
     (_package.engine.renewal.checks, "_CALLS", (1,)),
     (_package.engine.pacing, "_IN_VAIN", (1, 2)),
     (_package.engine.requests.bulk, "BATCHES_IN_FLIGHT", (1, 2)),

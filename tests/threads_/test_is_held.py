@@ -10,7 +10,7 @@ from tests.threads_.world import NAME, Context
 from wheel_lock import LostEvent
 from wheel_lock import lease as lease_module
 from wheel_lock.engine import leases
-from wheel_lock.engine.renewal import renewer
+from wheel_lock.engine.renewal import flow
 from wheel_lock.locks import base
 
 TIMEOUT_S = 3.0
@@ -47,4 +47,4 @@ def test_a_lock_that_is_seen_lost_is_never_held_again_and_the_loss_is_reported_o
 
         return check
 
-    assert explore(scene, base, lease_module, leases, renewer) > 50
+    assert explore(scene, base, lease_module, leases, flow) > 50

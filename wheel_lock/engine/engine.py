@@ -12,7 +12,7 @@ from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseGroup, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
-from wheel_lock.engine.renewal.batch import RenewalGroup
+from wheel_lock.engine.renewal.renewer import RenewalGroup
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.extend import Extend
 from wheel_lock.engine.requests.force_release import ForceRelease

@@ -88,10 +88,8 @@ class LeaseTable(HeldLeases):
         state.counters.acquired += len(leases)
         self.granted_at = now
         group: LeaseGroup = leases[0].group  # type: ignore[assignment]
-        renewer = group.renewer
-        renewer.confirmed_at = now
-        renewer.begin(leases, sent_at)
-        renewer.server_is_well()
+        group.begin(leases, sent_at)
+        group.renewer.granted(leases, now)
         self.router.watch_master()
         return True
 
@@ -106,9 +104,9 @@ class LeaseTable(HeldLeases):
             return  # the thread has died in here, and all leases are lost
         self.held[lease] = None
         lease.try_transition(Event.GRANTED)
-        renewer = group_of(lease).renewer
-        renewer.confirmed_at = max(renewer.confirmed_at, sent_at)
-        renewer.begin([lease], sent_at)
+        group = group_of(lease)
+        group.renewer.confirmed_at = max(group.renewer.confirmed_at, sent_at)
+        group.begin([lease], sent_at)
         if lease.loss is not None:
             self.mark_lost([lease])
 

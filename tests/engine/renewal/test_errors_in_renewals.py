@@ -6,9 +6,9 @@ from tests.engine.rig import Rig
 from tests.engine.strike import Strike
 
 FILES = (
-    "engine/renewal/batch.py",
+    "engine/renewal/flow.py",
     "engine/renewal/renewer.py",
-    "engine/renewal/retry.py",
+    "engine/renewal/retries.py",
     "engine/renewal/overdue.py",
     "engine/leases.py",
     "net/node.py",

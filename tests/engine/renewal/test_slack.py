@@ -113,8 +113,8 @@ def test_what_is_noted_is_bounded_by_what_is_held(rig: Rig) -> None:
         rig.release(rig.hold("a", 86400.0 + number, renew_every=3000.0 + number % 7))
         rig.agree()
         rig.go_on(TICK_S)
-        assert len(rig.engine.router.renewer._joint._keys) <= 2 * (len(kept) + 1) + 64
-    assert {lease.tick for lease in kept} <= {tick for _, tick in rig.engine.router.renewer._joint._keys}
+        assert len(rig.engine.router.renewer.flow.joint._keys) <= 2 * (len(kept) + 1) + 64
+    assert {lease.tick for lease in kept} <= {tick for _, tick in rig.engine.router.renewer.flow.joint._keys}
 
 
 def test_leases_of_one_tick_join_others_each_within_its_own_slack(rig: Rig) -> None:

@@ -17,7 +17,7 @@ BY_HAND = tuple(
         ),
         (
             "the deadline of a renewal counts from the reply",
-            "engine/renewal/renewer.py",
+            "engine/renewal/flow.py",
             "result = confirm_all(leases, batch.sent_at, now, batch.params.timeout_s)",
             "result = confirm_all(leases, now, now, batch.params.timeout_s)",
         ),
@@ -114,9 +114,9 @@ BY_HAND = tuple(
         ),
         (
             "a loss is reported a tenth of a second late",
-            "engine/renewal/retry.py",
-            "self.table.mark_lost(self.overdue.pop_until(self.timer.scale.seconds(self.timer.wheel.now + 2)))",
-            "self.table.mark_lost(self.overdue.pop_until(self.timer.scale.seconds(self.timer.wheel.now - 10)))",
+            "engine/renewal/retries.py",
+            "self._table.mark_lost(self.overdue.pop_until(self._timer.scale.seconds(self._timer.wheel.now + 2)))",
+            "self._table.mark_lost(self.overdue.pop_until(self._timer.scale.seconds(self._timer.wheel.now - 10)))",
         ),
         (
             "a loss is reported twice",
@@ -372,7 +372,7 @@ BY_HAND = tuple(
         ),
         (
             "a confirmed lease is never due again",
-            "engine/renewal/renewer.py",
+            "engine/renewal/flow.py",
             "            self._reschedule(kept, batch)\n",
             "            pass\n",
         ),
@@ -441,9 +441,9 @@ OLD_BUGS = tuple(
         ),
         (
             "replies that are read behind a stop are handled behind the alarms",
-            "engine/renewal/renewer.py",
-            "now = self.timer.clock.now()  # not the turn's time",
-            "now = self.timer.now  # not the clock's",
+            "engine/renewal/flow.py",
+            "now = self._timer.clock.now()  # not the turn's time",
+            "now = self._timer.now  # not the clock's",
         ),
         (
             "a release of a fair lock does not follow its slot when that has MOVED",

@@ -14,23 +14,54 @@ from __future__ import annotations
 import enum
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 
-from wheel_lock.engine.interfaces import Shard, group_of
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import LeaseGroup, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.query import Query
+from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, local_deadline
+from wheel_lock.protocol.server_errors import NOT_NOW
 from wheel_lock.runtime.alarm import Alarm
 
 _CALLS = 8  # in flight: enough to keep the server busy, few enough to let renewals that are due in between
 _SETTLED_S = 0.02  # a lease that is released sooner is never registered
 _REFUSED_S = 1.0  # after a registration that was refused for a reason of that moment
+_UNANSWERED_S = 1.0  # after a query without an answer
 _RETRY_S = 0.02  # while a call about the same lease is in flight
 _REGISTERED_A_SECOND = 1000  # leases with invalidations; more are checked, and registered at their next renewal
 _COST_OF_CALL = 10  # in leases: a key that another client changes again and again is checked 100 times a second at most
 _REST_OF_PASS = 10.0  # times the duration of a pass over all leases, before the next one
 _LONGEST_REST_S = 30.0
+
+
+def in_calls(leases: list[Lease], size: int) -> list[list[Lease]]:
+    """Return leases of one group, by the calls about ``size`` leases each that are sent for them."""
+    return [leases[start : start + size] for start in range(0, len(leases), size)]
+
+
+def _is_counted(lease: Lease) -> bool:
+    """Return whether the renewals of ``lease`` are counted, so that a check must not be one."""
+    return lease.limits is not None and lease.limits.max_renewals is not None
+
+
+class _Look(Query):
+    """The query whether the server knows a lease."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, table: LeaseTable, lease: Lease, future: Future[bool]) -> None:
+        lock_type = group_of(lease).lock_type
+        read = partial(lock_type.parse_owned, lease=lease)
+        super().__init__(table, lease.name, lease.key, lock_type.owned(lease), read, future)
+        self._lease = lease
+
+    @property
+    def leases(self) -> Sequence[Lease]:
+        return (self._lease,)
 
 
 class Why(enum.Enum):
@@ -46,16 +77,24 @@ class EarlyChecks:
     Args:
         renewer: The renewer of the node.
         table: The leases of the engine.
+        send: Sends a call about leases of one group.
+        takes_more: Returns whether the node takes another call.
 
     Attributes:
         blocked: True if there is something to check, and the node takes no call now.
+        registers: False while calls are sent that are not to register keys.
     """
 
-    def __init__(self, renewer: Shard, table: LeaseTable) -> None:
+    def __init__(
+        self, renewer: Shard, table: LeaseTable, send: Callable[..., object], takes_more: Callable[[], bool]
+    ) -> None:
         self._renewer = renewer
         self._table = table
         self._timer = table.timer
+        self._send = send
+        self._takes_more = takes_more
         self.blocked: bool = False
+        self.registers: bool = True
         self._in_flight = 0
         self._posted = False
         self._rest: Alarm | None = None  # after a pass over all watched leases
@@ -82,14 +121,16 @@ class EarlyChecks:
         """Register, after a pause, leases whose registration was refused for a reason of that moment."""
         self._add_later(Why.UNREGISTERED, _REFUSED_S, leases)
 
-    def doubt(self, leases: Iterable[Lease]) -> None:
-        """Check leases of this node that may have been lost. Those that have ended are skipped."""
-        self._add(Why.DOUBTED, leases)
+    def doubt(self, leases: Iterable[Lease] | None) -> None:
+        """Check leases that may have been lost, but for those that have ended or are at other nodes.
 
-    def doubt_all(self) -> None:
-        """Check and register all watched leases of this node, now or as soon as a pause since the last time has passed."""
-        self._pass_wanted = True
-        self._begin_pass()
+        None stands for all watched ones, which are registered, too: as soon as a pause since the last time has passed.
+        """
+        if leases is not None:
+            self._add(Why.DOUBTED, leases)
+        else:
+            self._pass_wanted = True
+            self._begin_pass()
 
     def _begin_pass(self) -> None:
         if self._pass_wanted and self._pass_began is None and self._rest is None:
@@ -143,15 +184,37 @@ class EarlyChecks:
 
     @property
     def _has_room(self) -> bool:
-        return self._in_flight < _CALLS * self._renewer.node.calls_for_a_batch and self._renewer.takes_more
+        return self._in_flight < _CALLS * self._renewer.node.calls_for_a_batch and self._takes_more()
 
     def _send_next(self) -> None:
         self._posted = False
         if self._has_room:
-            leases, register = self._take()
-            if leases:
-                self._in_flight += self._renewer.check(leases, register=register)
+            leases, self.registers = self._take()
+            try:
+                self._check(leases)
+            finally:
+                self.registers = True
         self.go_on()
+
+    def _check(self, leases: Iterable[Lease]) -> None:
+        """Check HELD leases now; skip those that are not on the wheel."""
+        wheel = self._timer.wheel
+        by_group: dict[LeaseGroup, list[Lease]] = {}
+        for lease in leases:
+            if self._renewer.needs_none(lease) or _is_counted(lease):
+                self._in_flight += 1
+                self._look_at(lease)
+                continue
+            due = lease.tick
+            if wheel.cancel(lease):
+                # One interval later is its former place on the wheel.
+                group = group_of(lease)
+                lease.tick = min(due - group.interval_ticks, wheel.now)
+                by_group.setdefault(group, []).append(lease)
+        for group, some in by_group.items():
+            for call in in_calls(some, self._renewer.node.batch_size):
+                self._in_flight += 1
+                self._send(group, call, early=True)
 
     def _take(self) -> tuple[Sequence[Lease], bool]:
         """Remove the next leases that can be checked now; return them, and whether to register them."""
@@ -165,14 +228,28 @@ class EarlyChecks:
             return list(filter(self._is_unverified, leases)), True
         return self._take_from(Why.UNREGISTERED, most), True
 
+    def _look_at(self, lease: Lease) -> None:
+        """Query whether the server knows a HELD lease, and mark it lost if not. Without an answer, query again later."""
+
+        def looked() -> None:
+            self.answered()
+            error = future.error
+            not_now = isinstance(error, LockServerError) and error.code in NOT_NOW
+            if not_now or isinstance(error, (LockUnavailable, LockTimeout)):
+                self._add_later(Why.DOUBTED, _UNANSWERED_S, [lease])
+            elif error is None and not future.result() and lease.state is HELD:
+                self._table.mark_lost([lease], LossReason.KEY_GONE)
+
+        future = Future[bool](looked)
+        _Look(self._table, lease, future).start()
+
     def _is_unverified(self, lease: Lease) -> bool:
         """Return False for a lease that is in a call, or overdue, or was confirmed since the node was connected."""
         group = group_of(lease)
         if lease.state is not HELD or group.renewer is not self._renewer:
             return False
-        limited = lease.limits is not None and lease.limits.max_renewals is not None
         since = local_deadline(self._connected_at, group.timeout_s)
-        return limited or self._renewer.needs_none(lease) or lease.deadline < since
+        return _is_counted(lease) or self._renewer.needs_none(lease) or lease.deadline < since
 
     def _take_from(self, why: Why, most: int) -> list[Lease]:
         queue, wheel = self._queues[why], self._timer.wheel

@@ -6,7 +6,7 @@ connection, behind each request about held leases, also behind one that is sent 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
@@ -59,13 +59,13 @@ class _Registration(BareCommand):
             if reply.code in _REFUSALS:
                 self._renewer.tracking.refused(reply)
             else:  # a slot that is being migrated, a server that is busy
-                self._renewer.checks.register_later(self._leases)
+                self._renewer.flow.checks.register_later(self._leases)
         elif type(reply) is not int:
             raise MalformedReply(f"{reply!r:.40} is no number of keys")
         else:
             self._renewer.tracking.registered()
             if reply < len(self._leases):
-                self._renewer.checks.doubt(self._leases)
+                self._renewer.flow.checks.doubt(self._leases)
 
     def on_connection_lost(self, error: Exception) -> None:
         self._renewer.tracking.interrupted(error)
@@ -93,7 +93,6 @@ class WatchingRenewer(Renewer):
         super().__init__(table, router, connector)
         self._watched = watched
         self.tracking = Tracking(self, table, watched)
-        self._registering = True  # False while calls are sent that are not to register
 
     def restart(self) -> None:
         super().restart()
@@ -110,26 +109,20 @@ class WatchingRenewer(Renewer):
 
     # -- leases ------------------------------------------------------------------------------------------------------
 
-    def begin(self, leases: Sequence[Lease], sent_at: float) -> None:
-        watchable = group_of(leases[0]).lock_type.watchable
-        if watchable:
+    def granted(self, leases: Sequence[Lease], now: float) -> None:
+        super().granted(leases, now)
+        if group_of(leases[0]).lock_type.watchable:
             for lease in self._watched.add(leases):
                 group_of(lease).renewer.doubt([lease])
-        super().begin(leases, sent_at)
-        if watchable:
             if self.tracking.registers:
-                self.checks.settle(leases)
+                self.flow.checks.settle(leases)
             else:
                 self.tracking.want()
-
-    def look_at(self, lease: Lease, *, early: bool = False) -> None:
-        super().look_at(lease, early=early)
-        self.register([lease])  # a query is about a name
 
     def register(self, leases: Sequence[Lease]) -> None:
         """Register the keys of those ``leases`` that are watched here, behind the command that was sent just now."""
         tracking = self.tracking
-        if not (self._registering and tracking.registers and self.node.connected):
+        if not (self.flow.checks.registers and tracking.registers and self.node.connected):
             return
         held = [lease for lease in leases if lease.state <= EXTENDING and self._watches(group_of(lease))]
         if not tracking.opts_in:
@@ -142,13 +135,6 @@ class WatchingRenewer(Renewer):
     def _watches(self, group: LeaseGroup) -> bool:
         return group.lock_type.watchable and group.renewer is self
 
-    def check(self, leases: Iterable[Lease], *, register: bool) -> int:
-        self._registering = register
-        try:
-            return super().check(leases, register=register)
-        finally:
-            self._registering = True
-
     # -- the node ----------------------------------------------------------------------------------------------------
 
     def new_connection(self, *arguments: Any) -> PipelinedConnection:
@@ -160,7 +146,7 @@ class WatchingRenewer(Renewer):
         super().ready(node, new=new)
         if node is self.node and new:  # what is held is verified, but for leases whose extension has been sent already
             extending = [lease for lease in self.overdue.snapshot() if lease.state is EXTENDING]
-            self.checks.settle([lease for lease in extending if self._watches(group_of(lease))])
+            self.flow.checks.settle([lease for lease in extending if self._watches(group_of(lease))])
 
     def trouble(self, node: Node) -> None:
         if node is self.node:

@@ -74,7 +74,7 @@ class Extend(LeaseRequest):
                 exact = self._replace or outcome <= self._time_ms
                 lease.reset_deadline(deadline if exact else max(deadline, lease.deadline))
                 lease.transition(Event.CONFIRMED)
-                renewer.schedule(lease, self.sent_at)
+                group_of(lease).schedule(lease, self.sent_at)
                 self._future.set_result(None)
                 return
         if lease.state is State.LOST and not isinstance(outcome, LossReason):
@@ -89,7 +89,7 @@ class Extend(LeaseRequest):
         renewer.untrack(lease)
         if renewer.needs_none(lease):
             lease.transition(Event.CONFIRMED)
-            renewer.schedule(lease, self.timer.now)
+            group_of(lease).schedule(lease, self.timer.now)
         else:
             lease.transition(Event.OUTCOME_UNKNOWN)
             renewer.watch_overdue([lease])

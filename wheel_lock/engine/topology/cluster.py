@@ -222,8 +222,8 @@ class ClusterRouter(SingleRouter):
             group.renewer.untrack(lease)
         lease.group = home.like(group)
         if lease.state is HELD and home.needs_none(lease):
-            home.schedule(lease, self.timer.now)
-            home.look_at(lease)
+            group_of(lease).schedule(lease, self.timer.now)
+            home.doubt([lease])
         elif watched:
             home.watch_overdue([lease])
             if home not in self._receiving:
@@ -303,7 +303,7 @@ class ClusterRouter(SingleRouter):
         self.wakeups.rearrange()
         corrected, self._corrected = self._corrected, False
         for renewer in self.shards:
-            renewer.drop_misrouted()
+            renewer.flow.drop_misrouted()
             if corrected:
                 self._rehome_all(renewer.overdue.snapshot(), 0)
         if any(node.in_trouble for renewer in self._masters for node in renewer.nodes):

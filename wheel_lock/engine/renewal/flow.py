@@ -1,0 +1,463 @@
+"""The flow of renewals: what is due becomes batches, batches become outcomes, and what is unconfirmed is sent again.
+
+A lease that is held is in exactly one place: on the wheel (HELD), in an unanswered batch (RENEWING), or in the overdue
+set (OVERDUE, or in another state in which its deadline is watched). The flow moves it between them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from wheel_lock.engine.interfaces import Later, LeaseGroup, Router, Shard, group_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.renewal.checks import EarlyChecks, in_calls
+from wheel_lock.engine.renewal.condition import WELL, Sign
+from wheel_lock.engine.renewal.joint import JointTicks
+from wheel_lock.engine.renewal.outages import Outage
+from wheel_lock.engine.renewal.retries import Retries
+from wheel_lock.engine.requests.base import Request, batch_call
+from wheel_lock.engine.requests.execution import BY_SHA1
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import HELD, OVERDUE, RENEWING, Event, Lease, State, confirm_all, mark_sent
+from wheel_lock.protocol.resp import GONE, TAKEN, Reply, exceptions
+from wheel_lock.protocol.scripts import Command
+from wheel_lock.protocol.server_errors import NOT_LOCAL, NOT_NOW, ServerError, code_of
+
+_JOINT_BATCHES = 4  # of a tick that others join: one or two milliseconds of work here, and three at the server
+_DRAIN_CALLS = 64  # in flight from the overdue set: 35 ms of a server's time, so that due renewals are not delayed
+_MOST_DRAIN_CALLS = 1000  # the same, where a call is about one lease
+
+
+class Batch(Request):
+    """One renewal call about many leases of one group.
+
+    Attributes:
+        params: The group of the leases when the batch was made.
+        drained: True if the leases come from the overdue set, in order of deadline and not of due tick.
+        early: True if it checks leases that were not due.
+        overdue: True if the leases are watched in the overdue set, too.
+        silent: True if the batch was not answered within its time limit.
+    """
+
+    __slots__ = ("_flow", "drained", "early", "leases", "overdue", "params", "silent")
+
+    leases: Sequence[Lease]
+    may_wait = False
+
+    def __init__(self, flow: Flow, params: LeaseGroup, leases: Sequence[Lease], drained: bool, early: bool) -> None:
+        super().__init__(flow.table, flow.shard.node)
+        self._flow = flow
+        self.params: LeaseGroup = params
+        self.leases = leases
+        self.drained: bool = drained
+        self.early: bool = early
+        self.overdue: bool = False
+        self.silent: bool = False
+
+    def redirect_to(self, shard: Shard) -> None:
+        self._flow.moved(self, shard)
+
+    def retry(self, later: Later) -> bool:
+        # The renewer decides when. A batch of several leases was refused for a reason that concerns the node.
+        if len(self.leases) == 1:
+            self._flow.deferred(self)
+        return len(self.leases) == 1
+
+    def call(self) -> Command:
+        return batch_call(self.params.lock_type.renew, self.params.lock_type, self.leases, self.params.ttl)
+
+    def encode(self, capability: int) -> bytes:
+        if self.node.declares:
+            return super().encode(capability)
+        self.sent_at: float = self.timer.now
+        self.sent()
+        leases, params = self.leases, self.params
+        body = b"".join([params.ttl, *[lease.lease_args for lease in leases]])
+        form = params.lock_type.renew.form(capability)
+        return form.call(
+            0, 1 + params.lock_type.args_per_lease * len(leases), body, use_eval=self.sending is not BY_SHA1
+        )
+
+    @property
+    def wanted(self) -> bool:
+        return any(lease.state is RENEWING for lease in self.leases)
+
+    @property
+    def awaited(self) -> bool:
+        return self.wanted
+
+    def resend(self) -> None:
+        # Nothing may be sent for a lease that has been released or lost since the first try.
+        self.leases = [lease for lease in self.leases if lease.state is RENEWING]
+        if self.leases:
+            self.node.send(self)
+        else:
+            self._flow.interrupted(self)
+
+    def value_reply(self, reply: Reply) -> None:
+        self._flow.confirmed(self, () if reply == [] else exceptions(reply, len(self.leases)))
+
+    def error_reply(self, error: ServerError) -> None:
+        self._flow.answered_with(error)
+        super().error_reply(error)
+
+    def redirect(self, error: ServerError) -> bool:
+        redirected = super().redirect(error)
+        if redirected and error.code not in ("MOVED", "ASK"):
+            self._flow.outage.begin(error)
+        return redirected
+
+    def on_keys_required(self) -> None:
+        self._flow.interrupted(self)
+        self._flow.drain()
+
+    def on_error(self, error: ServerError) -> None:
+        self._flow.failed(self, error)
+
+    def crashed(self, error: Exception) -> None:
+        self.timer.wheel.cancel(self)
+        self._flow.shard.crashed(error)
+
+    def on_connection_lost(self, error: Exception) -> None:
+        self._flow.interrupted(self)
+
+    on_unavailable = on_connection_lost
+
+    def on_timeout(self, now: float) -> None:
+        self._flow.timed_out(self)
+
+
+class Flow:
+    """The renewals of one node. Timer's thread only.
+
+    Args:
+        shard: The renewer of the node.
+        table: The leases of the engine.
+        router: Where a lease lives by now.
+
+    Attributes:
+        joint: The ticks at which leases are due.
+        retries: The overdue leases, and the condition of the node.
+        checks: The leases to be checked ahead of their time.
+        outage: The outage of the node, if there is one.
+    """
+
+    def __init__(self, shard: Shard, table: LeaseTable, router: Router) -> None:
+        self.shard = shard
+        self.joint: JointTicks = JointTicks(shard, table.timer)
+        self.retries: Retries = Retries(shard, table, self._retry)
+        self.checks: EarlyChecks = EarlyChecks(shard, table, self.send, self._takes_more)
+        self.outage: Outage = Outage(table, shard, self._is_well)
+        self.table = table
+        self._router = router
+        self._node = shard.node
+        self._timer = table.timer
+        self._options = table.state.options
+        self._counters = table.state.counters
+        self._in_flight = 0
+        self._drained_in_flight = 0  # the number of these that are about overdue leases
+        self._silent: set[Batch] = set()  # batches that were not answered within their time limit
+
+    @property
+    def idle(self) -> bool:
+        """True if there is no call in flight and no overdue lease."""
+        return not (self.retries.overdue or self._in_flight)
+
+    def _takes_more(self) -> bool:
+        """Return whether the node answers, does not refuse renewals, and has room for another call."""
+        return self.retries.condition.accepts and self._in_flight < self._options.max_calls_in_flight
+
+    def _is_well(self) -> bool:
+        """Return whether the node answers, and no lease is overdue, refused, or in a call that repeats its renewal."""
+        retries = self.retries
+        return retries.condition.accepts and not (self._drained_in_flight or retries.resting or retries.overdue)
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def renew(self, group: LeaseGroup, leases: list[Lease]) -> None:
+        """Send renewals for HELD leases that are due, and for those that join them, as far as the node can take them.
+
+        The others become overdue.
+        """
+        joining: Sequence[tuple[LeaseGroup, list[Lease]]] = ()
+        if self.retries.condition.accepts and group.lock_type.renew not in self.retries.refused:
+            calls = self._options.max_calls_in_flight - self._in_flight
+            room = min(_JOINT_BATCHES * self._options.batch_size, calls * self._node.batch_size) - len(leases)
+            if room > 0:
+                joining = self.joint.take(leases[-1].tick, room)
+                if joining and any(other is group for other, _ in joining):
+                    own = [lease for other, some in joining if other is group for lease in some]
+                    # A loss among those that join may have ended another one.
+                    leases = [lease for lease in leases + group.live(own) if lease.state is HELD]
+            leases = self._send_due(group, leases, calls)
+        if leases:
+            self.retries.watch(leases)
+            self._node.connect()
+            self.drain()
+            self._router.rehome(leases)
+        for other, some in joining:
+            if other is not group and (live := other.live(some)):
+                self.renew(other, live)
+
+    def _send_due(self, group: LeaseGroup, leases: list[Lease], calls: int) -> list[Lease]:
+        """Send renewals of ``leases`` in at most ``calls`` calls; return those that are left."""
+        size = self._node.batch_size
+        if calls > 0 and 0 < len(leases) <= size:
+            self.send(group, leases)
+            return []
+        room = max(calls, 0) * size
+        for some in in_calls(leases[:room], size):
+            self.send(group, some)
+        return leases[room:]
+
+    def send(self, group: LeaseGroup, leases: list[Lease], *, drained: bool = False, early: bool = False) -> None:
+        """Send one batch about HELD or OVERDUE leases that are neither on the wheel nor in the overdue set."""
+        if leases[0].state is not HELD and leases[0].state is not OVERDUE:
+            return  # a failure in the call before this one has ended all leases of this node
+        nearest = mark_sent(leases)
+        batch = Batch(self, group, leases, drained, early)
+        self._in_flight += 1
+        self._drained_in_flight += drained
+        self._counters.batches += 1
+        # Silence is suspicious after a sixth of the timeout, or after half of the time left if that is less.
+        timer = self._timer
+        floor, left_s = timer.scale.floor, (nearest - timer.now) / 2
+        timer.wheel.schedule(
+            batch, floor(timer.now + (group.timeout_s / 6 if group.timeout_s / 6 < left_s else left_s))
+        )
+        tick = batch.tick
+        if tick >= floor(nearest) - 2:
+            batch.overdue = True  # too near for a second look: its deadlines are watched from the start
+            self.retries.watch(leases)
+        self._node.send(batch)
+
+    # -- overdue leases ----------------------------------------------------------------------------------------------
+
+    @property
+    def _room(self) -> int:
+        """The number of calls about overdue leases that may be sent now."""
+        if self.retries.condition.probes:
+            return 0 if self._in_flight or self.retries.pausing else 1
+        most = min(_DRAIN_CALLS * self._node.calls_for_a_batch, _MOST_DRAIN_CALLS)
+        # Due renewals in flight do not count here: with a long round trip there may always be more of them.
+        return min(most - self._drained_in_flight, self._options.max_calls_in_flight - self._in_flight)
+
+    def drain(self) -> None:
+        """Send overdue leases, nearest deadline first, as far as there is room; each reply makes room for more."""
+        if self.retries.waiting:
+            for group, leases in self.retries.take(self._room):
+                self.send(group, leases, drained=True)
+
+    def _retry(self) -> None:
+        # First the others: refused leases may have the nearest deadlines, and would be the only ones that are ever sent.
+        self.drain()
+        retries = self.retries
+        if self._room > 0:
+            retries.resting.clear()
+            self.drain()
+        elif retries.resting:
+            retries.pause()
+
+    # -- outcomes ----------------------------------------------------------------------------------------------------
+
+    def _retire(self, batch: Batch) -> None:
+        """Remove a batch that has been answered, or will not be."""
+        self._in_flight -= 1
+        self._drained_in_flight -= batch.drained
+        self._silent.discard(batch)
+        self._timer.wheel.cancel(batch)
+        if batch.overdue:
+            for lease in batch.leases:
+                if lease.state is RENEWING:  # those in other states are there for other reasons
+                    self.retries.overdue.discard(lease)
+        if batch.early:
+            self.checks.answered()
+        elif self.checks.blocked:
+            self.checks.go_on()
+
+    def confirmed(self, batch: Batch, failed: Sequence[tuple[int, int | ServerError]]) -> None:
+        """Confirm the leases of a batch but for the ``failed`` entries."""
+        now = self._timer.clock.now()  # not the turn's time: the process may have stood still before the reply was read
+        retries = self.retries
+        if self._node.single_key_mode:
+            retries.note_answer(not_now=False)
+        if retries.condition is not WELL:
+            retries.note(Sign.EXECUTED)
+        retries.refused.pop(batch.params.lock_type.renew, None)
+        self._retire(batch)
+        self.shard.confirmed_at = now
+        leases = batch.leases
+        if failed:
+            exceptional = dict(failed)
+            self._due_now(batch, [leases[index] for index in exceptional])
+            self._some_failed(batch, [(leases[index], status) for index, status in failed])
+            leases = [lease for index, lease in enumerate(leases) if index not in exceptional]
+        if self._node.declares:  # one of several nodes: some leases may have moved
+            leases = list(filter(self._is_here, leases))
+        if leases:
+            self._take_confirmation(batch, leases, now)
+        if retries.overdue:
+            self.drain()
+        else:
+            retries.backoff.reset()
+            if self.outage.since is not None:
+                self.outage.look()
+
+    def _take_confirmation(self, batch: Batch, leases: Sequence[Lease], now: float) -> None:
+        result = confirm_all(leases, batch.sent_at, now, batch.params.timeout_s)
+        counters, seconds = self._counters, self._timer.scale.seconds
+        if result.slack_s < counters.slack_min_s:
+            counters.slack_min_s = result.slack_s
+        if renewed := len(result.kept) + len(result.limited):
+            counters.slack.add(result.slack_s, renewed)
+        for kept in (result.kept, result.limited):
+            if not kept:
+                continue
+            counters.renewed += len(kept)
+            if batch.early:
+                pass  # they were not due
+            elif kept[0].tick == kept[-1].tick and not batch.drained:
+                counters.lag.add(now - seconds(kept[0].tick), len(kept))
+            else:
+                for tick, times in Counter([lease.tick for lease in kept]).items():
+                    if tick >= 0:  # else it was taken off the wheel before it was due
+                        counters.lag.add(now - seconds(tick), times)
+            self._reschedule(kept, batch)
+        if result.other:
+            self._too_late(result.other)
+
+    def _reschedule(self, kept: Sequence[Lease], batch: Batch) -> None:
+        """Put confirmed leases on the wheel again, each one interval after it was due."""
+        wheel, group = self._timer.wheel, batch.params
+        # Leases that were due long ago would be due again at once: their next renewal counts from this one.
+        punctual = not batch.early and wheel.now - kept[0].tick <= max(group.interval_ticks // 4, 1)
+        if (punctual or batch.early) and kept[0].limits is None:
+            for tick in wheel.rearm(kept, group.interval_ticks):
+                self.joint.note(group, tick)
+        else:
+            seconds = self._timer.scale.seconds
+            for lease in kept:
+                group_of(lease).schedule(lease, seconds(lease.tick) if punctual else batch.sent_at)
+
+    def _too_late(self, leases: Sequence[Lease]) -> None:
+        """End leases whose confirmation came after their deadline, and release them: their keys are alive."""
+        self.table.mark_lost([lease for lease in leases if lease.state is RENEWING])
+        lost = [lease for lease in leases if lease.state is State.LOST]
+        if lost:
+            self.shard.clean_up(lost)
+
+    def _some_failed(self, batch: Batch, failed: Sequence[tuple[Lease, int | ServerError]]) -> None:
+        """Deal with the entries of a batch that were not renewed, unless their leases have ended meanwhile."""
+        # A node answers a call that declares its keys with MOVED, and without a cluster there is no other node.
+        may_be_misrouted = self._node.declares and not batch.declared
+        gone: list[Lease] = []
+        taken: list[Lease] = []
+        unknown: list[Lease] = []
+        misrouted: list[Lease] = []
+        errors: list[ServerError] = []
+        for lease, status in failed:
+            if lease.state is not RENEWING or not self._is_here(lease):
+                continue
+            if status == GONE:
+                gone.append(lease)
+            elif may_be_misrouted and code_of(status) == NOT_LOCAL:
+                lease.transition(Event.OUTCOME_UNKNOWN)
+                misrouted.append(lease)
+            elif status == TAKEN or code_of(status) == "WRONGTYPE":
+                taken.append(lease)
+            else:
+                lease.transition(Event.OUTCOME_UNKNOWN)
+                unknown.append(lease)
+                if isinstance(status, ServerError):
+                    errors.append(status)
+        self.table.mark_lost(gone, LossReason.KEY_GONE)
+        self.table.mark_lost(taken, LossReason.TAKEN)
+        if misrouted:
+            self._send_alone(misrouted)
+        if unknown:
+            self._router.refused(self._node, errors)
+            self.outage.begin(errors[0] if errors else None)
+            self._counters.unknown += len(unknown)
+            self.retries.watch(unknown)
+            self.retries.defer(unknown)
+
+    def _send_alone(self, misrouted: Sequence[Lease]) -> None:
+        """Send a batch for each OVERDUE lease that the node does not own: its keys are declared, so the reply is MOVED."""
+        self._router.refresh()
+        for lease in self._router.rehome(misrouted):
+            self.send(group_of(lease), [lease], drained=True)
+
+    def answered_with(self, error: ServerError) -> None:
+        """Note, of a proxy, whether the server behind it can execute nothing now (BUSY, LOADING ...)."""
+        if self._node.single_key_mode and self.retries.note_answer(not_now=error.code in NOT_NOW):
+            self.drain()
+
+    def failed(self, batch: Batch, error: ServerError) -> None:
+        """Handle an error reply to a whole batch (BUSY, LOADING, READONLY, ...). It proves nothing about any lease."""
+        if batch.node.single_key_mode and len(batch.leases) == 1:  # after ASK that is another node
+            self.deferred(batch)  # behind a proxy the error may concern this lease alone
+        else:
+            self.interrupted(batch)
+            self.retries.note_refused(batch.params.lock_type.renew)
+        self._router.refused(self._node, [error])
+        self.outage.begin(error)
+
+    def deferred(self, batch: Batch) -> None:
+        """Retry a batch of one lease after a pause: it was refused for a reason that concerns its slot alone."""
+        self.interrupted(batch)
+        self.retries.defer([lease for lease in batch.leases if lease.state is OVERDUE and self._is_here(lease)])
+
+    def interrupted(self, batch: Batch) -> None:
+        """Retire a batch that will get no reply; its leases become overdue."""
+        self._retire(batch)
+        # A lease that has moved meanwhile is renewed by another node, and that renewal is not in doubt.
+        unknown = [lease for lease in batch.leases if lease.state is RENEWING and self._is_here(lease)]
+        self._due_now(batch, unknown)
+        self._counters.unknown += 0 if batch.silent else len(unknown)
+        for lease in unknown:
+            lease.transition(Event.OUTCOME_UNKNOWN)
+        self.retries.watch(unknown)
+        self._router.rehome(unknown)
+        if self.retries.condition.probes:
+            self.retries.pause()  # this may have been the probe
+
+    def _is_here(self, lease: Lease) -> bool:
+        return group_of(lease).renewer is self.shard
+
+    def _due_now(self, batch: Batch, leases: Iterable[Lease]) -> None:
+        """Count the lag of leases whose early check has failed from now: they were not due before."""
+        if batch.early:
+            for lease in leases:
+                lease.tick = self._timer.wheel.now
+
+    def timed_out(self, batch: Batch) -> None:
+        """Watch the deadlines of an unanswered batch's leases, and suspect the connection."""
+        waiting = [lease for lease in batch.leases if lease.state is RENEWING]
+        self._counters.unknown += len(waiting)
+        if not batch.overdue:
+            batch.overdue = True
+            self.retries.watch(waiting)
+        batch.silent = True
+        self._silent.add(batch)
+        batch.node.suspect()
+
+    # -- leases move -------------------------------------------------------------------------------------------------
+
+    def moved(self, batch: Batch, home: Shard) -> None:
+        """Migrate the lease of a batch of one that the node has answered with a redirection to ``home``."""
+        self.interrupted(batch)
+        for lease in batch.leases:
+            if lease.state is OVERDUE:
+                self._router.migrate(lease, home)
+
+    def drop_misrouted(self) -> None:
+        """Migrate the leases of silent batches that live on other nodes by now, without waiting for the reply."""
+        for batch in tuple(self._silent):
+            for lease in batch.leases:
+                if lease.state is RENEWING and self._is_here(lease):
+                    home = self._router.shard_of(lease.key)
+                    if home is not self.shard:
+                        self.retries.overdue.discard(lease)
+                        lease.transition(Event.OUTCOME_UNKNOWN)
+                        self._router.migrate(lease, home)

@@ -1,0 +1,190 @@
+"""Retries: the overdue leases of one node are watched until their deadlines, and taken as the node's condition allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+
+from wheel_lock.engine.interfaces import LeaseGroup, Shard, group_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.renewal.checks import in_calls
+from wheel_lock.engine.renewal.condition import AWAY, NEXT, REJECTING, WELL, Condition, Sign
+from wheel_lock.engine.renewal.overdue import Overdue
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import HELD, OVERDUE, Event, Lease
+from wheel_lock.protocol.scripts import Script
+from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.backoff import Backoff
+
+
+class Retries:
+    """The unconfirmed leases of one node, and its condition. Timer's thread only.
+
+    Args:
+        shard: The renewer of the node.
+        table: The leases of the engine.
+        retry: Called after a pause, to take again.
+
+    Attributes:
+        condition: The condition of the node.
+        overdue: The unconfirmed leases.
+        resting: Those that were refused one by one: they are retried after a pause.
+        refused: Scripts that the server has refused since it last executed them, perhaps for lack of a right; the latest
+            last. Calls of other scripts find out whether it refuses all, and do not wait for these.
+        backoff: The pauses.
+    """
+
+    def __init__(self, shard: Shard, table: LeaseTable, retry: Callable[[], object]) -> None:
+        options = table.state.options
+        self._shard = shard
+        self._table = table
+        self._timer = table.timer
+        self._retry = retry
+        self.condition: Condition = AWAY
+        self.overdue: Overdue = Overdue()
+        self.resting: set[Lease] = set()
+        self.refused: dict[Script, None] = {}
+        # The answers of a proxy since the last pause: True for each refusal because the server can execute nothing now.
+        self._answers: set[bool] = set()
+        self.backoff: Backoff = Backoff(options.backoff_first_s, options.backoff_max_s)
+        self._pause: Alarm | None = None
+        self._watch: Alarm | None = None
+
+    def stop(self) -> None:
+        """Cancel the alarms, after the death of the thread."""
+        self._timer.cancel(self._pause)
+        self._timer.cancel(self._watch)
+
+    # -- the condition -----------------------------------------------------------------------------------------------
+
+    def note(self, sign: Sign) -> bool:
+        """Take the next condition; return whether the node has become well, so that nothing rests any more."""
+        before, self.condition = self.condition, NEXT.get((self.condition, sign), self.condition)
+        if self.condition is not WELL or (before is WELL and sign is not Sign.READY):
+            return False
+        self.resting.clear()
+        if sign in (Sign.READY, Sign.GRANTED):
+            self.refused.clear()
+            self._answers.clear()
+        return True
+
+    def note_answer(self, *, not_now: bool) -> bool:
+        """Note an answer of a proxy; return whether the node has become well."""
+        self._answers.add(not_now)
+        return not not_now and self.note(Sign.OTHERWISE)
+
+    def note_refused(self, script: Script) -> None:
+        """Note that a call was refused for a reason that may concern the server, or all calls of ``script``."""
+        if script in self.refused:  # other scripts have been executed since, or the rejection is known already
+            del self.refused[script]  # to come last
+        else:
+            self.note(Sign.REFUSED)
+        self.refused[script] = None
+        self.pause()
+
+    # -- pauses ------------------------------------------------------------------------------------------------------
+
+    @property
+    def pausing(self) -> bool:
+        """True during the pause before the next retry."""
+        return self._pause is not None
+
+    def pause(self) -> None:
+        """Retry after a pause."""
+        if self._pause is None:
+            # A tick more, because an alarm's time is rounded down.
+            pause_s = self.backoff.pause() + self._timer.scale.tick_s
+            self._pause = self._timer.call_at(self._timer.now + pause_s, self._end_pause, self._shard)
+
+    def _end_pause(self, now: float) -> None:
+        self._pause = None
+        # A server that answers some calls only is a proxy, and the servers behind it do not depend on each other.
+        if self._answers == {True}:
+            self.note(Sign.ALL_NOT_NOW)
+        self._answers.clear()
+        self._retry()
+
+    def defer(self, leases: Iterable[Lease]) -> None:
+        """Retry OVERDUE leases after a pause."""
+        self.resting.update(leases)
+        self.pause()
+
+    # -- overdue leases ----------------------------------------------------------------------------------------------
+
+    def watch(self, leases: Sequence[Lease]) -> None:
+        """Watch ``leases`` until their deadlines; HELD ones become OVERDUE."""
+        for lease in leases:
+            if lease.state is HELD:
+                lease.transition(Event.OUTCOME_UNKNOWN)
+        self.overdue.add(leases)
+        counters = self._table.state.counters
+        counters.overdue_most = max(counters.overdue_most, len(self.overdue))
+        self._set_watch()
+
+    def _set_watch(self) -> None:
+        first = self.overdue.first_deadline
+        if first is None:
+            return
+        timer = self._timer
+        # A tick early: a loss is reported by the deadline.
+        tick = max(timer.scale.floor(first) - 1, timer.wheel.now + 1)
+        if self._watch is None or self._watch.tick > tick:
+            timer.cancel(self._watch)
+            self._watch = timer.call_at(timer.scale.seconds(tick), self._report_lapsed, self._shard)
+
+    def _report_lapsed(self, now: float) -> None:
+        self._watch = None
+        self._table.mark_lost(self.overdue.pop_until(self._timer.scale.seconds(self._timer.wheel.now + 2)))
+        self._set_watch()
+
+    def discard(self, lease: Lease) -> None:
+        """Stop watching a lease. O(log n)."""
+        self.resting.discard(lease)
+        if self.overdue:
+            self.overdue.discard(lease)
+
+    @property
+    def waiting(self) -> bool:
+        """True if overdue leases could be sent to the node now."""
+        return self.condition is not AWAY and len(self.overdue) != len(self.resting)
+
+    def take(self, calls: int) -> list[tuple[LeaseGroup, list[Lease]]]:
+        """Remove overdue leases to be sent in ``calls`` calls, nearest deadline first; return those of each call."""
+        # After the process was stopped, replies are handled before the alarms of deadlines that have passed.
+        self._table.mark_lost(self.overdue.pop_until(self._timer.clock.now()))
+        if calls <= 0:
+            return []
+        rejecting = self.condition is REJECTING
+        batches = self._take(calls, besides=self.refused)
+        if self._pause is None:
+            for script in tuple(self.refused):
+                if not (rejecting and batches):
+                    batches += self._take(1, of=script)
+            if self.refused and not rejecting:
+                self.pause()
+        return batches
+
+    def _take(
+        self, calls: int, *, of: Script | None = None, besides: Container[Script] = ()
+    ) -> list[tuple[LeaseGroup, list[Lease]]]:
+        """Take leases of one script, or besides some."""
+        size = self._shard.node.batch_size
+        batches: list[tuple[LeaseGroup, list[Lease]]] = []
+        # All leases taken may have ended owners; no reply would come for them, so the next ones are taken.
+        while not batches and (taken := self.overdue.take(calls * size, self._is_due, of=of, besides=besides)):
+            by_group: dict[LeaseGroup, list[Lease]] = {}
+            ended = [lease for lease in taken if lease.owner.ended]
+            if self._timer.goes_on:
+                self._table.abandon_later(ended)  # and renewed meanwhile, as due leases are
+            else:
+                self._table.mark_lost(ended, LossReason.ABANDONED)
+            for lease in taken:
+                if lease.state is OVERDUE:
+                    by_group.setdefault(group_of(lease), []).append(lease)
+            for group, leases in by_group.items():
+                batches += [(group, some) for some in in_calls(leases, size)]
+        for _, leases in batches[calls:]:
+            self.overdue.add(leases)  # many small groups: the remaining ones wait for replies
+        return batches[:calls]
+
+    def _is_due(self, lease: Lease) -> bool:
+        return lease.state is OVERDUE and lease not in self.resting
