@@ -108,12 +108,12 @@ def test_a_range_that_makes_no_sense_is_passed_over_with_one_line_in_the_log(fak
     with logged() as log:
         for _ in range(3):
             assert connector.ask(LONG_S) == [(6, SLOTS - 1, ("127.0.0.1", str(fake.port)))]
-        assert len(log.said("make no sense")) == 1
+        assert len(log.said("malformed entries")) == 1
         fake.map = array(good)
         assert connector.ask(LONG_S)
         fake.map = array(entry, good)
         assert connector.ask(LONG_S)
-        assert len(log.said("make no sense")) == 2
+        assert len(log.said("malformed entries")) == 2
 
 
 @pytest.mark.parametrize("entry", [NONSENSE["no node"], NONSENSE["port 0"], NONSENSE["an empty entry"]])
