@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 from types import coroutine
 from typing import Any, TypeVar
 
-from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.locks.callers import STANDSTILL, CallerFuture, Side
@@ -172,13 +172,13 @@ class AsyncFuture(CallerFuture[T]):
 
     may_be_abandoned = True
 
-    def __init__(self, engine: LockEngine) -> None:
+    def __init__(self, engine: EngineState) -> None:
         # Not through super(): its ``notify`` would be a bound method of this object, which makes a cycle.
         self._value = None
         self.done = False
         self.error: Exception | None = None
         self.until: float | None = None
-        self.engine: LockEngine = engine
+        self.engine: EngineState = engine
         self._deaths = engine.deaths
         self._bridge = bridge = _loop_bridge()
         self._future: asyncio.Future[None] = bridge.loop.create_future()

@@ -9,7 +9,7 @@ from typing import TypeVar
 from wheel_lock.engine.direct.conditions import fits
 from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import LeaseGroup, LockEngine, group_of
+from wheel_lock.engine.interfaces import LeaseGroup, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.batch import RenewalGroup
@@ -266,4 +266,4 @@ class Engine(EngineState):
         self.counters.reset()
 
 
-ENGINES: WeakRegistry[LockEngine] = WeakRegistry()
+ENGINES: WeakRegistry[EngineState] = WeakRegistry()

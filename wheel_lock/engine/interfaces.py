@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -11,18 +11,13 @@ from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Group, Lease
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.node import Node
-from wheel_lock.observe import ContextStats, Health, HeldLock, NodeHealth
-from wheel_lock.observe.contexts import Reading
 from wheel_lock.observe.stats import Counters
-from wheel_lock.options import ContextOptions, LockOptions
-from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Command
+from wheel_lock.options import LockOptions
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.failures import FailureDomain
-from wheel_lock.runtime.timer import HashedWheelTimer
 
 if TYPE_CHECKING:  # it imports OpenTelemetry
-    from wheel_lock.observe.spans import Spans
+    pass
 
 F = TypeVar("F", bound=Future[None])
 T = TypeVar("T")
@@ -264,72 +259,3 @@ class DebugSocket(Protocol):
     path: str
 
     def close(self) -> None: ...
-
-
-class LockEngine(Protocol):
-    """An engine as lock objects and contexts see it; implemented by ``Engine`` and ``QuorumEngine``.
-
-    The attributes are documented in :class:`wheel_lock.engine.state.EngineState`, the methods in ``Engine``.
-    """
-
-    options: ContextOptions
-    timer: HashedWheelTimer
-    counters: Counters
-    closed: bool
-    deaths: int
-    exiting: bool
-    interrupted: bool
-    unawaited: dict[object, None]
-    stable: bool
-    token_head: bytes
-    spans: Spans | None
-    direct: DirectLocks
-    debug_socket: DebugSocket | None
-
-    @property
-    def held(self) -> list[Lease]: ...
-    @property
-    def held_count(self) -> int: ...
-    @property
-    def over(self) -> bool: ...
-
-    # From any thread
-
-    def submit(self, work: Callable[[], object]) -> None: ...
-    def post_if_open(self, work: Callable[[], object]) -> None: ...
-    def post_if_running(self, work: Callable[[], object]) -> None: ...
-    def group(self, key: bytes, lock_type: LockType, options: LockOptions) -> Group: ...
-    def new_wait(
-        self,
-        options: LockOptions,
-        lease: Lease,
-        key: bytes,
-        token_given: bool,
-        blocking: bool,
-        until: float | None,
-        future: Future[Sequence[Lease] | None],
-    ) -> Wait: ...
-    def release_unawaited(self, release: Callable[[Future[T]], object]) -> None: ...
-    def stats(self) -> ContextStats: ...
-    @property
-    def label(self) -> str: ...
-    def node_health(self) -> list[NodeHealth]: ...
-    def waits(self) -> list[tuple[str | bytes, int, float]]: ...
-    def read_into(self, reading: Reading) -> None: ...
-    def overdue_leases(self) -> Collection[Lease]: ...
-    def health(self) -> Health: ...
-    def held_locks(self) -> list[HeldLock]: ...
-    def longest_held(self, most: int) -> list[Lease]: ...
-
-    # On the timer's thread
-
-    def release(self, lease: Lease, future: Future[None]) -> None: ...
-    def come_by(self, future: Future[None]) -> None: ...
-    def extend(self, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None: ...
-    def query(self, name: str | bytes, call: Command, read: Callable[[Reply], bool], future: Future[bool]) -> None: ...
-    def owned(self, lease: Lease, future: Future[bool]) -> None: ...
-    def abandon(self, lease: Lease) -> None: ...
-    def lapse_seen(self, lease: Lease) -> None: ...
-    def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None: ...
-    def end(self, timeout_s: float, future: Future[None]) -> None: ...
-    def retire(self) -> None: ...

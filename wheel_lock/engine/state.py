@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from wheel_lock.engine.future import Future, end_quietly
-from wheel_lock.engine.interfaces import NO_DIRECT_LOCKS, DebugSocket, DirectLocks
+from wheel_lock.engine.interfaces import NO_DIRECT_LOCKS, DebugSocket, DirectLocks, Wait
 from wheel_lock.engine.loss_events import LossReporter
 from wheel_lock.errors import (
     ContextClosed,
@@ -22,13 +22,16 @@ from wheel_lock.errors import (
     quoted,
     text_of,
 )
-from wheel_lock.lease import EXTENDING, NO_OWNER, Lease, Owner, State, held_lock
+from wheel_lock.lease import EXTENDING, NO_OWNER, Group, Lease, Owner, State, held_lock
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.observe.contexts import HeldName, Reading
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.health import Health, NodeHealth, assess
 from wheel_lock.observe.stats import ContextStats, Counters
-from wheel_lock.options import MAX_SECONDS, ContextOptions
+from wheel_lock.options import MAX_SECONDS, ContextOptions, LockOptions
 from wheel_lock.protocol.owners import owner_head
+from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
 
@@ -147,7 +150,7 @@ class HeldLeases:
 
 
 class EngineState:
-    """The state that the parts of one engine share, and the failure domain of all calls without a smaller one.
+    """An engine as its parts and lock objects see it: shared state, and the failure domain of calls without a smaller one.
 
     Args:
         options: The context's settings.
@@ -168,9 +171,11 @@ class EngineState:
         debug_socket: The socket at which the context is shown, or None.
         spans: Makes the spans of acquires and releases; None without a tracer.
         nodes_needed: How many of the nodes must work: the majority of a quorum; None for all.
+        stable: True if a name lives on the same nodes for ever.
     """
 
     leases: HeldLeases
+    stable: bool
     losses: LossReporter
     above: FailureDomain | None = None  # a failure of one engine puts nothing else in doubt
     nodes_needed: int | None = None
@@ -200,6 +205,39 @@ class EngineState:
             "a context, and what it has made, cannot be pickled: each process makes its own; a held lock is handed over "
             "with export() and adopt()"
         )
+
+    def group(self, key: bytes, lock_type: LockType, options: LockOptions) -> Group:
+        """Return the group of such a lease. From any thread."""
+        raise NotImplementedError
+
+    def new_wait(
+        self,
+        options: LockOptions,
+        lease: Lease,
+        key: bytes,
+        token_given: bool,
+        blocking: bool,
+        until: float | None,
+        future: Future[Sequence[Lease] | None],
+    ) -> Wait:
+        """Return a caller's wait for the lock with this key, ready to begin. From any thread."""
+        raise NotImplementedError
+
+    def release(self, lease: Lease, future: Future[None]) -> None:
+        """Release one lease."""
+        raise NotImplementedError
+
+    def extend(self, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None:
+        """Change the time-to-live of a held lease."""
+        raise NotImplementedError
+
+    def query(self, name: str | bytes, call: Command, read: Callable[[Reply], bool], future: Future[bool]) -> None:
+        """Send ``call``; the result of ``future`` is ``read(reply)``, or that of a majority."""
+        raise NotImplementedError
+
+    def retire(self) -> None:
+        """Close the connections as soon as nothing is held: the context object has been collected."""
+        raise NotImplementedError
 
     def crashed(self, error: Exception) -> None:
         """End everything: after a failure in a call of this engine's, any lease or request may be inconsistent."""

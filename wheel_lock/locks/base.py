@@ -14,7 +14,8 @@ from typing import ClassVar, NoReturn
 
 from wheel_lock.diagnostics.tracing import trace
 from wheel_lock.engine.future import Future, end_quietly
-from wheel_lock.engine.interfaces import LockEngine, Wait, group_of
+from wheel_lock.engine.interfaces import Wait, group_of
+from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockAlreadyHeld, LockLost, LockNotHeld, LossReason, WheelLockError, WrongThread, quoted
 from wheel_lock.exclusion import exclusively
 from wheel_lock.lease import EXTENDING, NO_OWNER, Group, Lease, Owner, State
@@ -74,7 +75,7 @@ class BaseLock(Side):
 
     def __init__(
         self,
-        engine: LockEngine,
+        engine: EngineState,
         lock_type: LockType,
         name: str | bytes,
         options: LockOptions,
@@ -436,7 +437,7 @@ def call_site() -> str:
 
 
 def time_limit(
-    engine: LockEngine, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
+    engine: EngineState, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
 ) -> tuple[bool, float | None]:
     """Return True if an acquire waits, and its deadline in seconds of the timer's clock, None if it has none."""
     if blocking is None:

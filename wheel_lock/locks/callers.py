@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.engine.state import EngineState
 
 T = TypeVar("T")
 
@@ -24,11 +24,11 @@ class CallerFuture(Future[T]):
 
     until: float | None
 
-    def limit(self, engine: LockEngine, limit_s: float | None) -> None:
+    def limit(self, engine: EngineState, limit_s: float | None) -> None:
         """Set ``until``, given the seconds that are left, or None for no limit."""
         self.until = None if limit_s is None else engine.timer.clock.now() + limit_s
 
-    def out_of_time(self, engine: LockEngine, still_s: float) -> bool:
+    def out_of_time(self, engine: EngineState, still_s: float) -> bool:
         """Return whether its time has passed, given that the timer's thread has stood still for ``still_s`` seconds."""
         if still_s >= engine.options.response_timeout_s:
             return True
@@ -81,7 +81,7 @@ class Side:
 
     __slots__ = ()
 
-    _engine: LockEngine
+    _engine: EngineState
     _future_class: ClassVar[Any]
     """The class of the futures that the caller can wait for; its argument is the engine."""
 

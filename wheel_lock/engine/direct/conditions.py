@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import sys
 
-from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.engine.state import EngineState
 from wheel_lock.runtime.clock import SystemClock
 
 _LONGEST_TICK_S = 0.02  # longer ones would make the looks late
@@ -16,7 +16,7 @@ _FREE_THREADED = "t" in getattr(sys, "abiflags", "")
 _SYSTEM_HAS_IT: bool = hasattr(select, "poll") and sys.implementation.name == "cpython" and not _FREE_THREADED
 
 
-def fits(engine: LockEngine, one_server: bool) -> bool:
+def fits(engine: EngineState, one_server: bool) -> bool:
     """Return whether an engine may have a direct path: ``one_server``, and nothing that must see each grant at once."""
     options = engine.options
     counted = options.max_held is not None or options.min_replicas > 0
