@@ -28,7 +28,7 @@ import redis
 import redis.utils
 
 from tests.support.backend import Backend, connected
-from tests.support.background import PATIENCE_S
+from tests.support.background import EVENTUALLY_S
 from tests.support.callers import APIS, Caller, NewCaller, callers
 from tests.support.event_loops import NewLoop, Run, loop_factory, watched_run
 from tests.support.logged import Log, logged
@@ -134,7 +134,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     # What a test has caused is logged before the next one reads the log.
-    NOTIFIER.drain(PATIENCE_S)
+    NOTIFIER.drain(EVENTUALLY_S)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

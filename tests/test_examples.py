@@ -13,7 +13,7 @@ from tests.support.redis_server import RedisServer
 ROOT = Path(__file__).parents[1]
 EXPECTED = {
     "threads": ["10 customers paid 55 in all; 10 locks were acquired"],
-    "tasks": ["100 tasks took turns in 10 shards", "told in time: key gone"],
+    "tasks": ["100 tasks took turns in 10 shards", "reported in time: key gone"],
     "hand_over": [
         "exported; held here: False",
         "adopted; held here: True, renewed from now on",

@@ -31,7 +31,7 @@ async def lose(context: LockContext, client: redis.Redis) -> None:
             await asyncio.to_thread(client.delete, "report")
             await asyncio.sleep(60.0)  # cancelled at the next renewal, a fifth of a second from now
     except LockLost as loss:
-        print(f"told in time: {loss.reason}")
+        print(f"reported in time: {loss.reason}")
 
 
 async def show(url: str) -> None:

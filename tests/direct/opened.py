@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.background import PATIENCE_S
+from tests.support.background import EVENTUALLY_S
 from tests.support.timers import ask
 from tests.support.waiting import eventually
 from wheel_lock import Lock, LockContext
@@ -30,7 +30,7 @@ def opened(context: LockContext, name: str = "warm-up") -> DirectPath:
                 pass
         return False
 
-    eventually(is_open, PATIENCE_S, "the path has a connection")
+    eventually(is_open, EVENTUALLY_S, "the path has a connection")
     ask(context.timer)  # the end of the connection before this one claims the path for a moment
     return direct
 

@@ -124,7 +124,7 @@ def test_an_interrupted_release_that_the_server_has_refused_is_carried_out(conte
         nothing_is_left(context, real, where)
 
 
-def test_the_path_is_used_again_after_a_release_that_nobody_waited_for(context: LockContext) -> None:
+def test_the_path_is_used_again_after_a_release_that_was_not_awaited(context: LockContext) -> None:
     """A finaliser on the timer's thread may release a lock, but not wait for that."""
     lock = context.lock(NAME, TIMEOUT_S, thread_local=False)
     assert lock.acquire()
@@ -200,7 +200,7 @@ def test_a_thread_that_ends_while_it_holds_a_lock(context: LockContext) -> None:
     losses = Losses()
     with recorded_warnings() as warned:
         Background(lambda: context.lock(NAME, 20.0, renew_every=0.5, on_lost=losses).acquire()).result()
-        eventually(losses.all_told, LONG_S)
+        eventually(losses.delivered, LONG_S)
     assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
     assert len(warned) == 1
     assert context.stats().held == 0
@@ -215,7 +215,7 @@ def test_a_lock_object_that_is_collected_while_it_is_held(context: LockContext) 
     with recorded_warnings() as warned:
         del lock
         gc.collect()
-        eventually(losses.all_told, LONG_S)
+        eventually(losses.delivered, LONG_S)
     assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
     assert len(warned) == 1
     assert not path_of(context).claim

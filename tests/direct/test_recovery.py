@@ -113,7 +113,7 @@ def test_the_timers_thread_dies_anywhere_in_its_work(
 
     for where in at_every_place(scene):
         freed_soon(context, monkeypatch, where)
-        events, lock = losses[-1].all_told(), locks[-1]
+        events, lock = losses[-1].delivered(), locks[-1]
         assert not lock.is_held, where
         stats = context.stats()
         assert stats.held == 0, where

@@ -14,7 +14,7 @@ from tests.direct.opened import on_path, opened, path_of
 from tests.support.backend import LONG_S, Backend, Losses, token_of
 from tests.support.background import Background
 from tests.support.counting import ServerCounts
-from tests.support.liar import Liar, bulk
+from tests.support.fake_server import FakeServer, bulk
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockTimeout, LossReason, WheelLockError
@@ -116,12 +116,12 @@ def test_a_lock_that_is_lost_on_the_path(context: LockContext, real: Backend, ho
         lock.release()
     assert caught.value.reason is how
     assert (lock.lost, lock.is_held, lock.remaining()) == (how, False, 0.0)
-    assert [event.reason for event in losses.all_told()] == [how]
+    assert [event.reason for event in losses.delivered()] == [how]
     assert real.view.get(NAME) == (b"another's" if how is LossReason.TAKEN else None)
     assert context.stats().lost == 1
     with pytest.raises(LockLost):
         lock.release()
-    assert len(losses.all_told()) == 1
+    assert len(losses.delivered()) == 1
 
 
 # The connection
@@ -197,8 +197,8 @@ def test_a_reply_to_a_release_that_does_not_come(real: Backend, proxy: TcpProxy)
 # Replies that are none
 
 
-class Server(Liar):
-    """A liar that has an identity, and answers acquires and releases on request."""
+class Server(FakeServer):
+    """A fake server that has an identity, and answers acquires and releases on request."""
 
     def __init__(self) -> None:
         super().__init__(self._reply)

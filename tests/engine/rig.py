@@ -54,7 +54,7 @@ NIL = b"$-1\r\n"
 FINE = b"*0\r\n"  # reply of a batched script without exceptions
 GONE, TAKEN = 0, 1
 BUG = ZeroDivisionError("a bug of the library's own")
-REFUSED = ConnectionRefusedError("nobody listens")
+REFUSED = ConnectionRefusedError("not listening")
 
 
 def integer(value: int) -> bytes:
@@ -738,8 +738,6 @@ class Rig:
     def losses(self) -> list[tuple[Lease, LostEvent]]:
         self.drain()
         return list(self._losses)
-
-    believes, told = is_valid, losses  # the former names
 
     @property
     def reasons(self) -> list[tuple[str | bytes, LossReason]]:

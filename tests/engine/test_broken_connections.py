@@ -1,4 +1,4 @@
-"""Connections that break at any byte, and replies that make no sense: everything is unknown, the engine lives."""
+"""Connections that break at any byte, and malformed replies: everything is unknown, the engine lives."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.engine.rig import START, TICK_S, Rig
-from tests.support.background import PATIENCE_S
+from tests.support.background import EVENTUALLY_S
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.greenlets import start_helper_thread
@@ -103,9 +103,9 @@ def test_a_helper_thread_is_started_without_waiting_for_it() -> None:
 
     with threading._active_limbo_lock:  # type: ignore[attr-defined]  # so that no thread of that module's can begin
         _thread.start_new_thread(start, ())
-        assert returned.wait(PATIENCE_S)
+        assert returned.wait(EVENTUALLY_S)
         assert not ran.is_set()
-    assert ran.wait(PATIENCE_S)
+    assert ran.wait(EVENTUALLY_S)
 
 
 def test_a_connection_that_comes_after_the_last_turn_is_closed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from tests.support.backend import Backend, none_left
-from tests.support.background import PATIENCE_S, Background
+from tests.support.background import EVENTUALLY_S, Background
 from tests.support.timers import Gate, NewTimer, ask, messages
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockUnavailable
@@ -31,7 +31,7 @@ LIMITED: list[Callable[[LockContext], object]] = [
 def test_callers_with_a_limit_are_let_go_when_it_has_passed(
     backend: Backend, new_timer: NewTimer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    context = backend.context(timer=new_timer(), response_timeout=10 * PATIENCE_S)
+    context = backend.context(timer=new_timer(), response_timeout=10 * EVENTUALLY_S)
     closing = backend.context(timer=context.timer)
     with context.lock("a"):
         with Gate(context.timer.post):
@@ -42,7 +42,7 @@ def test_callers_with_a_limit_are_let_go_when_it_has_passed(
         ask(context.timer)
         assert len([text for text in messages(caplog) if "has not turned" in text]) == 1
     eventually(lambda: none_left(backend, context))
-    with context.lock("b", blocking_timeout=PATIENCE_S):
+    with context.lock("b", blocking_timeout=EVENTUALLY_S):
         pass
 
 
@@ -79,5 +79,5 @@ time.sleep(0.1)
 
 
 def test_a_process_whose_timer_thread_is_blocked_can_end(backend: Backend) -> None:
-    ended = subprocess.run([sys.executable, "-c", PROGRAM, backend.url], timeout=2 * PATIENCE_S, check=True)
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, backend.url], timeout=2 * EVENTUALLY_S, check=True)
     assert ended.returncode == 0

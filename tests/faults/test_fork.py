@@ -13,7 +13,7 @@ from tests.faults.sent_commands import commands
 from tests.faults.support import own_context
 from tests.redis.test_exit import BEGINNING, run
 from tests.support.backend import of
-from tests.support.background import PATIENCE_S, in_a_fork, in_thread
+from tests.support.background import EVENTUALLY_S, in_a_fork, in_thread
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -41,7 +41,7 @@ def by_multiprocessing(check: Callable[[], object]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads
         process.start()
-    process.join(PATIENCE_S)
+    process.join(EVENTUALLY_S)
     assert process.exitcode == 0
 
 

@@ -13,7 +13,7 @@ from wheel_lock import LockContext, LockUnavailable
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 20.0
+EVENTUALLY_S = 20.0
 NAMES = ["order:42", "order:43"]
 
 
@@ -24,11 +24,11 @@ def test_a_server_that_speaks_no_tls_any_more(tls_redis: RedisServer, log: Log) 
             locks = context.acquire_many(NAMES, timeout=60.0)
             proxy.lead_to(tls_redis.port)
             proxy.cut()
-            eventually(lambda: log.said("unreachable"), PATIENCE_S)
+            eventually(lambda: log.said("unreachable"), EVENTUALLY_S)
             (warning,) = log.said("unreachable")
             assert "the client speaks TLS (rediss://), and the server does not at this port" in warning
             proxy.lead_to(tls_redis.tls_port)
-            eventually(lambda: log.said("well again"), PATIENCE_S)
+            eventually(lambda: log.said("well again"), EVENTUALLY_S)
             assert all(lock is not None and lock.is_held for lock in locks.values())
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from tests.support.liar import array, bulk
+from tests.support.fake_server import array, bulk
 
 _SIZES = (0, 1, 2, 3, 16, 9999, 16385, 65536, 2**31 - 1, 2**32, 2**63 - 1, 2**63, 10**40)
 _TEXTS = (

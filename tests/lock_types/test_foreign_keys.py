@@ -38,9 +38,9 @@ def test_the_limits_of_the_outermost_acquire_hold_when_another_object_changes_to
     clock.advance(10.0)
     assert not reader.is_held
     eventually(lambda: reader.lost is LossReason.HOLD_LIMIT, LONG_S)
-    eventually(lambda: len(losses.all_told()) == 1, LONG_S)
+    eventually(lambda: len(losses.delivered()) == 1, LONG_S)
     assert losses.events[0].reason is LossReason.HOLD_LIMIT
-    assert forgotten.all_told() == []
+    assert forgotten.delivered() == []
     with pytest.raises(LockLost):
         reader.release()
 

@@ -60,7 +60,7 @@ def test_a_release_says_which_were_lost_and_releases_the_others(backend: Backend
     assert caught.value.losses == {"b": LossReason.KEY_GONE}
     assert backend.view.dbsize() == 0
     assert me.context.stats().held == 0
-    eventually(losses.all_told, LONG_S)
+    eventually(losses.delivered, LONG_S)
     assert [(event.name, event.reason) for event in losses.events] == [("b", LossReason.KEY_GONE)]
     with lock:
         assert lock.lost is None

@@ -13,7 +13,7 @@ import redis
 import redis.asyncio
 from redis.sentinel import Sentinel, SentinelManagedConnection
 
-from tests.support.liar import Liar, acquires, array, bulk
+from tests.support.fake_server import FakeServer, acquires, array, bulk
 from tests.support.logged import logged
 from tests.support.redis_server import RedisServer, redis_server_version
 from tests.support.waiting import eventually
@@ -31,8 +31,8 @@ SECRET = "s3cr"
 ESCAPES = b"\x1b]0;owned\x07\x1b[2J\xc2\x9b31m\xe2\x80\xaeall is well"
 
 
-def client_of(liar: Liar, **settings: Any) -> redis.Redis:
-    return redis.Redis(host="127.0.0.1", port=liar.port, **settings)
+def client_of(fake: FakeServer, **settings: Any) -> redis.Redis:
+    return redis.Redis(host="127.0.0.1", port=fake.port, **settings)
 
 
 def clean(text: str) -> bool:
@@ -53,11 +53,11 @@ def outcome(context: LockContext) -> str:
 
 @pytest.mark.parametrize(("piece", "password"), [(None, None), (1, "secret")], ids=["replies", "bytes"])
 def test_a_server_that_is_slow_in_each_step_has_no_more_time_in_all(piece: int | None, password: str | None) -> None:
-    with Liar() as liar:
-        liar.pause_s, liar.piece = LIMIT_S * 0.4, piece
+    with FakeServer() as fake:
+        fake.pause_s, fake.piece = LIMIT_S * 0.4, piece
         began = time.monotonic()
         with pytest.raises((redis.TimeoutError, redis.ConnectionError)):
-            RedisPyConnector(client_of(liar, password=password)).connect(LIMIT_S)
+            RedisPyConnector(client_of(fake, password=password)).connect(LIMIT_S)
         assert time.monotonic() - began < LIMIT_S * 8  # and not that of thirty replies
 
 
@@ -70,8 +70,8 @@ def test_a_link_that_is_slow_is_connected_over() -> None:
             paused.append(words)
             time.sleep(pause_s)
 
-    with Liar(slow) as liar:
-        RedisPyConnector(client_of(liar, password="secret", db=1)).connect(limit_s).close()
+    with FakeServer(slow) as fake:
+        RedisPyConnector(client_of(fake, password="secret", db=1)).connect(limit_s).close()
     assert len(paused) * pause_s > limit_s
 
 
@@ -81,8 +81,8 @@ def test_what_the_users_own_code_takes_is_not_the_servers(redis_server: RedisSer
             time.sleep(LIMIT_S * 1.5)
             return ("",)
 
-    with Liar() as liar:
-        RedisPyConnector(client_of(liar, credential_provider=Slow())).connect(LIMIT_S).close()
+    with FakeServer() as fake:
+        RedisPyConnector(client_of(fake, credential_provider=Slow())).connect(LIMIT_S).close()
 
 
 def test_addresses_that_are_silent_do_not_count() -> None:
@@ -97,10 +97,10 @@ def test_addresses_that_are_silent_do_not_count() -> None:
 
 def test_a_server_that_never_stops_talking_is_not_listened_to() -> None:
     with (
-        Liar(lambda words: b"$99999999\r\n" + b"x" * 99_999_999 + b"\r\n") as liar,
+        FakeServer(lambda words: b"$99999999\r\n" + b"x" * 99_999_999 + b"\r\n") as fake,
         pytest.raises(redis.ConnectionError, match="more than"),
     ):
-        RedisPyConnector(client_of(liar)).connect(LONG_S)
+        RedisPyConnector(client_of(fake)).connect(LONG_S)
 
 
 def test_a_connection_takes_few_round_trips(monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer) -> None:
@@ -149,8 +149,8 @@ def test_nonsense_costs_the_attempt_at_most(verb: bytes, redis_server: RedisServ
         """Return the first caller's error; the next caller is granted."""
         said = [reply]
         with (
-            Liar(lambda words: said[-1] if words[0] == verb and said and not acquires(words) else None) as liar,
-            LockContext(client_of(liar, db=3, password="secret"), response_timeout=0.3) as context,
+            FakeServer(lambda words: said[-1] if words[0] == verb and said and not acquires(words) else None) as fake,
+            LockContext(client_of(fake, db=3, password="secret"), response_timeout=0.3) as context,
         ):
             text = outcome(context)
             said.clear()  # it has come to its senses
@@ -171,7 +171,7 @@ def test_nonsense_costs_the_attempt_at_most(verb: bytes, redis_server: RedisServ
 
 @pytest.mark.parametrize("reply", NONSENSE, ids=lambda reply: repr(reply[:20]))
 def test_nonsense_about_its_role_is_none(reply: bytes) -> None:
-    with Liar(lambda words: reply if words[0] == b"ROLE" else None) as server, Liar() as sentinel:
+    with FakeServer(lambda words: reply if words[0] == b"ROLE" else None) as server, FakeServer() as sentinel:
         sentinel.lie = lambda words: watched(words, server.port)
         with pytest.raises((redis.RedisError, OSError)):
             connector_of(sentinel).connect(LONG_S)
@@ -199,8 +199,8 @@ def watched(words: list[bytes], port: int, **changes: bytes | None) -> bytes | N
     return array(*[bulk(each) for name, value in state.items() if value is not None for each in (name.encode(), value)])
 
 
-def connector_of(liar: Liar, **settings: Any) -> SentinelConnector:
-    connector = connector_for(Sentinel([("127.0.0.1", liar.port)]).master_for("m", **settings))
+def connector_of(fake: FakeServer, **settings: Any) -> SentinelConnector:
+    connector = connector_for(Sentinel([("127.0.0.1", fake.port)]).master_for("m", **settings))
     assert isinstance(connector, SentinelConnector)
     return connector
 
@@ -222,29 +222,29 @@ STATES: dict[str, dict[str, bytes | None]] = {
 
 @pytest.mark.parametrize("changes", STATES.values(), ids=STATES)
 def test_a_sentinel_that_talks_nonsense_is_not_heard(changes: dict[str, bytes | None]) -> None:
-    with Liar() as server, Liar() as liar, Liar(lambda words: watched(words, server.port)) as honest:
-        liar.lie = lambda words: watched(words, server.port, **changes)
+    with FakeServer() as server, FakeServer() as fake, FakeServer(lambda words: watched(words, server.port)) as honest:
+        fake.lie = lambda words: watched(words, server.port, **changes)
         with pytest.raises(redis.ConnectionError) as caught:
-            connector_of(liar).ask(LONG_S)
+            connector_of(fake).ask(LONG_S)
         assert clean(str(caught.value))
-        both = Sentinel([("127.0.0.1", liar.port), ("127.0.0.1", honest.port)]).master_for("m")
+        both = Sentinel([("127.0.0.1", fake.port), ("127.0.0.1", honest.port)]).master_for("m")
         with LockContext(both) as context:
             assert context.lock("order:42").acquire(blocking=False)
 
 
 @pytest.mark.parametrize("reply", NONSENSE, ids=lambda reply: repr(reply[:20]))
 def test_a_reply_that_is_no_state_of_a_master_is_none(reply: bytes) -> None:
-    with Liar(lambda words: reply if words[0].startswith(b"SENTINEL") else None) as liar:
+    with FakeServer(lambda words: reply if words[0].startswith(b"SENTINEL") else None) as fake:
         with pytest.raises(redis.ConnectionError) as caught:
-            connector_of(liar).ask(LONG_S)
+            connector_of(fake).ask(LONG_S)
         assert clean(str(caught.value))
 
 
 def test_of_masters_that_are_new_each_time_few_are_remembered() -> None:
-    with Liar() as liar:
-        connector = connector_of(liar)
+    with FakeServer() as fake:
+        connector = connector_of(fake)
         epochs = count(1)
-        liar.lie = lambda words: watched(words, 1, config_epoch=b"%d" % next(epochs), ip=b"m%d.invalid" % next(epochs))
+        fake.lie = lambda words: watched(words, 1, config_epoch=b"%d" % next(epochs), ip=b"m%d.invalid" % next(epochs))
         for _ in range(40):
             with pytest.raises((redis.RedisError, OSError)):
                 connector.connect(LONG_S)
@@ -263,7 +263,7 @@ def test_a_connection_class_of_the_users_own_connects_to_what_the_sentinels_name
             connected.append((self.host, self.port))
             return super()._connect()  # type: ignore[no-untyped-call]
 
-    with Liar(lambda words: watched(words, redis_server.port)) as sentinel:
+    with FakeServer(lambda words: watched(words, redis_server.port)) as sentinel:
         manager = Sentinel([("127.0.0.1", sentinel.port)])
         client = manager.master_for("m", connection_class=Tunnel)
         with LockContext(client) as context, context.lock("order:42") as lock:
@@ -277,11 +277,11 @@ def test_a_tunnel_is_not_bypassed_to_find_whether_a_server_speaks_tls() -> None:
         def _connect(self) -> Any:
             raise ConnectionResetError("through the tunnel only")
 
-    with Liar() as liar:
-        pool = redis.ConnectionPool(connection_class=Tunnel, host="127.0.0.1", port=liar.port)
+    with FakeServer() as fake:
+        pool = redis.ConnectionPool(connection_class=Tunnel, host="127.0.0.1", port=fake.port)
         with pytest.raises(redis.ConnectionError):
             RedisPyConnector(redis.Redis(connection_pool=pool)).connect(LONG_S)
-        assert liar.connections == 0
+        assert fake.connections == 0
 
 
 def test_a_connection_has_the_capabilities_of_its_own_server() -> None:
@@ -298,8 +298,8 @@ def test_a_connection_has_the_capabilities_of_its_own_server() -> None:
             others.append(connector.connect(LONG_S))
         return None
 
-    with Liar(answer) as liar:
-        connector = RedisPyConnector(client_of(liar))
+    with FakeServer(answer) as fake:
+        connector = RedisPyConnector(client_of(fake))
         connection = connector.connect(LONG_S)
         try:
             assert [each.capability for each in (connection, *others)] == [FLAGGED, PLAIN]
@@ -330,8 +330,8 @@ def note(error: BaseException | None, texts: list[str]) -> None:
 @pytest.mark.parametrize("verb", [b"EVAL", b"SCRIPT", b"SET", b"AUTH", b"SELECT", b""], ids=repr)
 def test_what_a_server_says_moves_no_cursor(verb: bytes, caught_texts: list[str]) -> None:
     lie = b"-ERR " + ESCAPES + b"\r\n"
-    with Liar(lambda words: lie if verb in (words[0], b"") else None) as liar:
-        client = client_of(liar, password="secret", db=1)
+    with FakeServer(lambda words: lie if verb in (words[0], b"") else None) as fake:
+        client = client_of(fake, password="secret", db=1)
         with LockContext(client, response_timeout=0.5) as context:
             try:
                 context.lock("order:42").acquire(blocking=False)
@@ -341,8 +341,8 @@ def test_what_a_server_says_moves_no_cursor(verb: bytes, caught_texts: list[str]
 
 
 def test_nor_does_what_a_sentinel_says(caught_texts: list[str]) -> None:
-    with Liar(lambda words: b"-ERR " + ESCAPES + b"\r\n") as liar:
-        client = Sentinel([("127.0.0.1", liar.port)]).master_for("m")
+    with FakeServer(lambda words: b"-ERR " + ESCAPES + b"\r\n") as fake:
+        client = Sentinel([("127.0.0.1", fake.port)]).master_for("m")
         with LockContext(client, response_timeout=0.5) as context, pytest.raises(LockUnavailable) as caught:
             context.lock("order:42").acquire(blocking=False)
         note(caught.value, caught_texts)
@@ -441,8 +441,8 @@ def test_addresses_that_can_be_and_those_that_cannot() -> None:
 )
 def test_an_error_that_only_sounds_like_it_does_not_switch_to_one_lock_a_call(text: bytes) -> None:
     with (
-        Liar(lambda words: b"-" + text + b"\r\n" if acquires(words) else None) as liar,
-        LockContext(client_of(liar), response_timeout=LONG_S) as context,
+        FakeServer(lambda words: b"-" + text + b"\r\n" if acquires(words) else None) as fake,
+        LockContext(client_of(fake), response_timeout=LONG_S) as context,
     ):
         with pytest.raises(LockServerError):
             context.acquire_many(["a", "b"])

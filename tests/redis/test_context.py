@@ -96,7 +96,7 @@ def test_closing_releases_what_is_held_and_notifies_its_holders(backend: Backend
     assert backend.view.keys() == [b"taken"]
     assert not lock.is_held
     assert lock.lost is LossReason.CONTEXT_CLOSED
-    events = losses.all_told()
+    events = losses.delivered()
     assert len(events) == 1201
     assert {event.reason for event in events} == {LossReason.CONTEXT_CLOSED}
     with pytest.raises(LockLost):
@@ -114,7 +114,7 @@ def test_a_context_can_leave_its_locks_to_expire(backend: Backend) -> None:
     assert not lock.is_held
     left_ms = backend.view.pttl("order:42")
     assert left_ms > 0
-    assert [event.reason for event in losses.all_told()] == [LossReason.CONTEXT_CLOSED]
+    assert [event.reason for event in losses.delivered()] == [LossReason.CONTEXT_CLOSED]
     eventually(lambda: backend.view.pttl("order:42") < left_ms - 400, LONG_S, "it is not renewed")
 
 

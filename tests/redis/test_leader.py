@@ -33,23 +33,23 @@ class Candidate:
     """A leader of either API, and the calls of its callbacks."""
 
     def __init__(self, caller: Caller, **terms: Any) -> None:
-        self.told: list[tuple[str, Any]] = []
+        self.calls: list[tuple[str, Any]] = []
         self.errors: list[Exception] = []
         self._caller = caller
-        told = {word: self._note(word) for word in ("elected", "demoted")}
+        callbacks = {word: self._note(word) for word in ("elected", "demoted")}
         terms = {
             "timeout": 30.0,
             "on_error": self.errors.append,
-            **{f"on_{word}": note for word, note in told.items()},
+            **{f"on_{word}": note for word, note in callbacks.items()},
         } | terms
         self.leader: Any = caller.do(lambda: caller.locks._target.leader(NAME, **terms))
 
     def _note(self, word: str) -> Callable[[Any], None]:
-        return lambda leadership: self.told.append((word, leadership))
+        return lambda leadership: self.calls.append((word, leadership))
 
     @property
     def words(self) -> list[str]:
-        return [word for word, _ in self.told]
+        return [word for word, _ in self.calls]
 
     def start(self) -> Candidate:
         self._caller.do(self.leader.start)
@@ -108,7 +108,7 @@ def test_one_leads_until_it_closes_and_then_the_next(backend: Backend, candidate
     with pytest.raises(LockNotHeld):
         leadership.raise_if_lost()
     assert first.words == ["elected", "demoted"]
-    assert [each for _, each in first.told] == [leadership, leadership]
+    assert [each for _, each in first.calls] == [leadership, leadership]
     assert leadership.lost is None
     assert second.leads().fence > leadership.fence
     second.close()
@@ -116,7 +116,7 @@ def test_one_leads_until_it_closes_and_then_the_next(backend: Backend, candidate
     assert first.errors == second.errors == []
 
 
-def test_a_lost_leadership_is_told_at_once_and_stood_for_again(
+def test_a_lost_leadership_is_reported_at_once_and_stood_for_again(
     backend: Backend, candidate: NewCandidate, me: Caller
 ) -> None:
     leading = candidate(renew_every=0.05).start()
@@ -283,24 +283,24 @@ def test_a_system_that_has_no_thread_for_the_timer_is_an_error_and_the_campaign_
 
 
 async def test_on_elected_is_a_task_that_is_cancelled_at_the_end_of_the_term(context: LockContext) -> None:
-    told: list[str] = []
+    calls: list[str] = []
 
     async def elected(leadership: Any) -> None:
-        told.append("elected")
+        calls.append("elected")
         try:
             await asyncio.sleep(3600)
         finally:
-            told.append("cancelled")
+            calls.append("cancelled")
 
     async def demoted(leadership: Any) -> None:
         await asyncio.sleep(0)
-        told.append("demoted")
+        calls.append("demoted")
 
     async with context.asyncio.leader(NAME, on_elected=elected, on_demoted=demoted) as leader:
-        while told != ["elected"]:
+        while calls != ["elected"]:
             await asyncio.sleep(0.001)
         assert leader.is_leader
-    assert told == ["elected", "demoted", "cancelled"]
+    assert calls == ["elected", "demoted", "cancelled"]
     assert not leader.is_leader
 
 
@@ -327,16 +327,16 @@ async def test_a_callback_that_awaits_a_cancelled_task_does_not_end_the_campaign
 
 
 def test_the_end_of_the_event_loop_ends_the_leadership(backend: Backend, context: LockContext) -> None:
-    told: list[str] = []
+    calls: list[str] = []
 
     async def lead() -> None:
-        leader = context.asyncio.leader(NAME, on_demoted=lambda leadership: told.append("demoted"))
+        leader = context.asyncio.leader(NAME, on_demoted=lambda leadership: calls.append("demoted"))
         leader.start()
         while not leader.is_leader:
             await asyncio.sleep(0.001)
 
     asyncio.run(lead())  # cancels the campaign
-    assert told == ["demoted"]
+    assert calls == ["demoted"]
     eventually(lambda: not backend.view.exists(NAME))
 
 

@@ -146,8 +146,8 @@ def test_releasing_many_returns_which_were_lost_and_releases_the_others(backend:
     assert isinstance(caught.value, LockLost)
     assert "3 locks" in str(caught.value)
     assert sorted(backend.view.keys()) == [b"shard:2", b"shard:3"]
-    eventually(lambda: len(losses.all_told()) == 3, LONG_S)
-    assert {event.name: event.reason for event in losses.all_told()} == expected
+    eventually(lambda: len(losses.delivered()) == 3, LONG_S)
+    assert {event.name: event.reason for event in losses.delivered()} == expected
     assert me.context.stats().released == 3
     assert me.context.stats().lost == 3
 

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from tests.support.backend import Backend, none_left, without_collection
-from tests.support.background import PATIENCE_S, Background
+from tests.support.background import EVENTUALLY_S, Background
 from tests.support.timers import Gate, NewTimer, ask, drain
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
@@ -71,7 +71,7 @@ def of_a_task(context: LockContext) -> Callable[[], object]:
 def of_a_leader(context: LockContext) -> Callable[[], object]:
     leader = context.leader("a").start()
     eventually(lambda: leader.is_leader)
-    return partial(leader.close, PATIENCE_S)
+    return partial(leader.close, EVENTUALLY_S)
 
 
 def close(context: LockContext, lock: Any) -> None:
@@ -114,7 +114,7 @@ def test_what_gives_back_is_carried_out_without_waiting(
 def test_a_released_lock_can_be_acquired_at_once_through_the_same_object(own: LockContext) -> None:
     lock = locked(own)
     assert on(own.timer, lock.release) == [True]
-    assert lock.acquire(blocking_timeout=PATIENCE_S)
+    assert lock.acquire(blocking_timeout=EVENTUALLY_S)
     lock.release()
 
 

@@ -37,7 +37,7 @@ def test_ten_seconds_of_work_under_a_lock_of_three_take_six_renewals(backend: Ba
     assert lock.renewals == 6
     assert context.stats().renewed == 6
     assert proxy.seen("to_server").count(token) == sent == 8  # the acquire, the renewals, the release
-    assert losses.all_told() == []
+    assert losses.delivered() == []
 
 
 # How a loss is reported
@@ -64,7 +64,7 @@ def test_on_lost_is_called_once_on_the_notifier_thread(backend: Backend, reason:
             lock.release()
         assert caught.value.reason is reason
     clock.advance(100.0)
-    [event] = losses.all_told()
+    [event] = losses.delivered()
     assert isinstance(event, LostEvent)
     assert (event.name, event.reason, event.renewals, event.fence) == ("order:42", reason, 2, fence)
     assert event.at < event.deadline

@@ -75,7 +75,7 @@ def test_a_session_of_losses_and_errors_shows_no_token(backend: Backend, listene
         listener.catch(lock.release)
         listener.catch(lock.raise_if_lost)
         listener.hear(lock)
-        listener.hear(losses.all_told())
+        listener.hear(losses.delivered())
 
         bulk = [lock for lock in context.acquire_many(["a", "b", "c"]).values() if lock is not None]
         listener.tokens += [token_of(lock).decode() for lock in bulk]
@@ -99,7 +99,7 @@ def test_a_session_of_losses_and_errors_shows_no_token(backend: Backend, listene
         context.close()
         listener.catch(kept.release)
         listener.catch(kept.acquire)
-        listener.hear(losses.all_told())
+        listener.hear(losses.delivered())
         for warning in heard:
             listener.hear(warning.message)
     listener.check()
@@ -118,7 +118,7 @@ def test_a_silent_or_dead_server_shows_no_token(fresh_redis: RedisServer, fresh:
     listener.catch(lambda: context.lock("order:43").acquire(token="A-TOKEN-OF-THE-USERS-OWN"))
     listener.tokens.append("A-TOKEN-OF-THE-USERS-OWN")
     fresh_redis.kill()
-    eventually(lambda: len(losses.all_told()) == 3, LONG_S)
+    eventually(lambda: len(losses.delivered()) == 3, LONG_S)
     listener.catch(locks[2].release)
     listener.catch(locks[3].acquire)
     for event in losses.events:
@@ -140,7 +140,7 @@ def test_an_error_in_which_the_server_repeats_the_command_shows_no_token(command
             listener.tokens.append(token_of(lock).decode())
         if command == "EVALSHA":
             listener.catch(lambda: lock.extend(1.0))
-            eventually(losses.all_told, LONG_S)
+            eventually(losses.delivered, LONG_S)
             listener.catch(lock.release)
         if command == "EXISTS":
             listener.catch(lock.locked)

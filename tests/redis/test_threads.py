@@ -49,7 +49,7 @@ def test_a_lock_that_is_collected_unreleased_is_renewed_no_more(backend: Backend
     line = inspect.stack()[0].lineno - 1
     with abandonments() as warned, without_collection():
         del lock
-        eventually(losses.all_told, LONG_S)
+        eventually(losses.delivered, LONG_S)
     assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
     assert len(warned) == 1
     assert "'order:42' was abandoned without a release" in warned[0]
@@ -67,7 +67,7 @@ def test_bulk_locks_that_are_dropped_are_renewed_no_more_and_say_where_they_came
     line = inspect.stack()[0].lineno - 1
     with abandonments() as warned, without_collection():  # nothing of the acquire keeps them in a cycle
         locks.clear()
-        eventually(lambda: len(losses.all_told()) == 2, LONG_S)
+        eventually(lambda: len(losses.delivered()) == 2, LONG_S)
     assert is_renewed_no_more(backend.view, "order:1")
     assert is_renewed_no_more(backend.view, "order:2")
     assert len(warned) == 2
@@ -79,7 +79,7 @@ def test_a_lock_whose_thread_has_ended_is_renewed_no_more(backend: Backend, cont
     lock = context.lock("order:42", timeout=20.0, renew_every=0.1, on_lost=losses)
     with abandonments() as warned:
         in_thread(lock.acquire)
-        eventually(losses.all_told, LONG_S)
+        eventually(losses.delivered, LONG_S)
     assert len(warned) == 1
     assert "'order:42' was abandoned" in warned[0]
     assert [event.reason for event in losses.events] == [LossReason.ABANDONED]

@@ -61,8 +61,8 @@ def registered(locks: Iterable[Lock | None]) -> None:
 
 def reason(losses: Losses) -> LossReason:
     """The reason of the one loss that is reported, as soon as it is."""
-    eventually(losses.all_told)
-    (event,) = losses.all_told()
+    eventually(losses.delivered)
+    (event,) = losses.delivered()
     return event.reason
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.background import PATIENCE_S
+from tests.support.background import EVENTUALLY_S
 from tests.support.timers import NewTimer, ask, kill, messages
 from tests.support.waiting import eventually
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -113,8 +113,8 @@ def test_they_are_delivered_although_the_thread_dies_in_that_turn(new_timer: New
         raise SystemExit
 
     timer.post(die)
-    eventually(lambda: timer.deaths == 1, PATIENCE_S)
-    eventually(lambda: len(seen) == 3, PATIENCE_S)
+    eventually(lambda: timer.deaths == 1, EVENTUALLY_S)
+    eventually(lambda: len(seen) == 3, EVENTUALLY_S)
     ask(timer)
     kill(timer)
     timer.complete(noting(seen, "at once"))

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from tests.support.background import PATIENCE_S, Background
+from tests.support.background import EVENTUALLY_S, Background
 from tests.support.timers import Gate, Member, NewTimer, ask, fall_asleep, messages, timer_thread
 from tests.support.waiting import eventually
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -39,7 +39,7 @@ def test_messages_are_dealt_with_in_order_on_the_one_thread(timer: HashedWheelTi
     assert not timer.in_thread
     done = threading.Event()
     timer.post(lambda: timer.post(lambda: timer.post(done.set)))  # what posts from the thread itself needs no other
-    assert done.wait(PATIENCE_S)
+    assert done.wait(EVENTUALLY_S)
 
 
 def slow(number: int, seen: list[int]) -> None:
@@ -97,7 +97,7 @@ def test_the_thread_does_not_sleep_before_the_last_portion(timer: HashedWheelTim
     seen: list[int] = []
     for number in range(50):
         timer.post(partial(slow, number, seen))
-    eventually(lambda: len(seen) == 50, PATIENCE_S)
+    eventually(lambda: len(seen) == 50, EVENTUALLY_S)
 
 
 def test_the_thread_knows_itself_from_its_first_turn(timer: HashedWheelTimer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,11 +107,11 @@ def test_the_thread_knows_itself_from_its_first_turn(timer: HashedWheelTimer, mo
 
     def start_and_be_kept_from_running(thread: threading.Thread) -> None:
         start(thread)
-        eventually(lambda: knows, PATIENCE_S)
+        eventually(lambda: knows, EVENTUALLY_S)
 
     monkeypatch.setattr(threading.Thread, "start", start_and_be_kept_from_running)
     timer.post(lambda: knows.append(timer.in_thread))
-    eventually(lambda: knows, PATIENCE_S)
+    eventually(lambda: knows, EVENTUALLY_S)
     assert knows == [True]
 
 
@@ -159,7 +159,7 @@ def test_with_nothing_to_do_the_thread_is_not_woken(new_timer: NewTimer) -> None
     timer.new_timeout(lambda timeout: None, 3600.0).cancel()
     rung = threading.Event()
     timer.post(lambda: timer.call_at(timer.clock.now() + 0.02, lambda now: rung.set()))
-    assert rung.wait(PATIENCE_S)
+    assert rung.wait(EVENTUALLY_S)
     settle(timer)
     assert timer.next_due_at() is None
     turns = fall_asleep(timer)

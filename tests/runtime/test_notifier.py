@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.background import PATIENCE_S, in_a_fork
+from tests.support.background import EVENTUALLY_S, in_a_fork
 from tests.support.interruptions import Interrupted, Interruption, at_every_place
 from tests.support.timers import (
     ALLOCATIONS,
@@ -57,10 +57,10 @@ def test_there_is_no_thread_before_there_is_something_to_tell() -> None:
     before = threading.active_count()
     notifier = Notifier()
     assert threading.active_count() == before
-    assert notifier.drain(PATIENCE_S)  # of nothing
+    assert notifier.drain(EVENTUALLY_S)  # of nothing
     assert threading.active_count() == before
     notifier.post(lambda: None)
-    assert notifier.drain(PATIENCE_S)
+    assert notifier.drain(EVENTUALLY_S)
     assert notifier._thread is not None
 
 
@@ -70,7 +70,7 @@ def test_the_thread_ends_when_nothing_is_left_to_tell_and_the_next_call_starts_a
     threads: list[threading.Thread] = []
     for _ in range(2):
         notifier.post(lambda: threads.append(threading.current_thread()))
-        assert notifier.drain(PATIENCE_S)
+        assert notifier.drain(EVENTUALLY_S)
         eventually(lambda: not threads[-1].is_alive(), message="the idle thread ends")
     assert threads[0] is not threads[1]
     gone = weakref.ref(notifier)
@@ -82,7 +82,7 @@ def test_draining_that_of_the_process_waits_for_all_others() -> None:
     other = Notifier()
     with Gate(other.post):
         assert not NOTIFIER.drain(0.01)
-    assert NOTIFIER.drain(PATIENCE_S)
+    assert NOTIFIER.drain(EVENTUALLY_S)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_log_handler_that_fails_does_not_keep_the_next_call_from_running() -> 
             NOTIFIER.post(Fails(ValueError()))
             NOTIFIER.post(logging.getLogger("wheel_lock").warning, "lost 1 lock(s)")
             NOTIFIER.post(called.set)
-        assert called.wait(PATIENCE_S), "what was posted after a failure to log was never run"
+        assert called.wait(EVENTUALLY_S), "what was posted after a failure to log was never run"
 
 
 def test_where_the_system_has_no_thread_a_post_logs_nothing_by_itself(
@@ -127,7 +127,7 @@ def test_where_the_system_has_no_thread_a_post_logs_nothing_by_itself(
         assert caplog.records == []
         assert seen == []
     notifier.post(seen.append, "second")
-    assert notifier.drain(PATIENCE_S)
+    assert notifier.drain(EVENTUALLY_S)
     assert seen == ["first", "second"]
     (record,) = caplog.records
     assert record.getMessage() == """notifications had to wait for a thread: RuntimeError("can't start new thread")"""
@@ -150,7 +150,7 @@ def test_an_interrupted_post_is_carried_out_and_its_caller_interrupted(again_aft
         assert interrupted == bool(interruption.where)
         eventually(lambda: seen == ["posted"], message="the call is run")
         notifier.post(seen.append, "next")
-        assert notifier.drain(PATIENCE_S)
+        assert notifier.drain(EVENTUALLY_S)
         assert seen == ["posted", "next"]
 
     for _ in at_every_place(scene, again_after=again_after):
@@ -200,7 +200,7 @@ def test_a_post_from_a_finaliser_in_the_middle_of_a_post_is_run_like_any_other()
         with_garbage_at_every_allocation(lambda: notifiers[-1].post(seen.append, "call"), new_garbage)
         gc.collect()
         for notifier in notifiers:
-            assert notifier.drain(PATIENCE_S)
+            assert notifier.drain(EVENTUALLY_S)
         assert seen.count("call") == seen.count("finaliser") == ALLOCATIONS
 
     in_a_fork(check)
@@ -236,7 +236,7 @@ def test_tasks_that_are_posted_together_run_in_order_between_what_was_posted_bef
         jobs = deque[Task](Job(first + number, seen) for number in range(500))
         notifier.post_each(jobs)
     notifier.post(seen.append, 1000)
-    assert notifier.drain(PATIENCE_S)
+    assert notifier.drain(EVENTUALLY_S)
     assert seen == [-1, *range(1001)]
     assert not notifier.busy
 
@@ -292,7 +292,7 @@ def test_a_child_that_a_task_forks_does_not_run_the_tasks_behind_it() -> None:
 
     notifier.post_each(deque[Task]([Forking(1, seen), Telling(2, seen)]))
     notifier.post(Telling(3, seen).task, None)
-    assert notifier.drain(PATIENCE_S)
+    assert notifier.drain(EVENTUALLY_S)
     assert not wrong.is_set()
 
 
@@ -317,7 +317,7 @@ def test_nothing_of_a_call_is_kept_while_waiting_for_the_next(fails: bool) -> No
 
 def test_the_notifier_cannot_wait_for_itself() -> None:
     answers: list[bool] = []
-    NOTIFIER.post(lambda: answers.append(NOTIFIER.drain(PATIENCE_S)))
+    NOTIFIER.post(lambda: answers.append(NOTIFIER.drain(EVENTUALLY_S)))
     drain()
     assert answers == [False]
 
@@ -328,10 +328,10 @@ def test_a_forked_child_has_an_empty_notifier_that_works() -> None:
         NOTIFIER.post(seen.append, "of the parent")
 
         def check() -> None:
-            assert NOTIFIER.drain(PATIENCE_S)
+            assert NOTIFIER.drain(EVENTUALLY_S)
             assert seen == []
             NOTIFIER.post(seen.append, "of the child")
-            assert NOTIFIER.drain(PATIENCE_S)
+            assert NOTIFIER.drain(EVENTUALLY_S)
             assert seen == ["of the child"]
 
         in_a_fork(check)

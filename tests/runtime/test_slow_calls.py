@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from tests.support.background import PATIENCE_S
+from tests.support.background import EVENTUALLY_S
 from tests.support.timers import NewTimer
 from tests.support.waiting import eventually
 from wheel_lock.runtime import slow_calls
@@ -31,7 +31,7 @@ class SlowTask:
 
     def work(self, *arguments: object) -> None:
         self.began.set()
-        self.go_on.wait(PATIENCE_S)
+        self.go_on.wait(EVENTUALLY_S)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_one_of_several_tasks_that_are_due_together_is_named_and_not_the_others(
         timer.new_timeout(task, 1.0)
     settle(timer)
     clock.advance(1.0)
-    assert slow.began.wait(PATIENCE_S)
+    assert slow.began.wait(EVENTUALLY_S)
     try:
         for _ in range(3):
             time.sleep(SLOW_S)

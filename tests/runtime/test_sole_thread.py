@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.background import PATIENCE_S
+from tests.support.background import EVENTUALLY_S
 from tests.support.interruptions import Interruption
 from wheel_lock.runtime import native
 from wheel_lock.runtime.sole_thread import SoleThread
@@ -120,7 +120,7 @@ def test_a_stop_waits_for_a_thread_that_is_on_its_way(monkeypatch: pytest.Monkey
     start_new_thread, sleep, goes_on = native.start_new_thread, native.sleep, threading.Event()
 
     def start_late(function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        start_new_thread(lambda: goes_on.wait(PATIENCE_S) and function(*arguments), ())
+        start_new_thread(lambda: goes_on.wait(EVENTUALLY_S) and function(*arguments), ())
 
     def let_it_go_on(pause_s: float) -> None:
         goes_on.set()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.background import PATIENCE_S, in_a_fork
+from tests.support.background import EVENTUALLY_S, in_a_fork
 from tests.support.interruptions import Interruption, at_every_place
 from tests.support.timers import (
     ALLOCATIONS,
@@ -107,7 +107,7 @@ def test_a_delay_of_many_days_is_a_delay_like_any_other(new_timer: NewTimer) -> 
         ran = threading.Event()
         settle(timer)
         timer.new_timeout(lambda timeout, ran=ran: ran.set(), 0.02)  # type: ignore[misc]
-        assert ran.wait(PATIENCE_S)
+        assert ran.wait(EVENTUALLY_S)
         assert (timer.deaths, timer.pending) == (0, len(late))
         assert late.pop(0).cancel()  # from then on the next one is what the selector sleeps for
 
@@ -268,7 +268,7 @@ def test_a_post_from_a_finaliser_while_the_thread_is_being_started_does_not_bloc
 
         with_garbage_at_every_allocation(lambda: timers[-1].post(from_call), new_garbage)
         gc.collect()
-        eventually(lambda: seen.count("finaliser") == seen.count("call") == ALLOCATIONS, PATIENCE_S)
+        eventually(lambda: seen.count("finaliser") == seen.count("call") == ALLOCATIONS, EVENTUALLY_S)
 
     in_a_fork(check)
 
@@ -312,7 +312,7 @@ def test_a_handler_that_waits_for_the_thread_is_served_wherever_it_runs_in_its_s
     def wait() -> None:
         reply = threading.Event()
         timers[-1].post(reply.set)
-        served.append(reply.wait(PATIENCE_S))
+        served.append(reply.wait(EVENTUALLY_S))
 
     for where in at_every_place(start, meanwhile=wait, raises=False):
         assert all(served), where
@@ -336,6 +336,6 @@ def test_a_handler_that_waits_for_a_task_is_served_wherever_it_runs(new_timer: N
         else:
             timer.new_timeout(nothing, 60.0)
 
-    for where in at_every_place(interrupted, meanwhile=lambda: served.append(ran[-1].wait(PATIENCE_S)), raises=False):
+    for where in at_every_place(interrupted, meanwhile=lambda: served.append(ran[-1].wait(EVENTUALLY_S)), raises=False):
         assert all(served), where
     assert len(served) > {"new_timeout": 3, "cancel": 1}[what]  # neither has many places for one

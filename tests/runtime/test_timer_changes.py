@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.background import PATIENCE_S, in_a_fork
+from tests.support.background import EVENTUALLY_S, in_a_fork
 from tests.support.interruptions import Interrupted, Interruption, at_every_place
 from tests.support.timers import Garbage, NewTimer, ask, drain, fall_asleep, nothing, with_garbage_at_every_allocation
 from tests.support.waiting import eventually
@@ -51,7 +51,7 @@ def test_what_is_due_before_the_end_of_its_sleep_wakes_the_thread(new_timer: New
         fall_asleep(timer)
         ran = threading.Event()
         timer.new_timeout(lambda timeout, ran=ran: ran.set(), 0.0)  # type: ignore[misc]
-        assert ran.wait(PATIENCE_S)
+        assert ran.wait(EVENTUALLY_S)
 
 
 # Nothing is kept
@@ -180,7 +180,7 @@ def test_a_finaliser_may_set_and_cancel_timeouts_wherever_it_runs() -> None:
 
         with_garbage_at_every_allocation(lambda: set_two("call"), lambda: Garbage(lambda: set_two("finaliser")))
         gc.collect()
-        eventually(lambda: timer.pending == 0, PATIENCE_S)
+        eventually(lambda: timer.pending == 0, EVENTUALLY_S)
         drain()
         assert seen.count("finaliser") == seen.count("call") > 0
 

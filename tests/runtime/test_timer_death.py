@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.background import PATIENCE_S
+from tests.support.background import EVENTUALLY_S
 from tests.support.timers import Member, NewTimer, ask, drain, kill, messages, nothing
 from tests.support.waiting import eventually
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -32,11 +32,11 @@ def test_a_thread_that_is_killed_or_exits_says_so(
     started(timer)
     if error is None:
         timer.post(exit_thread)
-        eventually(lambda: timer.deaths == 1, PATIENCE_S)
+        eventually(lambda: timer.deaths == 1, EVENTUALLY_S)
     else:
         kill(timer, error)
     assert timer.deaths == 1
-    (message,) = eventually(lambda: messages(caplog, logging.CRITICAL), PATIENCE_S)
+    (message,) = eventually(lambda: messages(caplog, logging.CRITICAL), EVENTUALLY_S)
     assert timer.name in message
     assert (error or SystemExit).__name__ in message
     started(timer)
@@ -74,8 +74,8 @@ def test_members_are_notified_although_one_of_them_fails(
     for member in members:
         timer.attach(member)
     kill(started(timer))
-    eventually(lambda: all(member.notes == ["thread died"] for member in members), PATIENCE_S)
-    eventually(lambda: len(messages(caplog, logging.ERROR)) == 4, PATIENCE_S)  # three failures, one death
+    eventually(lambda: all(member.notes == ["thread died"] for member in members), EVENTUALLY_S)
+    eventually(lambda: len(messages(caplog, logging.ERROR)) == 4, EVENTUALLY_S)  # three failures, one death
     settle(timer)
 
 
@@ -90,8 +90,8 @@ def test_a_second_death_while_the_first_is_being_reported_is_survived_too(timer:
         timer.attach(member)
     started(timer)
     timer.post(exit_thread)
-    eventually(lambda: timer.deaths, PATIENCE_S)
-    eventually(lambda: timer.name not in [thread.name for thread in threading.enumerate()], PATIENCE_S)
+    eventually(lambda: timer.deaths, EVENTUALLY_S)
+    eventually(lambda: timer.name not in [thread.name for thread in threading.enumerate()], EVENTUALLY_S)
     ask(timer)
     assert all(member.notes for member in members)
 
@@ -122,10 +122,10 @@ def test_only_one_thread_runs_at_a_time(new_timer: NewTimer) -> None:
     timer.attach(member)
     started(timer)
     timer.post(exit_thread)
-    assert together.wait(PATIENCE_S)
-    eventually(lambda: member.notes, PATIENCE_S)
+    assert together.wait(EVENTUALLY_S)
+    eventually(lambda: member.notes, EVENTUALLY_S)
     assert member.notes == ["alone"]
-    assert at_work.wait(PATIENCE_S)
+    assert at_work.wait(EVENTUALLY_S)
 
 
 def test_a_death_after_the_stop_is_the_end(timer: HashedWheelTimer) -> None:

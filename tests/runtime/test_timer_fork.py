@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from tests.support.background import PATIENCE_S, Background, in_a_fork
+from tests.support.background import EVENTUALLY_S, Background, in_a_fork
 from tests.support.timers import Gate, Member, NewTimer, ask, drain, fall_asleep, nothing
 from tests.support.waiting import eventually
 from wheel_lock.runtime.alarm import Alarm
@@ -86,9 +86,9 @@ def test_what_the_parent_watches_stays_watched(timer: HashedWheelTimer) -> None:
             timer.stop()
 
         in_a_fork(check)
-        eventually(lambda: read == [b"from child"], PATIENCE_S)
+        eventually(lambda: read == [b"from child"], EVENTUALLY_S)
         there.send(b"x")
-        eventually(lambda: read == [b"from child", b"x"], PATIENCE_S)
+        eventually(lambda: read == [b"from child", b"x"], EVENTUALLY_S)
         timer.post(lambda: timer.unwatch(here))
         ask(timer)
 

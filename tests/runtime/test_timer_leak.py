@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.background import PATIENCE_S
+from tests.support.background import EVENTUALLY_S
 from tests.support.timers import ask, drain
 from tests.support.waiting import eventually
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -68,7 +68,7 @@ def test_what_is_pending_on_it_still_comes(warned: list[str]) -> None:
     ran = threading.Event()
     HashedWheelTimer().new_timeout(lambda timeout: ran.set(), 0.3)
     gc.collect()
-    assert ran.wait(PATIENCE_S)
+    assert ran.wait(EVENTUALLY_S)
     eventually(lambda: gc.collect() >= 0 and warned, interval_s=0.05)
 
 

@@ -130,7 +130,7 @@ class Losses:
     def names(self) -> list[str | bytes]:
         return [event.name for event in self.events]
 
-    def all_told(self) -> list[LostEvent]:
+    def delivered(self) -> list[LostEvent]:
         """Its events, once all pending ones have been delivered."""
         assert NOTIFIER.drain(LONG_S)
         events = list(self.events)

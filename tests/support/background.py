@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_S = 20.0  # within which anything happens that is going to happen, on however busy a machine
+EVENTUALLY_S = 20.0  # time in which anything happens that is to happen, on however busy a machine
 
 
 class Background(Generic[T]):
@@ -42,7 +42,7 @@ class Background(Generic[T]):
     def done(self) -> bool:
         return not self._thread.is_alive()
 
-    def result(self, timeout_s: float = PATIENCE_S) -> T:
+    def result(self, timeout_s: float = EVENTUALLY_S) -> T:
         """Wait for the end of the thread; return what the call returned, or raise what it raised."""
         self._thread.join(timeout_s)
         assert self.done, f"the call has not returned within {timeout_s} s"
@@ -56,7 +56,7 @@ def in_thread(call: Callable[[], T]) -> T:
     return Background(call).result()
 
 
-def in_a_fork(check: Callable[[], object], within_s: float = PATIENCE_S) -> None:
+def in_a_fork(check: Callable[[], object], within_s: float = EVENTUALLY_S) -> None:
     """Run `check` in a forked child; an AssertionError with the child's traceback if it fails there, or hangs."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.background import PATIENCE_S
+from tests.support.background import EVENTUALLY_S
 from tests.support.waiting import eventually
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
@@ -25,7 +25,7 @@ NewTimer = Callable[..., HashedWheelTimer]
 
 def drain() -> None:
     """Wait until the notifier thread has made all calls that were posted."""
-    assert NOTIFIER.drain(PATIENCE_S), "the notifier thread is not getting on"
+    assert NOTIFIER.drain(EVENTUALLY_S), "the notifier thread is not getting on"
 
 
 class RaisingHandler(logging.Handler):
@@ -62,14 +62,14 @@ class Gate:
 
     def wait(self) -> None:
         self._reached.set()
-        self._open.wait(PATIENCE_S)
+        self._open.wait(EVENTUALLY_S)
 
     def open(self) -> None:
         self._open.set()
 
     def __enter__(self) -> Gate:
         self._post(self.wait)
-        assert self._reached.wait(PATIENCE_S)
+        assert self._reached.wait(EVENTUALLY_S)
         return self
 
     def __exit__(
@@ -86,7 +86,7 @@ def ask(timer: HashedWheelTimer) -> None:
     """Return when the timer's thread has dealt with all that was posted before."""
     done = threading.Event()
     timer.post(done.set)
-    assert done.wait(PATIENCE_S), "the thread does not turn"
+    assert done.wait(EVENTUALLY_S), "the thread does not turn"
 
 
 def timer_thread(timer: HashedWheelTimer) -> threading.Thread:
@@ -129,10 +129,10 @@ def kill(timer: HashedWheelTimer, error: type[BaseException] = SystemExit) -> No
             turns = timer.turns
             raise_in(thread, error)
             timer.wake()  # an exception reaches a thread only when it runs
-            eventually(lambda: timer.deaths > deaths or timer.turns > turns, PATIENCE_S)  # noqa: B023
+            eventually(lambda: timer.deaths > deaths or timer.turns > turns, EVENTUALLY_S)  # noqa: B023
             elsewhere = swallowed or sys.version_info < (3, 12)
             assert timer.deaths > deaths or elsewhere, "the thread has begun another turn in place of dying"
-    thread.join(PATIENCE_S)
+    thread.join(EVENTUALLY_S)
     assert not thread.is_alive(), "the thread has not died"
     assert timer.deaths == deaths + 1
 

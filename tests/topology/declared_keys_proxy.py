@@ -7,14 +7,14 @@ import threading
 
 import hiredis
 
-from tests.support.liar import Liar
+from tests.support.fake_server import FakeServer
 from wheel_lock.protocol.resp import command
 
 PROBE = b"wheel_lock:probe"
 SCRIPT_CALLS = (b"EVAL", b"EVALSHA")
 
 
-class KeyedProxy(Liar):
+class KeyedProxy(FakeServer):
     """Stands before one server. Use it in a ``with``. (It does not support subscriptions.)
 
     Args:

@@ -11,7 +11,7 @@ import pytest
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
 
-from tests.support.liar import Liar, array, bulk
+from tests.support.fake_server import FakeServer, array, bulk
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, Nodes
@@ -60,7 +60,7 @@ def without_owner(nodes: Nodes, slot: int) -> Iterator[None]:
 # -- who is asked, and believed --------------------------------------------------------------------------------------
 
 
-class MapNode(Liar):
+class MapNode(FakeServer):
     """A node that says of some node that it owns every slot.
 
     Attributes:

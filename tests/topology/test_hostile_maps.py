@@ -13,7 +13,7 @@ import redis
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
 
-from tests.support.liar import Liar, acquires, array, bulk
+from tests.support.fake_server import FakeServer, acquires, array, bulk
 from tests.support.logged import logged
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -41,7 +41,7 @@ def number(value: int) -> bytes:
     return b":%d\r\n" % value
 
 
-class Cluster(Liar):
+class Cluster(FakeServer):
     """A node that calls itself the only one, unless a test has it say something else.
 
     Attributes:
@@ -70,9 +70,9 @@ class Cluster(Liar):
 
 
 @pytest.fixture
-def liar() -> Iterator[Cluster]:
-    with Cluster() as liar:
-        yield liar
+def fake() -> Iterator[Cluster]:
+    with Cluster() as fake:
+        yield fake
 
 
 NODE = node(b"127.0.0.1", number(1))
@@ -101,27 +101,27 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("entry", NONSENSE.values(), ids=NONSENSE)
-def test_a_range_that_makes_no_sense_is_passed_over_with_one_line_in_the_log(liar: Cluster, entry: bytes) -> None:
-    good = slots(number(6), number(SLOTS - 1), liar.itself)
-    liar.map = array(entry, good)
-    connector = ClusterConnector(liar.client())
+def test_a_range_that_makes_no_sense_is_passed_over_with_one_line_in_the_log(fake: Cluster, entry: bytes) -> None:
+    good = slots(number(6), number(SLOTS - 1), fake.itself)
+    fake.map = array(entry, good)
+    connector = ClusterConnector(fake.client())
     with logged() as log:
         for _ in range(3):
-            assert connector.ask(LONG_S) == [(6, SLOTS - 1, ("127.0.0.1", str(liar.port)))]
-        assert len(log.said("make no sense")) == 1
-        liar.map = array(good)
+            assert connector.ask(LONG_S) == [(6, SLOTS - 1, ("127.0.0.1", str(fake.port)))]
+        assert len(log.said("malformed entries")) == 1
+        fake.map = array(good)
         assert connector.ask(LONG_S)
-        liar.map = array(entry, good)
+        fake.map = array(entry, good)
         assert connector.ask(LONG_S)
-        assert len(log.said("make no sense")) == 2
+        assert len(log.said("malformed entries")) == 2
 
 
 @pytest.mark.parametrize("entry", [NONSENSE["no node"], NONSENSE["port 0"], NONSENSE["an empty entry"]])
-def test_a_map_without_any_node_that_could_be_used_is_none(liar: Cluster, entry: bytes) -> None:
-    liar.map = array(entry)
+def test_a_map_without_any_node_that_could_be_used_is_none(fake: Cluster, entry: bytes) -> None:
+    fake.map = array(entry)
     with Cluster() as other:
         asked = ClusterConnector(
-            redis.asyncio.RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", each.port) for each in (liar, other)])
+            redis.asyncio.RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", each.port) for each in (fake, other)])
         )
         for _ in range(2):  # whoever is asked first
             assert asked.ask(LONG_S) == [(0, SLOTS - 1, ("127.0.0.1", str(other.port)))]
@@ -130,27 +130,27 @@ def test_a_map_without_any_node_that_could_be_used_is_none(liar: Cluster, entry:
 @pytest.mark.parametrize(
     "reply", [b"+OK\r\n", b":7\r\n", b"$-1\r\n", b"*-1\r\n", b"-ERR \x1b[2J\r\n", b"-MOVED x\r\n"], ids=repr
 )
-def test_a_reply_that_is_no_map_is_none(liar: Cluster, reply: bytes) -> None:
-    liar.map = reply
-    assert ClusterConnector(liar.client()).ask(LONG_S) == []
+def test_a_reply_that_is_no_map_is_none(fake: Cluster, reply: bytes) -> None:
+    fake.map = reply
+    assert ClusterConnector(fake.client()).ask(LONG_S) == []
 
 
-def test_a_replica_that_makes_no_sense_costs_the_range_nothing(liar: Cluster) -> None:
+def test_a_replica_that_makes_no_sense_costs_the_range_nothing(fake: Cluster) -> None:
     replicas = [node(b"127.0.0.1", number(0)), node(b"127.0.0.1", number(7)), number(5)]
-    liar.map = array(slots(number(0), number(SLOTS - 1), liar.itself, *replicas))
-    connector = ClusterConnector(liar.client())
+    fake.map = array(slots(number(0), number(SLOTS - 1), fake.itself, *replicas))
+    connector = ClusterConnector(fake.client())
     assert len(connector.ask(LONG_S)) == 1
     assert connector._replicas == [("127.0.0.1", "7")]
 
 
-def test_of_a_map_with_very_many_nodes_a_thousand_are_kept(liar: Cluster) -> None:
+def test_of_a_map_with_very_many_nodes_a_thousand_are_kept(fake: Cluster) -> None:
     masters = [node(b"10.0.%d.%d" % divmod(n, 256), number(1)) for n in range(SLOTS)]
     replicas = [node(b"10.1.%d.%d" % divmod(n, 256), number(1)) for n in range(5000)]
     ranges = [slots(number(n), number(n), master) for n, master in enumerate(masters)]
     few, many = replicas[: MOST_NODES - 1], replicas[MOST_NODES - 1 :]
     first, second = slots(number(0), number(0), masters[0], *few), slots(number(1), number(1), masters[1], *many)
-    liar.map = array(first, second, *ranges[2:])
-    connector = ClusterConnector(liar.client())
+    fake.map = array(first, second, *ranges[2:])
+    connector = ClusterConnector(fake.client())
     found = connector.ask(LONG_S)
     assert len({each.server for each in found}) == MOST_NODES
     assert len(connector._replicas) == MOST_NODES
@@ -158,19 +158,19 @@ def test_of_a_map_with_very_many_nodes_a_thousand_are_kept(liar: Cluster) -> Non
 
 @pytest.mark.parametrize("most_bytes", [32 << 20, 1 << 20])
 def test_a_map_with_very_many_ranges_is_bounded_too(
-    liar: Cluster, most_bytes: int, monkeypatch: pytest.MonkeyPatch
+    fake: Cluster, most_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connect_budget, "_MOST_BYTES", most_bytes)
-    entry = slots(number(0), number(0), liar.itself)
-    liar.map = array(*[entry] * 50_000)
+    entry = slots(number(0), number(0), fake.itself)
+    fake.map = array(*[entry] * 50_000)
     # What is longer than anything that a cluster can say is not even read.
-    assert len(ClusterConnector(liar.client()).ask(LONG_S)) == (len(liar.map) < most_bytes)
+    assert len(ClusterConnector(fake.client()).ask(LONG_S)) == (len(fake.map) < most_bytes)
 
 
-def test_where_nodes_hang_the_others_are_asked_the_next_time(liar: Cluster) -> None:
+def test_where_nodes_hang_the_others_are_asked_the_next_time(fake: Cluster) -> None:
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(8)]
-        connector = ClusterConnector(liar.client())
+        connector = ClusterConnector(fake.client())
         connector.servers = [("127.0.0.1", str(port)) for port in silent]  # as a map said
         began = time.monotonic()
         assert connector.ask(1.0) == []
@@ -216,14 +216,14 @@ REDIRECTIONS = {
 
 
 @pytest.mark.parametrize("redirection", REDIRECTIONS.values(), ids=REDIRECTIONS)
-def test_a_redirection_that_makes_no_sense_costs_the_call(liar: Cluster, good: LockContext, redirection: bytes) -> None:
-    liar.to_calls = redirection
+def test_a_redirection_that_makes_no_sense_costs_the_call(fake: Cluster, good: LockContext, redirection: bytes) -> None:
+    fake.to_calls = redirection
     with good.lock("good", timeout=LONG_S, renew_every=0.1) as lock, logged() as log:
-        with LockContext(liar.client(), response_timeout=0.5) as context:
+        with LockContext(fake.client(), response_timeout=0.5) as context:
             with pytest.raises(WheelLockError) as caught:
                 context.lock(NAME).acquire(blocking=False)
             assert str(caught.value).isprintable()
-            liar.to_calls = None
+            fake.to_calls = None
             eventually(lambda: granted(context))  # it is connected to anew
         renewals = lock.renewals
         eventually(lambda: lock.renewals > renewals)
@@ -232,23 +232,23 @@ def test_a_redirection_that_makes_no_sense_costs_the_call(liar: Cluster, good: L
 
 
 @pytest.mark.parametrize("address", [b":%d", b"?:%d", b"[127.0.0.1]:%d", b"localhost:%d"])
-def test_a_redirection_may_leave_out_the_host(liar: Cluster, address: bytes) -> None:
+def test_a_redirection_may_leave_out_the_host(fake: Cluster, address: bytes) -> None:
     with Cluster() as other:
-        liar.to_calls = b"-MOVED %d " % SLOT + address % other.port + b"\r\n"
-        with LockContext(liar.client()) as context:
+        fake.to_calls = b"-MOVED %d " % SLOT + address % other.port + b"\r\n"
+        with LockContext(fake.client()) as context:
             assert context.lock(NAME).acquire(blocking=False)
             assert [words[0] for words in other.asked if words[0] == b"SET"] == [b"SET"]
 
 
-def test_a_redirection_of_the_slot_of_another_key_is_not_followed(liar: Cluster) -> None:
-    with Cluster() as other, LockContext(liar.client(), response_timeout=0.5) as context:
-        liar.to_calls = b"-MOVED %d 127.0.0.1:%d\r\n" % ((SLOT + 1) % SLOTS, other.port)
+def test_a_redirection_of_the_slot_of_another_key_is_not_followed(fake: Cluster) -> None:
+    with Cluster() as other, LockContext(fake.client(), response_timeout=0.5) as context:
+        fake.to_calls = b"-MOVED %d 127.0.0.1:%d\r\n" % ((SLOT + 1) % SLOTS, other.port)
         with pytest.raises(WheelLockError):
             context.lock(NAME).acquire(blocking=False)
         assert not any(map(acquires, other.asked))
 
 
-def test_nodes_that_redirections_name_are_bounded(liar: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_that_redirections_name_are_bounded(fake: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "MOST_NODES", 4)
     ports, called = count(1), [0]
 
@@ -256,10 +256,10 @@ def test_nodes_that_redirections_name_are_bounded(liar: Cluster, monkeypatch: py
         if acquires(words):
             called[0] += 1
             return b"-MOVED %d 127.0.0.1:%d\r\n" % (SLOT, next(ports))
-        return liar._lie(words)
+        return fake._lie(words)
 
-    liar.lie = lie
-    with LockContext(liar.client(), response_timeout=0.5) as context:
+    fake.lie = lie
+    with LockContext(fake.client(), response_timeout=0.5) as context:
         for number in range(30):
             lock = context.lock(f"{{{NAME}}}:{number}")
             with pytest.raises(WheelLockError):
@@ -272,19 +272,19 @@ def test_nodes_that_redirections_name_are_bounded(liar: Cluster, monkeypatch: py
         assert len(cluster._by_server) <= 9
 
 
-def test_maps_that_name_others_each_time_do_not_pile_up(liar: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maps_that_name_others_each_time_do_not_pile_up(fake: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "MOST_NODES", 4)
     hosts, maps = count(1), [0]
 
     def lie(words: list[bytes]) -> bytes | None:
         if words[:2] != [b"CLUSTER", b"SLOTS"]:
-            return liar._lie(words)
+            return fake._lie(words)
         maps[0] += 1
         others = [slots(number(n), number(n), node(b"127.0.0.%d" % next(hosts), number(9))) for n in range(5)]
-        return array(slots(number(5), number(SLOTS - 1), liar.itself), *others)
+        return array(slots(number(5), number(SLOTS - 1), fake.itself), *others)
 
-    liar.lie = lie
-    with LockContext(liar.client()) as context, context.lock("kept", timeout=LONG_S) as lock:
+    fake.lie = lie
+    with LockContext(fake.client()) as context, context.lock("kept", timeout=LONG_S) as lock:
         cluster = context._engine.router
         assert isinstance(cluster, ClusterRouter)
 

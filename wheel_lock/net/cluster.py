@@ -187,7 +187,7 @@ class ClusterConnector:
             self._malformed.discard(asked)
         elif asked not in self._malformed and len(self._malformed) < MOST_NODES:
             self._malformed.add(asked)
-            text = "the slot map of %s has %d entries that make no sense, and that are passed over"
+            text = "the slot map of %s has %d malformed entries, which are skipped"
             NOTIFIER.post(logger.warning, text, error_text(":".join(map(str, asked))), malformed)
         return slot_map
 

@@ -116,7 +116,7 @@ class _Limited(AbstractConnection):
         try:
             return super().read_response(*arguments, **options)
         except _PARSER_ERRORS as error:  # raised while redis-py parses it: a MOVED without a port, for example
-            text = f"the server's answer makes no sense: {error_text(error)}"
+            text = f"the server's answer is malformed: {error_text(error)}"
         raise redis.exceptions.InvalidResponse(text)
 
 

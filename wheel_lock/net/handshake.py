@@ -65,7 +65,7 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
         except (OSError, HungUp):
             raise
         except Exception as error:
-            text = f"the server's reply makes no sense: {as_malformed(error)}"
+            text = f"the server's reply is malformed: {as_malformed(error)}"
             raise InvalidResponse(text) from None
         if isinstance(reply, ConnectionError):
             raise reply

@@ -247,7 +247,7 @@ class SentinelConnector(RedisPyConnector):
         try:
             return self._read(state, address)
         except (ValueError, TypeError, LookupError) as error:
-            text = f"a Sentinel's answer makes no sense: {error_text(error)}"
+            text = f"a Sentinel's answer is malformed: {error_text(error)}"
         raise redis.exceptions.InvalidResponse(text)
 
     def _read(self, state: dict[str, Any], address: Any) -> Opinion | None:

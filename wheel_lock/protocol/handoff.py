@@ -104,7 +104,7 @@ class Handoff:
             if type(handoff.lock_type) is not str:
                 raise ValueError("the lock type is not a text")
         except (ValueError, TypeError, LookupError, RecursionError) as error:
-            raise InvalidHandoff(f"The text of this exported lock makes no sense: {error}") from None
+            raise InvalidHandoff(f"The text of this exported lock is invalid: {error}") from None
         if not under:
             raise InvalidHandoff(
                 f"The lock {quoted(handoff.name)} cannot be adopted by this context: it is not under its prefix "

@@ -20,7 +20,7 @@ class SoleThread(dict[None, SystemThread]):
     """The thread that exists: at most one entry. False as long as there is none.
 
     Attributes:
-        launched: True while one is on its way: more are not needed, and do no harm.
+        launched: True while one is being started: more are not needed, and do no harm.
     """
 
     launched: bool = False
@@ -43,7 +43,7 @@ class SoleThread(dict[None, SystemThread]):
         if self or self.launched:
             return
         begin, arguments = native.begin, (self._launch, thread, refused)
-        self.launched = True  # no handler runs from here to the call, and behind that the thread is on its way
+        self.launched = True  # no handler runs from here to the call, and behind that the thread is being started
         try:
             # Not thread.start(), which waits until the new thread runs. That would delay the timer's thread, and a
             # KeyboardInterrupt meanwhile can keep the new thread from ever running its target.
@@ -62,7 +62,7 @@ class SoleThread(dict[None, SystemThread]):
                 refused(error)
 
     def join(self, timeout_s: float) -> None:
-        """Wait until there is no thread, and none on its way, at most ``timeout_s`` seconds."""
+        """Wait until there is no thread, and none being started, at most ``timeout_s`` seconds."""
         until = monotonic() + timeout_s
         while (self.launched or self) and (left_s := until - monotonic()) > 0:
             thread = self.thread

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.engine.failing_call import FailingCall
 from tests.engine.rig import Rig
-from tests.engine.strike import Strike
 
 FILES = (
     "engine/renewal/flow.py",
@@ -21,22 +21,22 @@ def test_no_lease_ends_in_silence() -> None:
     for nth in range(1000):
         with Rig() as rig:
             leases = [rig.hold(name) for name in "ab"]
-            with Strike(nth, FILES) as strike:
+            with FailingCall(nth, FILES) as fault:
                 rig.go_on(1.5, rig.agree)
             rig.go_on(5.0, rig.agree)
-            told = dict(rig.told)
-            assert len(told) == len(rig.told), f"told twice: {strike.where}"
+            losses = dict(rig.losses)
+            assert len(losses) == len(rig.losses), f"reported twice: {fault.where}"
             for lease in leases:
-                if lease in told:
-                    assert told[lease].at <= told[lease].deadline, f"told too late: {strike.where}"
-                    assert not rig.believes(lease)
+                if lease in losses:
+                    assert losses[lease].at <= losses[lease].deadline, f"reported too late: {fault.where}"
+                    assert not rig.is_valid(lease)
                 else:
-                    assert rig.believes(lease), f"nobody was told: {strike.where}"
-                    assert lease.renewals >= 4, f"it is renewed no more: {strike.where}"
+                    assert rig.is_valid(lease), f"no loss was reported: {fault.where}"
+                    assert lease.renewals >= 4, f"it is no longer renewed: {fault.where}"
             rig.hold("c")
-            assert len(rig.failures) == bool(strike.where)
+            assert len(rig.failures) == bool(fault.where)
             rig.failures.clear()
-        if not strike.where:
+        if not fault.where:
             assert nth > 20
             return
     raise AssertionError("it never ends")

@@ -38,7 +38,7 @@ def test_invalidations_that_arrive_together_share_a_call(rig: WatchedRig) -> Non
         rig.feed.say(message(name))
     rig.serve()
     assert rig.took() == ["renew", "CACHING", "EXISTS"]
-    assert len(rig.told) == 50
+    assert len(rig.losses) == 50
     assert len(rig.held) == 50
 
 
@@ -48,7 +48,7 @@ def test_a_flush_checks_everything(rig: WatchedRig) -> None:
     rig.keys.clear()
     rig.feed.say(FLUSHED)
     rig.serve()
-    assert len(rig.told) == 1200
+    assert len(rig.losses) == 1200
     assert rig.held == {}
 
 

@@ -22,7 +22,7 @@ def test_a_node_that_is_away_is_warned_of_once_and_so_is_its_return(rig: Rig, lo
     rig.be_away(0.98)
     assert log.lines == []
     rig.go_on(5.0)
-    text = f"the scripted server has been unreachable for 1.0 s, and {held} held there: nobody listens"
+    text = f"the scripted server has been unreachable for 1.0 s, and {held} held there: not listening"
     assert log.lines == [("WARNING", text)]
     rig.connector.refusal = None
     rig.go_on(1.0, rig.agree)

@@ -80,8 +80,8 @@ def test_a_well_server_is_asked_once_an_interval_and_the_lease_stays_held(
         rig.launch.slow = True  # a second connection takes its time as well
         # A lease of five ticks has time for a reply that comes within one.
         check_rate(rig, lease, 10 * timeout + 1.0, [each * (0.6 if timeout < 0.1 else 1.0) for each in latencies])
-        assert rig.believes(lease)
-        assert rig.told == []
+        assert rig.is_valid(lease)
+        assert rig.losses == []
         assert lease.renewals >= 9
 
 
@@ -97,8 +97,8 @@ def test_it_is_the_ticks_of_the_timer_that_count(timeout: float, share: float, t
             lease = rig.hold("a", timeout, renew_every=every)
             rig.launch.slow = True
             check_rate(rig, lease, 10 * timeout + 1.0, [latency])
-            assert rig.believes(lease)
-            assert rig.told == []
+            assert rig.is_valid(lease)
+            assert rig.losses == []
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -111,7 +111,7 @@ def test_an_extended_lease_is_renewed_no_more_often(share: float, seconds: float
         rig.reply(None, b":%d\r\n" % round(1000 * (seconds if replace else 1.0 + seconds)))
         assert future.result() is None
         check_rate(rig, lease, 20.0, [0.001])
-        assert rig.believes(lease)
+        assert rig.is_valid(lease)
 
 
 ANSWERS: dict[str, Callable[[Command], bytes]] = {
@@ -139,6 +139,6 @@ def test_whatever_the_server_answers_it_is_not_asked_in_a_tight_loop(answer: Cal
 
         rig.go_on(2.9, serve)
         assert len(asked) <= 2 + 1.9 / 0.015, "no more than once a pause, and in full where the script is not known"
-        assert rig.believes(lease)
+        assert rig.is_valid(lease)
         rig.go_on(0.1, serve)
         assert [reason for _, reason in rig.reasons] == ["not confirmed in time"]

@@ -26,9 +26,9 @@ def test_what_another_thread_has_seen_lapse_is_not_confirmed_any_more(rig: Rig) 
     rig.go_on(1.0)
     rig.server.one("renew")
     lease.record_lapse()
-    assert not rig.believes(lease)
+    assert not rig.is_valid(lease)
     rig.say(FINE)
-    assert not rig.believes(lease)
+    assert not rig.is_valid(lease)
     rig.post(lambda: rig.engine.lapse_seen(lease))
     assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
     assert rig.server.one("release_many").pairs == [(b"a", lease.token)]
@@ -55,7 +55,7 @@ def test_many_abandoned_leases_are_one_record(rig: Rig) -> None:
     with logged() as log, pytest.warns(ResourceWarning, match="abandoned") as warned:
         for lease in leases:
             rig.post(partial(rig.engine.abandon, lease))
-        assert len(rig.told) == 7
+        assert len(rig.losses) == 7
         rig.go_on(0.1)
         assert not log.said("abandoned")
         rig.go_on(0.5)
@@ -88,7 +88,7 @@ def test_an_error_until_the_deadline_loses_the_lease_without_a_hot_loop(rig: Rig
             rig.server.say(error(text) if whole_call else array(1, text))
 
     rig.go_to(START + 4.0, refuse)
-    [(_, event)] = rig.told
+    [(_, event)] = rig.losses
     assert event.reason is LossReason.NOT_CONFIRMED
     assert deadline - 0.02 <= event.at <= deadline
     pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
@@ -149,7 +149,7 @@ def test_a_lease_that_ends_in_the_step_in_which_it_is_due_is_not_renewed(
     rig.go_on(10.0, rig.agree)
     final = State.LOST if end is abandon else State.RELEASED
     assert [lease.state for lease in leases[:2]] == [final] * 2
-    assert all(map(rig.believes, leases[2:])) or "max_renewals" in terms
+    assert all(map(rig.is_valid, leases[2:])) or "max_renewals" in terms
 
 
 def wait_together(rig: WaitingRig, *names: str) -> Wait:
@@ -207,7 +207,7 @@ def test_a_verification_uses_no_renewal_up(rig: Rig, terms: dict[str, int]) -> N
     assert rig.server.one("GET").names == ["a"]
     rig.say(b"$%d\r\n%b\r\n" % (len(lease.token), lease.token))
     assert lease.renewals == 0
-    assert rig.believes(lease)
+    assert rig.is_valid(lease)
 
 
 def swap_servers(rig: Rig) -> None:
@@ -225,7 +225,7 @@ def test_a_server_that_cannot_answer_yet_is_asked_again(rig: Rig, text: str) -> 
     assert rig.server.one("GET").names == ["a"]
     rig.say(error(text))
     rig.go_on(1.1)
-    assert rig.believes(lease)
+    assert rig.is_valid(lease)
     assert rig.server.one("GET").names == ["a"]
     rig.say(NIL)
     assert rig.reasons == [("a", LossReason.KEY_GONE)]
@@ -243,7 +243,7 @@ def test_a_bulk_release_that_fails_at_its_second_try_is_not_counted_as_done(rig:
     assert isinstance(future.error, LockServerError)
     assert rig.stats().released == 2
     assert all(lease.state is State.RELEASED for lease in leases)
-    assert rig.told == []
+    assert rig.losses == []
 
 
 def test_its_size_can_be_asked_for_while_the_first_of_another_kind_comes(rig: Rig) -> None:

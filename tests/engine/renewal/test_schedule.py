@@ -69,7 +69,7 @@ def test_thousands_of_leases_due_in_one_tick_are_drained_in_bounded_calls(in_fli
         assert {lease.state for lease in leases} == {State.HELD}
         assert rig.stats().renewed == len(leases)
         assert rig.stats().overdue == 0
-        assert rig.told == []
+        assert rig.losses == []
 
 
 # Statistics, exact
@@ -147,6 +147,6 @@ def test_groups_live_as_long_as_their_leases() -> None:
         assert len(groups) <= 300
         assert rig.hold("other", 5.0).group is kept.group
         rig.fork()
-        assert not rig.believes(kept)
+        assert not rig.is_valid(kept)
         assert not kept.group.alive
         assert rig.hold("child's", 5.0).group.alive

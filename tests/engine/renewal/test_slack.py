@@ -72,7 +72,7 @@ def test_no_renewal_is_late_and_none_is_earlier_than_the_slack(moments: list[int
         for name, start in acquired.items():
             for earlier, later in zip([start, *seen[name]], seen[name], strict=False):
                 assert INTERVAL_TICKS - most <= later - earlier <= INTERVAL_TICKS, name
-        assert rig.told == []
+        assert rig.losses == []
         assert rig.stats().renewal_lag_max_s < TICK_S
 
 

@@ -112,7 +112,7 @@ def test_a_refusal_costs_only_the_feature_and_is_logged_once(rig: WatchedRig, lo
     assert [lease.renewals for lease in leases] == [3, 3, 3]
     assert len(rig.tracked()) == 1
     assert len(log.said("does not report changes of locks")) == 1
-    assert rig.told == []
+    assert rig.losses == []
 
 
 @pytest.mark.parametrize("command", ["ID", "SUBSCRIBE"])

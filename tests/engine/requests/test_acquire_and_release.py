@@ -37,7 +37,7 @@ def test_an_acquire_that_finds_no_connection_times_out_with_the_reason(rig: Rig)
     rig.go_on(4.9)
     assert not attempt.future.done
     rig.go_on(0.11)
-    failure(attempt.future, LockUnavailable, r"No connection to the scripted server: nobody listens \(lock 'a'\)")
+    failure(attempt.future, LockUnavailable, r"No connection to the scripted server: not listening \(lock 'a'\)")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.engine.failing_call import FailingCall
 from tests.engine.rig import OK, breaking
-from tests.engine.strike import Strike
 from tests.engine.waiting_rig import LINGER_S, Wait, WaitingRig, message
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.lease import EXTENDING
@@ -70,7 +70,7 @@ def lose_the_connections(rig: WaitingRig) -> list[Wait]:
     return waits
 
 
-def all_told_or_served(rig: WaitingRig, waits: list[Wait]) -> bool:
+def all_answered(rig: WaitingRig, waits: list[Wait]) -> bool:
     """Whether each wait that was not given up ends when the lock is free, or was ended by the count of deaths."""
     for _ in waits:
         if rig.engine.deaths == 1 or all(wait.future.done or wait.over for wait in waits):
@@ -83,33 +83,33 @@ def all_told_or_served(rig: WaitingRig, waits: list[Wait]) -> bool:
 
 
 @pytest.mark.parametrize("scene", [come_and_ask, be_woken_and_hand_on, give_up, lose_the_connections])
-def test_waiters_are_told_of_an_error_wherever_it_is_raised_and_the_next_can_wait(
+def test_waiters_get_an_error_wherever_it_is_raised_and_the_next_can_wait(
     scene: Callable[[WaitingRig], list[Wait]],
 ) -> None:
     for nth in range(1000):
         with WaitingRig() as rig:
-            with Strike(nth, FILES) as strike:
+            with FailingCall(nth, FILES) as fault:
                 waits = scene(rig)
             rig.go_on(0.2, rig.be_taken())
-            if strike.where:
+            if fault.where:
                 held = set(rig.held)
-                assert held <= {wait.lease for wait in waits if wait.granted}, f"kept for nobody: {strike.where}"
-                assert all_told_or_served(rig, waits), f"somebody waits in vain: {strike.where}"
+                assert held <= {wait.lease for wait in waits if wait.granted}, f"kept without an owner: {fault.where}"
+                assert all_answered(rig, waits), f"a caller is left waiting: {fault.where}"
             for wait in waits:
                 rig.timer.post(wait.acquisition.give_up, rig.engine)
             rig.go_on(0.1, rig.agree)
             again, behind = rig.wait("a"), rig.wait("a")
             rig.go_on(0.1, rig.agree)
-            assert again.granted, f"struck in {strike.where}"
+            assert again.granted, f"raised in {fault.where}"
             rig.release(again.lease)
             rig.go_on(0.1, rig.agree)
-            assert behind.granted, f"struck in {strike.where}"
+            assert behind.granted, f"raised in {fault.where}"
             rig.release(behind.lease)
             rig.go_on(1.0, rig.agree)
             rig.assert_clean()
-            assert len(rig.failures) == bool(strike.where)
+            assert len(rig.failures) == bool(fault.where)
             rig.failures.clear()
-        if not strike.where:
+        if not fault.where:
             assert nth > 50
             return
     raise AssertionError("it never ends")
@@ -121,6 +121,6 @@ def test_a_failure_in_the_warning_of_long_waits_ends_no_lock_and_no_wait(failing
     wait = failing.wait("a", 60.0)
     with breaking(LongWaits, "_waits"):
         failing.go_on(11.0, failing.be_taken())
-    assert failing.believes(held.lease)
+    assert failing.is_valid(held.lease)
     assert wait.goes_on
     failing.give_up(wait)

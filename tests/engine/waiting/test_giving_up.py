@@ -127,14 +127,14 @@ def test_the_death_of_the_thread_is_everybodys_and_not_for_ever(rig: WaitingRig,
     rig.assert_clean()
 
 
-def test_at_the_end_of_the_interpreter_nobody_is_told(rig: WaitingRig) -> None:
+def test_at_the_end_of_the_interpreter_no_caller_is_notified(rig: WaitingRig) -> None:
     waits = [rig.wait_first("a"), rig.wait("a"), rig.wait("b"), rig.wait("b")]
     rig.ask(lambda future: rig.engine.close(1.0, future, exiting=True))
     assert not any(wait.future.done for wait in waits)
     assert rig.waiting == 0
 
 
-def test_who_waits_on_a_context_that_is_being_closed_is_told_when_his_first_answer_comes(rig: WaitingRig) -> None:
+def test_a_wait_on_a_context_that_is_being_closed_ends_with_its_first_answer(rig: WaitingRig) -> None:
     hasty = rig.wait("a", blocking=False)
     poller = rig.wait("b", retry_every=0.1)
     rig.close_engine(1.0)

@@ -103,11 +103,11 @@ def test_after_that_it_is_one_try_a_tick(rig: WaitingRig) -> None:
     assert 20 <= tries <= 51
 
 
-def test_channels_that_nobody_listens_to_are_not_worth_a_command_each(rig: WaitingRig) -> None:
+def test_channels_without_listeners_are_not_worth_a_command_each(rig: WaitingRig) -> None:
     wait = rig.wait_first("a", fallback=1000.0)
     for _ in range(3):
         for number in range(200):
-            rig.listener.say(message(b"stray:%d" % number))
+            rig.listener.say(message(b"other:%d" % number))
         rig.turn()
     rig.listener.say(message(b"x" * 100_000))
     rig.turn()

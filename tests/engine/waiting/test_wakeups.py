@@ -69,7 +69,7 @@ def test_a_server_that_takes_connections_and_hangs_up_is_not_asked_in_a_tight_lo
     )  # pauses of 20 ms, doubled up to half a second, a quarter more or less
 
 
-def test_as_long_as_somebody_listens_a_ping_is_sent_now_and_then(rig: WaitingRig) -> None:
+def test_as_long_as_a_caller_listens_a_ping_is_sent_now_and_then(rig: WaitingRig) -> None:
     wait = rig.wait_first("a")
     heard: list[tuple[str, ...]] = []
     refuse = rig.be_taken()

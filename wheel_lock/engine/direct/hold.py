@@ -72,7 +72,7 @@ class DirectHold:
     Attributes:
         path: The path.
         wait: The caller's wait, which the engine continues if the path cannot.
-        lease: Its lease. Until the caller has ended ACQUIRING, nobody else uses it.
+        lease: Its lease. Until the caller has ended ACQUIRING, no other thread uses it.
         connection: The connection of its requests.
         ends: How its phases have ended, by phase.
         number: Its number among the holds of the path.

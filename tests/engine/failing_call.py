@@ -20,7 +20,7 @@ def _in_a_turn(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-class Strike:
+class FailingCall:
     """Raises MemoryError in the nth call of a function of some files in a turn while it is installed.
 
     Of calls of one function from one line three count.
@@ -32,7 +32,7 @@ class Strike:
         self._calls: Counter[tuple[object, ...]] = Counter()
         self.where = ""
 
-    def __enter__(self) -> Strike:
+    def __enter__(self) -> FailingCall:
         sys.settrace(self._trace)
         return self
 
@@ -48,4 +48,4 @@ class Strike:
             if self._left < 0:
                 self.where = frame.f_code.co_qualname
                 sys.settrace(None)
-                raise MemoryError(f"struck in {self.where}")
+                raise MemoryError(f"raised in {self.where}")

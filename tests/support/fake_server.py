@@ -54,7 +54,7 @@ def honest(words: list[bytes]) -> bytes:
     return OK
 
 
-class Liar:
+class FakeServer:
     """A server on loopback. Use it in a ``with``.
 
     Args:
@@ -69,12 +69,12 @@ class Liar:
     """
 
     def __init__(self, lie: Callable[[list[bytes]], bytes | None] = lambda words: None) -> None:
-        liar = self
+        outer = self
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 try:
-                    liar._serve(self.request)
+                    outer._serve(self.request)
                 except OSError:
                     pass  # it has been hung up on
 
