@@ -260,7 +260,7 @@ def test_a_client_whose_function_went_with_it_is_said_to_be_gone(place: Place) -
     connector: Any = LockContext.shared(client)._connector
     del client
     eventually(partial(gone, [reference]))
-    with pytest.raises(redis.ConnectionError, match="is gone, and its settings with it"):
+    with pytest.raises(ConnectionError, match="is gone, and its settings with it"):
         connector.connect(2.0)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import islice
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -18,41 +19,36 @@ _PLAIN = (type(None), bool, int, float, str, bytes)
 _NOT_FOLLOWED = (*_PLAIN, ModuleType, type)  # globals are not searched
 
 
-class ClientGone(Exception):
-    """The client of a shared context has been collected, and the objects among its settings with it."""
-
-
 class Tie:
-    """A reference to a setting of a client. ``convert``, if given, converts the object for use."""
+    """A reference to a setting of a client. ``convert``, if given, converts the object for use.
 
-    __slots__ = ("_convert", "_value", "_weak")
+    Attributes:
+        loose: True if the reference is weak.
+    """
+
+    __slots__ = ("_convert", "_get", "loose")
 
     def __init__(self, value: Any, convert: Callable[[Any], Any] | None = None) -> None:
-        self._value = value
-        self._weak: weakref.ref[Any] | None = None
+        self._get: Callable[[], Any] = lambda: value
         self._convert = convert
+        self.loose: bool = False
 
     def __call__(self) -> Any:
-        """Return the object, converted for use. Raises ClientGone if it has been collected with its client."""
-        value = self._value if self._weak is None else self._weak()
-        if value is None and self._weak is not None:
-            raise ClientGone("the client that LockContext.shared() was asked for is gone, and its settings with it")
+        """Return the object, converted for use. Raises ConnectionError if it has been collected with its client."""
+        value = self._get()
+        if value is None and self.loose:
+            raise ConnectionError(
+                "the client that LockContext.shared() was asked for is gone, and its settings with it"
+            )
         return value if self._convert is None else self._convert(value)
-
-    @property
-    def loose(self) -> bool:
-        """True if the reference is weak."""
-        return self._weak is not None
 
     def loosen(self, owners: Iterable[object]) -> None:
         """Make the reference weak if the object leads to one of ``owners``, which keep it alive themselves."""
-        if self._weak is None and _leads_to(self._value, owners):
-            try:
-                bound = type(self._value) is MethodType
-                self._weak = weakref.WeakMethod(self._value) if bound else weakref.ref(self._value)
-            except TypeError:
-                return  # its type has no weak references
-            self._value = None
+        value = self._get()
+        if not self.loose and _leads_to(value, owners):
+            with suppress(TypeError):  # its type has no weak references
+                self._get = weakref.WeakMethod(value) if type(value) is MethodType else weakref.ref(value)
+                self.loose = True
 
 
 def tied(settings: dict[str, Any]) -> dict[str, Tie]:

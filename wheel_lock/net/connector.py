@@ -30,7 +30,7 @@ from redis.retry import Retry
 
 from wheel_lock import valkey_clients
 from wheel_lock.net.capabilities import Capabilities, prepare, send_and_skip
-from wheel_lock.net.client_references import ClientGone, Tie, tied
+from wheel_lock.net.client_references import Tie, tied
 from wheel_lock.net.connect_budget import Allowance, LimitedSocket, limited
 from wheel_lock.net.handshake import HandshakeParser
 from wheel_lock.net.tls_mismatch import disagreement, may_disagree
@@ -314,10 +314,7 @@ class RedisPyConnector:
         return redis.Redis.from_pool(pool)  # closing the client disconnects, on the thread that has connected
 
     def _limited(self, timeout_s: float) -> dict[str, Any]:
-        try:
-            settings = {**self._settings, **{name: tie() for name, tie in self._ties.items()}}
-        except ClientGone as error:
-            raise redis.exceptions.ConnectionError(str(error)) from None
+        settings = {**self._settings, **{name: tie() for name, tie in self._ties.items()}}
         for what in ("socket_timeout", "socket_connect_timeout"):
             settings[what] = min(settings.get(what) or timeout_s, timeout_s)
         settings["wheel_lock_allowance"] = Allowance(timeout_s)
