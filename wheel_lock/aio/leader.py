@@ -28,7 +28,7 @@ class TaskTerm(Term):
         self._loop = weakref.ref(asyncio.get_running_loop())
 
     @property
-    def ended(self) -> bool:  # type: ignore[override]
+    def ended(self) -> bool:
         """True if the event loop is closed."""
         loop = self._loop()
         return loop is None or loop.is_closed()
