@@ -19,7 +19,7 @@ MAX_LINES = 600
 
 # Lowest first. A module may import from its own row and from those above it here.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "options", "holder", "wheel", "valkey_clients", "exclusion"),
+    ("errors", "options", "holder", "wheel", "valkey_clients", "exclusion", "forks"),
     ("protocol", "observe", "lease"),
     ("runtime",),
     ("net", "lock_types"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, Unpack
@@ -14,6 +13,7 @@ from wheel_lock.asyncio import AsyncContext
 from wheel_lock.decorator import Locked
 from wheel_lock.engine.engine import ENGINES, Engine
 from wheel_lock.exclusion import exclusively
+from wheel_lock.forks import in_forked_child
 from wheel_lock.holder import Holder
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
@@ -459,13 +459,10 @@ _SHARED = "_wheel_lock_context"  # attribute of a pool: a table would keep conte
 _shared_lock = RLock()
 
 
+@in_forked_child
 def _after_fork() -> None:
     global _shared_lock
     _shared_lock = RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 @atexit.register

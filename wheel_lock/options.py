@@ -281,9 +281,37 @@ def _binary(what: str, value: object, most: int, *, secret: bool = False) -> byt
     return data
 
 
+def _checked(default: T, check: Callable[[str, Any], Any]) -> T:
+    """Return a field. ``check`` takes the name and the value of a setting or term, and returns the value to store."""
+    return field(default=default, metadata={"check": check})
+
+
+def _or_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    return lambda what, value: None if value is None else check(what, value)
+
+
+def _switch(what: str, value: object) -> bool:
+    return bool(value)
+
+
+def _strict_switch(what: str, value: object) -> bool:
+    if type(value) is not bool:
+        raise TypeError(f"{what} must be True or False, not {_shown(value)}")
+    return value
+
+
+def _blocking(what: str, value: bool) -> bool:
+    checked_wait(value, None)
+    return value
+
+
+_time = partial(seconds, above=0.0)
+_positive = partial(count, least=1)
+
+
 @dataclass(frozen=True, slots=True)
 class LockOptions:
-    """The validated parameters of one lock; see :func:`lock_options`.
+    """The validated terms of one lock, with their defaults; see :func:`lock_options`.
 
     ``retry_every_s`` is None for waiters that are woken by pub/sub; they poll every ``fallback_s``, or, if that is None, at
     the context's ``fallback_interval``.
@@ -292,15 +320,26 @@ class LockOptions:
     timeout_s: float
     timeout_ms: int
     renew_every_s: float | None
-    max_renewals: int | None
-    max_hold_s: float | None
-    blocking: bool
-    blocking_timeout_s: float | None
-    retry_every_s: float | None
-    fallback_s: float | None
-    max_attempts: int | None
-    fencing: bool
-    thread_local: bool
+    max_renewals: int | None = _checked(None, _or_none(partial(count, least=0)))
+    max_hold_s: float | None = _checked(None, _or_none(_time))
+    blocking: bool = _checked(True, _blocking)
+    blocking_timeout_s: float | None = _checked(None, _or_none(seconds))
+    retry_every_s: float | None = _checked(None, _or_none(_time))
+    fallback_s: float | None = _checked(None, _or_none(_time))
+    max_attempts: int | None = _checked(None, _or_none(_positive))
+    fencing: bool = _checked(False, _switch)
+    thread_local: bool = _checked(True, _switch)
+
+
+_TERMS: Mapping[str, Field[Any]] = {
+    option.name.removesuffix("_s"): option for option in fields(LockOptions) if option.metadata
+}
+TERMS: Mapping[str, Any] = {
+    "renew": True,
+    "renew_every": None,
+    **{term: option.default for term, option in _TERMS.items()},
+}
+"""The parameters of a lock beside its name and its timeout, and their defaults."""
 
 
 def lock_options(timeout: float = 30.0, **others: Any) -> LockOptions:
@@ -328,56 +367,17 @@ def checked_wait(blocking: object, blocking_timeout: float | None) -> None:
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
-def _cached_options(
-    timeout: float = 30.0,
-    *,
-    blocking: bool = True,
-    blocking_timeout: float | None = None,
-    renew: bool = True,
-    renew_every: float | None = None,
-    max_renewals: int | None = None,
-    max_hold: float | None = None,
-    retry_every: float | None = None,
-    fallback: float | None = None,
-    max_attempts: int | None = None,
-    fencing: bool = False,
-    thread_local: bool = True,
-) -> LockOptions:
+def _cached_options(timeout: float = 30.0, *, renew: bool = True, renew_every: Any = None, **terms: Any) -> LockOptions:
     timeout_s = seconds("timeout", timeout, least=MIN_RENEWED_TIMEOUT_S if renew else MIN_TIMEOUT_S)
-    every_s: float | None = None
+    every_s = timeout_s / 3.0 if renew else None
     if renew_every is not None:
         every_s = interval_s(timeout_s, renew_every)
         if not renew:
             raise ValueError(f"renew_every={_shown(renew_every)} makes no sense together with renew=False")
-    elif renew:
-        every_s = timeout_s / 3.0
-    if max_renewals is not None:
-        max_renewals = count("max_renewals", max_renewals, least=0)
-    checked_wait(blocking, None)
-    if blocking_timeout is not None:
-        blocking_timeout = seconds("blocking_timeout", blocking_timeout)
-    if max_attempts is not None:
-        max_attempts = count("max_attempts", max_attempts, least=1)
-        if retry_every is None:
-            retry_every = POLL_EVERY_S
-    return LockOptions(
-        timeout_s=timeout_s,
-        timeout_ms=milliseconds(timeout_s),
-        renew_every_s=every_s,
-        max_renewals=max_renewals,
-        max_hold_s=None if max_hold is None else seconds("max_hold", max_hold, above=0.0),
-        blocking=blocking,
-        blocking_timeout_s=blocking_timeout,
-        retry_every_s=None if retry_every is None else seconds("retry_every", retry_every, above=0.0),
-        fallback_s=None if fallback is None else seconds("fallback", fallback, above=0.0),
-        max_attempts=max_attempts,
-        fencing=bool(fencing),
-        thread_local=bool(thread_local),
-    )
-
-
-TERMS: Mapping[str, Any] = _cached_options.__wrapped__.__kwdefaults__ or {}
-"""The parameters of a lock beside its name and its timeout, and their defaults."""
+    if terms.get("max_attempts") is not None and terms.get("retry_every") is None:
+        terms["retry_every"] = POLL_EVERY_S
+    checked = {_TERMS[term].name: _TERMS[term].metadata["check"](term, value) for term, value in terms.items()}
+    return LockOptions(timeout_s, milliseconds(timeout_s), every_s, **checked)
 
 
 def context_label(what: str, label: object) -> str:
@@ -390,29 +390,6 @@ def context_label(what: str, label: object) -> str:
     if not 1 <= len(text) <= MAX_LABEL_CHARACTERS or not text.isprintable():
         raise ValueError(f"{what} must have 1 to {MAX_LABEL_CHARACTERS} printable characters, not {_shown(label)}")
     return text
-
-
-def _checked(default: T, check: Callable[[str, Any], Any]) -> T:
-    """Return a field of ContextOptions. ``check`` takes a setting's name and value, and returns the value to store."""
-    return field(default=default, metadata={"check": check})
-
-
-def _or_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    return lambda what, value: None if value is None else check(what, value)
-
-
-def _switch(what: str, value: object) -> bool:
-    return bool(value)
-
-
-def _strict_switch(what: str, value: object) -> bool:
-    if type(value) is not bool:
-        raise TypeError(f"{what} must be True or False, not {_shown(value)}")
-    return value
-
-
-_time = partial(seconds, above=0.0)
-_positive = partial(count, least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,7 +441,8 @@ class ContextOptions:
     def of(cls, given: Mapping[str, Any]) -> Self:
         """Return the options of a context whose constructor has these ``locals()``."""
         values = {option.name: given[setting] for setting, option in _OPTIONS.items() if setting in given}
-        return cls(**{**values, "prefix": name_prefix(given["prefix"])})
+        values["prefix"] = name_prefix(values["prefix"])
+        return cls(**values)
 
     def of_lock(self, timeout: float | None, given: Mapping[str, Any]) -> LockOptions:
         """Return the options of a lock, with the context's defaults for what is None; see :func:`lock_options`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import threading
 from collections.abc import Iterator
@@ -159,13 +158,6 @@ def test_a_lock_shows_what_it_is(context: LockContext, kind: str) -> None:
         tokens = [one.token for one in lock.locks.values()] if kind == "multi" else [lock.token]
         assert not any(token.decode() in repr(lock) for token in tokens)
     assert f"{NAME}'" in repr(context.rw_lock(NAME))
-
-
-def test_both_faces_have_the_same_kinds_with_the_same_parameters(context: LockContext) -> None:
-    for maker in MAKERS:
-        threads = set(inspect.signature(getattr(context, maker)).parameters)
-        tasks = set(inspect.signature(getattr(context.asyncio, maker)).parameters)
-        assert tasks - {"cancel_on_lost"} == threads
 
 
 @kinds

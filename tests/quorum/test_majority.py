@@ -11,7 +11,7 @@ import pytest
 from tests.engine.rig import GONE, failure, integer
 from tests.quorum.rig import QuorumRig
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
-from wheel_lock.lease import Owner, State
+from wheel_lock.lease import State, ThreadOwner
 from wheel_lock.quorum.lease import QuorumLease
 
 
@@ -75,7 +75,7 @@ def test_an_extension_of_a_lease_that_ends_meanwhile_is_a_loss(rig: QuorumRig) -
 
 @pytest.mark.parametrize("how", ["the object is dropped", "its thread ends"])
 def test_an_abandoned_lease_is_left_to_expire(rig: QuorumRig, how: str) -> None:
-    owner = Owner()
+    owner = ThreadOwner()
     lease = rig.hold(4.0, 0, 1, 2, owner=owner)
     if how == "its thread ends":
         owner.ended = True

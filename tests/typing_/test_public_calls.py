@@ -9,8 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import wheel_lock
-from wheel_lock import LockContext, LossReason
-from wheel_lock.context import ContextSettings
+from wheel_lock import LossReason
 
 PROGRAM = Path(__file__).parent / "public_calls.py"
 # Public in name only: of redis-py's classes, of enumerations and exceptions of Python, and what only the library calls.
@@ -44,11 +43,6 @@ def test_every_public_name_is_used() -> None:
     modules += [(wheel_lock.observe, list(wheel_lock.observe.__all__)), (wheel_lock.testing, testing)]
     missing = {f"{where}: {name}" for pair in modules for name, where in public(*pair) if name not in used}
     assert missing == set()
-
-
-def test_the_settings_of_from_url_are_those_of_the_class() -> None:
-    parameters = set(inspect.signature(LockContext).parameters) - {"client"}
-    assert set(ContextSettings.__annotations__) == parameters
 
 
 def test_modules_of_the_package_are_there_without_an_import_of_their_own() -> None:

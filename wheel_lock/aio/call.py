@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Lease, Owner
-from wheel_lock.locks.callers import STANDSTILL, CallerFuture, Side
+from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -174,7 +174,6 @@ class AsyncFuture(CallerFuture[T]):
 
     def __init__(self, engine: EngineState) -> None:
         # Not through super(): its ``notify`` would be a bound method of this object, which makes a cycle.
-        self._value = None
         self.done = False
         self.error: Exception | None = None
         self.until: float | None = None
@@ -236,12 +235,8 @@ class AsyncFuture(CallerFuture[T]):
         """
         if self.done:
             self.resume()
-        elif self._future.done():
-            return
-        elif self.engine.deaths != self._deaths or self.engine.timer.stopped:
-            self._future.set_exception(LockUnavailable("The thread that keeps the locks ended before it answered"))
-        elif watchdog.standstill and self.out_of_time(self.engine, watchdog.still_s):
-            self._future.set_exception(LockUnavailable(STANDSTILL))
+        elif not self._future.done() and (failure := self.failure(self.engine, self._deaths, watchdog)) is not None:
+            self._future.set_exception(LockUnavailable(failure))
 
 
 class TaskSide(Side):
@@ -283,7 +278,7 @@ class TaskOwner(Owner):
         self.in_blocks: dict[Lease, None] = {}
 
     @property
-    def ended(self) -> bool:  # type: ignore[override]
+    def ended(self) -> bool:
         """True if the event loop is closed."""
         if self._outlived:
             return False
@@ -316,7 +311,7 @@ class TaskItself(TaskOwner):
     __slots__ = ()
 
     @property
-    def ended(self) -> bool:  # type: ignore[override]
+    def ended(self) -> bool:
         """True if the task has ended, or its event loop is closed."""
         return self.gone or super().ended
 

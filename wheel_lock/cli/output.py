@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import IO, Protocol, Self, TextIO
+from typing import IO, Self, TextIO
 
 from rich.console import Console, Group
 from rich.panel import Panel
@@ -228,30 +228,23 @@ def progress(*, quiet: bool) -> Lines:
     return Bar(shown_on) if pretty(shown_on) else Lines(quiet)
 
 
-class Log(Protocol):
-    """A place for the library's log messages."""
-
-    def log(self, line: str) -> None:
-        """Show a message."""
-
-
 class _LogHandler(logging.Handler):
-    def __init__(self, log: Log) -> None:
+    def __init__(self, show: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)
-        self._log = log
+        self._show = show
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         line = record.getMessage() + (f": {error!r}" if error is not None else "")
         if str(LossReason.CONTEXT_CLOSED) not in line:  # expected: the run closes the context to release the locks
-            self._log.log(line)
+            self._show(line)
 
 
 @contextmanager
-def logged_to(log: Log) -> Iterator[None]:
-    """Pass the library's warnings to ``log`` instead of the log handlers, inside the ``with`` block."""
+def logged_to(show: Callable[[str], object]) -> Iterator[None]:
+    """Pass the library's warnings to ``show`` instead of the log handlers, inside the ``with`` block."""
     logger = logging.getLogger("wheel_lock")
-    handler, propagate = _LogHandler(log), logger.propagate
+    handler, propagate = _LogHandler(show), logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
     try:

@@ -166,7 +166,9 @@ def _named_master(named: ServerUrl, url: str, parameter: str) -> tuple[redis.Red
     client = named.client(**server.PROMPT)
     assert isinstance(client, redis.Redis)
     client.connection_pool.connection_kwargs["decode_responses"] = False
-    manager: Any = client.connection_pool.sentinel_manager  # type: ignore[attr-defined]
+    pool = client.connection_pool
+    assert isinstance(pool, redis.sentinel.SentinelConnectionPool)
+    manager = pool.sentinel_manager
     try:
         place = server.place(*manager.discover_master(named.service))
     except (*FAILURES, UnicodeError) as error:

@@ -43,11 +43,12 @@ class Future(Generic[T]):
 
     __slots__ = ("_notify", "_value", "done", "error")
 
+    _value: T  # once it is done without an error
+
     may_be_abandoned: ClassVar[bool] = False
 
     def __init__(self, notify: Callable[[], object]) -> None:
         self._notify = notify
-        self._value: T | None = None
         self.done: bool = False
         self.error: Exception | None = None
 
@@ -77,4 +78,4 @@ class Future(Generic[T]):
         """Return the value, or raise the exception. Only when ``done``."""
         if self.error is not None:
             raise self.error
-        return self._value  # type: ignore[return-value]
+        return self._value

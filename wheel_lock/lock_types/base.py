@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Protocol
 
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease
@@ -28,7 +27,7 @@ class Contention(enum.Enum):
     SERVER_QUEUE = enum.auto()  # each for itself, because the server keeps the order
 
 
-class LockType(Protocol):
+class LockType:
     """A lock type: the commands of its leases, and how their replies are parsed. Stateless.
 
     Attributes:
@@ -98,7 +97,7 @@ class LockType(Protocol):
             waiter_ttl_ms: The time in milliseconds after which a refused waiter's registration expires; 0 if the caller
                 does not wait, and the holder's remaining time is not needed.
         """
-        ...
+        raise NotImplementedError
 
     def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """Return the fence of the grant (NO_FENCE if none is drawn), the refusal, or the server's error."""
@@ -125,7 +124,7 @@ class LockType(Protocol):
 
     def release_many(self, leases: Sequence[Lease]) -> Command:
         """Return the command that releases many; it replies with its exceptions."""
-        ...
+        raise NotImplementedError
 
     def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Command:
         """Return the command that adds ``time_ms`` to the time-to-live, or replaces that."""
@@ -138,19 +137,19 @@ class LockType(Protocol):
 
     def locked(self, key: bytes) -> Command:
         """Return the command that asks whether the lock is held; of a semaphore, whether no permit is left."""
-        ...
+        raise NotImplementedError
 
     def parse_locked(self, reply: Reply) -> bool:
         """Return the answer to :meth:`locked`."""
-        ...
+        raise NotImplementedError
 
     def owned(self, lease: Lease) -> Command:
         """Return the command that asks whether the lock has the token of ``lease``."""
-        ...
+        raise NotImplementedError
 
     def parse_owned(self, reply: Reply, lease: Lease) -> bool:
         """Return the answer to :meth:`owned`."""
-        ...
+        raise NotImplementedError
 
     def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Command:
         """Return the command that replaces ``old_token`` by the token of ``lease``.
@@ -161,7 +160,7 @@ class LockType(Protocol):
             ttl_ms: The time-to-live in milliseconds.
             fence: The fence in the exported text, which the server checks; None if the lock has none.
         """
-        ...
+        raise NotImplementedError
 
     def parse_adopt(self, reply: Reply) -> LossReason | None:
         """Return None if the token was replaced, else the reason."""

@@ -5,7 +5,6 @@ A lease belongs to an owner, a thread or a task. An object that several owners u
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +17,7 @@ from wheel_lock.engine.interfaces import Wait, group_of
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockAlreadyHeld, LockLost, LockNotHeld, LossReason, WheelLockError, WrongThread, quoted
 from wheel_lock.exclusion import exclusively
+from wheel_lock.forks import in_forked_child
 from wheel_lock.lease import EXTENDING, NO_OWNER, Group, Lease, Owner, State
 from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import LockType
@@ -35,13 +35,11 @@ from wheel_lock.runtime.native import RLock
 _taking = RLock()
 
 
+@in_forked_child
 def _after_fork() -> None:
     global _taking
     _taking = RLock()
 
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 OnLost = Callable[[LostEvent], object]
 

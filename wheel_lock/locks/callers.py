@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.state import EngineState
+from wheel_lock.runtime.watchdog import Watchdog
 
 T = TypeVar("T")
 
@@ -28,11 +29,22 @@ class CallerFuture(Future[T]):
         """Set ``until``, given the seconds that are left, or None for no limit."""
         self.until = None if limit_s is None else engine.timer.clock.now() + limit_s
 
-    def out_of_time(self, engine: EngineState, still_s: float) -> bool:
-        """Return whether its time has passed, given that the timer's thread has stood still for ``still_s`` seconds."""
-        if still_s >= engine.options.response_timeout_s:
-            return True
-        return self.until is not None and engine.timer.clock.now() >= self.until
+    def failure(self, engine: EngineState, deaths: int, watchdog: Watchdog) -> str | None:
+        """Return why no result is to be expected, or not in its time; None if one is.
+
+        Args:
+            engine: The engine that completes it.
+            deaths: How often the thread of its timer had died when the caller began to wait.
+            watchdog: The caller's, which has looked at the timer's thread.
+        """
+        if engine.deaths != deaths or engine.timer.stopped:
+            return "The thread that keeps the locks ended before it answered"
+        if not watchdog.standstill:
+            return None
+        in_time = self.until is None or engine.timer.clock.now() < self.until
+        if in_time and watchdog.still_s < engine.options.response_timeout_s:
+            return None
+        return "The thread that keeps the locks stands still, and has not answered"
 
     def if_undeliverable(self, give_up: Callable[[], object]) -> None:
         """Have ``give_up()`` called on the timer's thread if the result arrives when the event loop of the task is closed.
@@ -62,15 +74,13 @@ class _Done(CallerFuture[None]):
     def __init__(self) -> None:
         super().__init__(noop)
         self.until = None
-        self.done = True
+        self.set_result(None)
 
     def wait(self) -> Iterable[Any]:
         return ()
 
     pause = wait
 
-
-STANDSTILL = "The thread that keeps the locks stands still, and has not answered"
 
 RELEASED: CallerFuture[None] = _Done()
 """The future of a release that was done by the caller itself."""

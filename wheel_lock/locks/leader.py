@@ -49,8 +49,7 @@ class Term(Owner):
     _wait: Wait
 
     def __init__(self, over: CallerFuture[None]) -> None:
-        # Not through super(), which sets ``ended``.
-        self.holds: dict[Any, Any] | None = None
+        super().__init__()
         self.over: CallerFuture[None] = over
         self._granted: Future[Any] = over  # that of the wait, once there is one
 
@@ -61,7 +60,7 @@ class Term(Owner):
         return self
 
     @property
-    def ended(self) -> bool:  # type: ignore[override]
+    def ended(self) -> bool:
         """True if the event loop of the candidate's task is closed."""
         return self.over.abandoned
 

@@ -240,7 +240,8 @@ def _after_on_connect(function: Callable[[AbstractConnection], object]) -> Calla
 def _client_of_a_node(client: AnyCluster) -> redis.Redis | redis.asyncio.Redis:
     """Return a client for any node; the settings are the same for all."""
     if valkey_clients.is_cluster_client(client):
-        return valkey_clients.node_client(client)  # type: ignore[no-any-return]
+        node: redis.Redis | redis.asyncio.Redis = valkey_clients.node_client(client)  # read as redis-py's
+        return node
     if isinstance(client, redis.RedisCluster):
         own: redis.Redis = client.get_default_node().redis_connection
         return own

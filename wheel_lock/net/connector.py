@@ -233,7 +233,7 @@ class RedisPyConnector:
     owner: str | None = None
     """The readable owner in the name of the connections; None for the host and the process."""
 
-    def __init__(self, client: redis.Redis | redis.asyncio.Redis) -> None:
+    def __init__(self, client: object) -> None:
         pool = getattr(client, "connection_pool", None)
         connection_class = getattr(pool, "connection_class", None)
         is_valkeys = valkey_clients.is_client(client)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import deque
@@ -11,6 +10,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from wheel_lock.exclusion import Lock, exclusively
+from wheel_lock.forks import in_forked_child
 from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import Counters
 
@@ -158,5 +158,4 @@ class ContextRegistry:
 CONTEXTS = ContextRegistry()
 """The contexts of this process."""
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=CONTEXTS.after_fork_in_child)
+in_forked_child(CONTEXTS.after_fork_in_child)

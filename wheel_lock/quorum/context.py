@@ -135,7 +135,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             raise ValueError(
                 f"a quorum takes {LEAST_NODES} clients or more, of independent masters, not {len(clients)}"
             )
-        places = [RedisPyConnector(client).describe() for client in clients]  # type: ignore[arg-type]  # refuses others
+        places = [RedisPyConnector(client).describe() for client in clients]
         for place in places:
             if places.count(place) > 1:
                 raise ValueError(f"each client must be of a master of its own, and {place} is given twice")

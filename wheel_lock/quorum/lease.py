@@ -115,7 +115,7 @@ class Vote(Owner):
         self._callback: Callable[[], object] = noop
 
     @property
-    def ended(self) -> bool:  # type: ignore[override]
+    def ended(self) -> bool:
         """True if the holder has ended, so that its leases are not renewed any more."""
         return self.quorum_lease.owner.ended
 

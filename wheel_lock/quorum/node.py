@@ -121,7 +121,7 @@ class NodeConnector(RedisPyConnector):
     """
 
     def __init__(self, client: AnyClient, history: History, masters: Masters) -> None:
-        super().__init__(client)  # type: ignore[arg-type]  # it refuses the others itself
+        super().__init__(client)
         self._history = history
         self._masters = masters
         self.twin: str | None = None

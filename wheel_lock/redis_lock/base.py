@@ -99,7 +99,7 @@ class Renewed:
             for verb in ("release", "extend", "reacquire"):  # the scripts of the class are for redis-py's clients
                 setattr(self, f"lua_{verb}", self.redis.register_script(getattr(self, f"LUA_{verb.upper()}_SCRIPT")))
             return
-        super().register_scripts()  # type: ignore[misc]  # redis-py's class comes after this one
+        self._redis_pys.register_scripts(self)
         for script in (self.lua_release, self.lua_extend, self.lua_reacquire):
             # The scripts belong to the class, and would keep its first client alive. A call without a client of its own
             # uses that of the latest lock.

@@ -15,6 +15,7 @@ from sys import modules
 from time import monotonic
 from typing import Any, Protocol
 
+from wheel_lock.forks import in_forked_child
 from wheel_lock.lease import Owner
 from wheel_lock.runtime.native import allocate_lock, begin, get_ident, sleep, start_new_thread, threads_are_patched
 from wheel_lock.runtime.timer_threads import TIMER_THREADS, MustNotWait
@@ -26,14 +27,11 @@ _EXIT_POLL_S = 0.002
 _main_hub: weakref.ref[Any] | None = None  # None until it is known
 
 
+@in_forked_child
 def _after_fork() -> None:
     global _main_hub
     _main_hub = None  # the forking thread may have been another one
     _with_hubs.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _hub_here() -> Any:
@@ -127,7 +125,7 @@ class GreenletOwner(Owner):
         self.holds: dict[Any, Any] | None = None
 
     @property
-    def ended(self) -> bool:  # type: ignore[override]
+    def ended(self) -> bool:
         greenlet = self._greenlet()
         return greenlet is None or greenlet.dead
 

@@ -13,7 +13,7 @@ import functools
 import sys
 from collections.abc import Callable
 from types import FunctionType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., object])
@@ -55,7 +55,7 @@ def uninterrupted_copy(function: F) -> F:
     )
     copied.__kwdefaults__ = function.__kwdefaults__
     functools.update_wrapper(copied, function)
-    return uninterrupted_start(copied)  # type: ignore[return-value]  # what is called as ``function`` is
+    return cast("F", uninterrupted_start(copied))  # it is called as ``function`` is
 
 
 @uninterrupted_start

@@ -18,7 +18,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import os
 import socket
 import sys
 import time
@@ -30,6 +29,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from wheel_lock.forks import in_forked_child
 from wheel_lock.runtime import native
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.clock import Clock
@@ -565,12 +565,10 @@ def _warn_unstopped(name: str) -> None:
     warnings.warn(f"the timer {name} was dropped without stop()", ResourceWarning, stacklevel=1)
 
 
+@in_forked_child
 def _after_fork() -> None:
     for loop in LOOPS:
         loop._forked()
 
 
 LOOPS: WeakRegistry[Loop] = WeakRegistry()
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

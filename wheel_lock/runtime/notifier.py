@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import itertools
 import logging
-import os
 import queue
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+from wheel_lock.forks import in_forked_child
 from wheel_lock.runtime import native
 from wheel_lock.runtime.greenlets import SystemThread, new_gate, new_thread, run_among_greenlets
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
@@ -222,6 +222,7 @@ class ProcessNotifier(Notifier):
         return super().drain(max(until - time.monotonic(), 0.0)) and all(drained)
 
 
+@in_forked_child
 def _after_fork() -> None:
     for notifier in NOTIFIERS:
         notifier._reset()
@@ -231,6 +232,3 @@ NOTIFIERS: WeakRegistry[Notifier] = WeakRegistry()
 
 NOTIFIER = ProcessNotifier()
 """The notifier of this process."""
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

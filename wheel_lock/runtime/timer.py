@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import logging
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from operator import attrgetter
 
 from wheel_lock.errors import TimerStopped, TooManyTimeouts
 from wheel_lock.exclusion import exclusively
+from wheel_lock.forks import in_forked_child
 from wheel_lock.options import count, seconds
 from wheel_lock.runtime.clock import Clock, SystemClock
 from wheel_lock.runtime.failures import FailureDomain
@@ -319,6 +319,7 @@ class HashedWheelTimer(Loop):
         super()._forked()
 
 
+@in_forked_child
 def _after_fork() -> None:
     global _shared_lock
     _shared_lock = RLock()
@@ -326,6 +327,3 @@ def _after_fork() -> None:
 
 _shared: HashedWheelTimer | None = None
 _shared_lock = RLock()
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

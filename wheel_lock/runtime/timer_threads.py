@@ -7,8 +7,7 @@ whatever a caller waits with is not made on them. What gives something back is p
 
 from __future__ import annotations
 
-import os
-
+from wheel_lock.forks import in_forked_child
 from wheel_lock.runtime.native import get_ident
 
 TIMER_THREADS: set[int] = set()
@@ -36,5 +35,4 @@ def check_may_wait() -> None:
         raise MustNotWait
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=TIMER_THREADS.clear)
+in_forked_child(TIMER_THREADS.clear)

@@ -8,10 +8,11 @@ nanosecond. (Any number that does not depend on the random one leaves all of its
 from __future__ import annotations
 
 import binascii
-import os
 import secrets
 from collections.abc import Iterator
 from time import time_ns
+
+from wheel_lock.forks import in_forked_child
 
 _TOKEN_BYTES = 16
 _TOKENS_PER_DRAW = 512
@@ -58,5 +59,4 @@ def _as_text(random: bytes) -> bytes:
 
 _drawn: list[bytes] = []  # not taken yet
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_drawn.clear)
+in_forked_child(_drawn.clear)

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from wheel_lock.engine.future import end_quietly
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockUnavailable
-from wheel_lock.lease import Owner
-from wheel_lock.locks.callers import STANDSTILL, CallerFuture, Side
+from wheel_lock.lease import Owner, ThreadOwner
+from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.runtime.greenlets import greenlet_owner, new_gate
 from wheel_lock.runtime.interruptions import finaliser, uninterrupted_start
 from wheel_lock.runtime.native import local
@@ -29,7 +29,7 @@ class _ThreadMark:
     __slots__ = ("owner",)
 
     def __init__(self) -> None:
-        self.owner = Owner()
+        self.owner = ThreadOwner()
 
     @finaliser
     def __del__(self) -> None:
@@ -59,7 +59,6 @@ class SyncFuture(CallerFuture[T]):
         self._gate = gate = new_gate()
         # Not through super(), which would cost a call.
         self._notify = gate.release
-        self._value = None
         self.done = False
         self.error: Exception | None = None
         self.until: float | None = None
@@ -86,10 +85,9 @@ class SyncFuture(CallerFuture[T]):
         engine, check_s, pause_s = self._engine, _CHECK_AFTER_S, 0.0
         watchdog = Watchdog(engine.timer)
         while True:
-            if engine.deaths != self._deaths or engine.timer.stopped:
-                raise LockUnavailable("The thread that keeps the locks ended before it answered")
-            if watchdog.standstill and self.out_of_time(engine, watchdog.still_s):
-                raise LockUnavailable(STANDSTILL)
+            failure = self.failure(engine, self._deaths, watchdog)
+            if failure is not None:
+                raise LockUnavailable(failure)
             if watchdog.look(monotonic()) or pause_s != LOOK_S:
                 pause_s = LOOK_S  # then it is seen whether this look has made it turn
             else:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.rig import FINE, NOSCRIPT, Command, Rig, array, error, integer, names
 from wheel_lock.errors import LossReason
-from wheel_lock.lease import Lease, Owner
+from wheel_lock.lease import Lease, ThreadOwner
 from wheel_lock.lock_types import READ
 from wheel_lock.lock_types.base import LockType
 
@@ -97,7 +97,7 @@ def test_other_refusals_say_nothing_of_the_others() -> None:
 @pytest.mark.parametrize("abandoned", [1, 2, 3, 20])
 def test_probes_do_not_end_at_leases_whose_owners_have_ended(abandoned: int) -> None:
     with Rig(declare_keys=True) as rig:
-        owner = Owner()
+        owner = ThreadOwner()
         for number in range(abandoned):
             rig.hold(f"abandoned:{number}", 28.0, owner=owner)
         lease = rig.hold("a", 30.0)

@@ -17,7 +17,7 @@ from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.errors import LockNotHeld, LockUnavailable, LossReason
-from wheel_lock.lease import Lease, Owner, State
+from wheel_lock.lease import Lease, State, ThreadOwner
 from wheel_lock.lock_types.caller_token import CALLER_TOKEN
 from wheel_lock.options import lock_options
 
@@ -120,7 +120,7 @@ def test_a_timer_that_is_stopped_begins_all_in_its_last_turn(rig: Rig, halfway: 
 
 def test_so_are_those_that_wait_for_room_after_an_outage() -> None:
     with Rig(batch_size=1) as rig:
-        owner = Owner()
+        owner = ThreadOwner()
         leases = rig.hold_many(names(4 * MANY), 30.0)
         for lease in leases:
             lease.owner = owner
@@ -262,7 +262,7 @@ def test_nothing_is_sent_for_a_caller_token_that_lapses_during_a_stall(rig: Rig,
 
 
 def test_a_lease_of_an_ended_owner_that_is_due_between_the_parts_is_watched_and_abandoned_behind_them(rig: Rig) -> None:
-    owner = Owner()
+    owner = ThreadOwner()
     others = rig.hold_many([f"other:{name}" for name in names(3)], 3.0)
     for lease in others:
         lease.owner = owner

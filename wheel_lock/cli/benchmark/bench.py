@@ -17,12 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LockServerError, WheelLockError
 from wheel_lock.cli import server
 from wheel_lock.cli.benchmark.figures import TTL_S, Figures, Held
 from wheel_lock.cli.measure import Reading, per, read
+from wheel_lock.cli.output import Lines
 from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.cli.target import FAILURES, Target
 
@@ -57,16 +58,6 @@ class Plan:
     prefix: str
 
 
-class Watch(Protocol):
-    """An observer of a benchmark."""
-
-    def stage(self, what: str, share_done: float) -> None:
-        """Show the name of the step that begins, and the share of the time that has passed."""
-
-    def advance(self, share_done: float) -> None:
-        """Show the share of the time that has passed."""
-
-
 class Stopped(Exception):
     """A signal has ended the benchmark."""
 
@@ -78,7 +69,7 @@ class Bench:
         figures: What has been measured so far.
     """
 
-    def __init__(self, target: Target, plan: Plan, watch: Watch) -> None:
+    def __init__(self, target: Target, plan: Plan, watch: Lines) -> None:
         self._target = target
         self._plan = plan
         self._watch = watch

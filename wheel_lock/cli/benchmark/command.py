@@ -54,7 +54,7 @@ def bench(
     with closing(target.find(given, "URL" if url else "--redis")) as found:
         progress = output.progress(quiet=as_json)
         try:
-            with output.logged_to(progress), progress:
+            with output.logged_to(progress.log), progress:
                 measured = Bench(found, plan, progress).run()
         except KeyboardInterrupt:
             sentence = f"interrupted again: what is not released yet expires within {figures.TTL_S:g} s"

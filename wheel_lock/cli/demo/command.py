@@ -112,7 +112,7 @@ def _embedded_server() -> EmbeddedServer:
 
 def _conduct(run: Run, watch: Watch) -> Outcome:
     try:
-        with output.logged_to(watch):
+        with output.logged_to(watch.log):
             return conduct(run, watch)
     except WheelLockError as error:
         sentence = f"cannot acquire {run.plan.locks:,} locks on {run.target.address}: {server.one_line(error)}"

@@ -93,7 +93,7 @@ def _findings(
         Master(server.address(client), client, _user(client), each.version) for each in found for client in each.masters
     ]
     answering = []
-    with output.logged_to(progress), progress:
+    with output.logged_to(progress.log), progress:
         progress.stage("settings", 0.0)
         for master in masters:
             reported = list(settings.findings_of(master, min_replicas))

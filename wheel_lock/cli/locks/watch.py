@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, Group
@@ -32,10 +32,6 @@ _PAUSE_SHARE = 4  # after polling very many locks, the pause is this multiple of
 _CURSOR = b"\x1b[?25h\n"  # shows the cursor
 _RECENT = 10  # number of changes shown on a terminal
 _COLOURS = {"acquired": "green", "held": "green", "released": "yellow", "unreadable": "red"}
-
-
-class _Display(Protocol):
-    def show(self, found: Sequence[Found], changes: Sequence[Change]) -> None: ...
 
 
 def watch(
@@ -66,12 +62,12 @@ def watch(
     console = output.console()
     on_terminal = not as_json and output.pretty(console)
     with _terminated(on_terminal), ExitStack() as stack:
-        display: _Display = stack.enter_context(_live(console, name)) if on_terminal else _Lines(as_json)
+        display = stack.enter_context(_live(console, name)) if on_terminal else _Lines(as_json)
         _watch(redis, Watcher(key, name), display, interval, seconds, alone=key is not None)
 
 
 def _watch(
-    url: str, watcher: Watcher, display: _Display, interval_s: float, seconds: float | None, *, alone: bool
+    url: str, watcher: Watcher, display: _Screen | _Lines, interval_s: float, seconds: float | None, *, alone: bool
 ) -> None:
     """Poll and show until the time is over. Raises ServerTrouble only if the first poll fails."""
     end = None if seconds is None else time.monotonic() + seconds

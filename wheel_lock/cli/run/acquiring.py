@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 from wheel_lock import Lock, LockContext, LockUnavailable, WheelLockError
 from wheel_lock.cli import server, target
@@ -26,13 +26,7 @@ _QUIET_S = 1.0  # a shorter wait is not reported
 _AGAIN_S = 0.25  # interval of attempts to find a master, while Sentinels elect one
 _LATE_S = 0.25  # time for the message of an acquire whose limit has passed
 
-T = TypeVar("T", bound="Closable")
-
-
-class Closable(Protocol):
-    """A part of the acquire that the main thread may end."""
-
-    def close(self) -> None: ...
+T = TypeVar("T", bound="target.Target | LockContext")
 
 
 class _Over(Exception):
@@ -70,7 +64,7 @@ class Acquiring:
         self._until = time.monotonic() + wait_s if wait_s else math.inf
         self._signals = signals
         self._say = say
-        self._parts: list[Closable] = []
+        self._parts: list[target.Target | LockContext] = []
         self._over = threading.Event()
         self._done = False  # set behind the two that follow
         self._acquired: Lock | None = None
