@@ -12,7 +12,7 @@ import pytest
 from tests.engine.rig import NIL, OK, agreement, array, failure
 from tests.quorum.rig import QuorumRig
 from wheel_lock.engine.future import Future
-from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, WheelLockError
+from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, TooManyLocks, WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
 
@@ -146,3 +146,34 @@ def test_groups_live_as_long_as_their_leases() -> None:
         assert not kept.is_valid(rig.now)
         assert not any(vote.alive for vote in kept.votes)
         assert rig.engine.group(b"n", EXCLUSIVE, kept.options).alive
+
+
+def test_one_that_waits_outlasts_silence_beside_a_refusal(rig: QuorumRig) -> None:
+    future = waiting(rig, limit=10.0)
+    for _ in range(50):
+        rig.go_on(0.02)
+        for command in rig.servers[0].take():
+            rig.servers[0].say(b"-ERR no such thing\r\n" if command.what in ("SET", "acquire") else agreement(command))
+    assert not future.done
+
+
+def test_a_first_connection_takes_no_longer_than_the_caller_waits() -> None:
+    with QuorumRig(connected=False) as rig:
+        future = rig.begin(rig.lease(30.0), limit=0.2)
+        rig.go_on(0.6)
+        assert future.done
+
+
+def test_a_quorum_holds_no_more_than_max_held() -> None:
+    with QuorumRig(max_held=1) as rig:
+        rig.hold(10.0, 0, 1, 2)
+        failure(rig.begin(rig.lease(10.0)), TooManyLocks)
+
+
+def test_a_vote_that_comes_late_is_asked_for_as_long_as_there_are_renewals(rig: QuorumRig) -> None:
+    rig.hold(3.0, 0, 1, max_renewals=1)
+    rig.go_on(1.1, 0, 1)
+    rig.servers[2].one("SET")
+    rig.servers[2].say(NIL)
+    rig.go_on(1.5, 0, 1)
+    assert rig.servers[2].take() == []

@@ -11,6 +11,7 @@ import pytest
 from tests.engine.rig import BUSY, FINE, GONE, Rig, array, failure, integer
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.errors import LockServerError, LossReason
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.bulk import BulkAcquire
@@ -54,14 +55,19 @@ def rig() -> Iterator[WaitingRig]:
         yield rig
 
 
-def test_all_or_none_is_none_where_one_is_lost_before_the_last_is_granted(rig: WaitingRig) -> None:
+@pytest.mark.parametrize("lost", ["a", "other"])
+def test_all_or_none_is_none_where_one_of_them_is_lost_before_the_last_is_granted(rig: WaitingRig, lost: str) -> None:
+    rig.hold("other")
     call = Call(rig, all_or_nothing=True)
     rig.say(FINE)
     rig.go_on(HELD_FOR_S - 0.1)
-    rig.engine.leases.mark_lost([next(lease for lease in rig.held if lease.name == "a")], LossReason.KEY_GONE)
+    rig.engine.leases.mark_lost([next(lease for lease in rig.held if lease.name == lost)], LossReason.KEY_GONE)
     rig.server.take()
     rig.say(FINE)
-    assert not call.future.done
+    assert call.future.done is (lost == "other")
+    if call.future.done:
+        assert all(call.bulk.outcome().values())
+        return
     assert rig.server.one("release_many").names == ["b"]
     rig.say(FINE)
     assert call.future.done
@@ -121,3 +127,12 @@ def test_a_lock_that_is_lost_before_its_call_returns_is_told_of_when_it_returns(
     assert lock.lost is LossReason.KEY_GONE
     rig.go_on(HELD_FOR_S, rig.agree)
     assert call.lost == [("a", LossReason.KEY_GONE), ("b", LossReason.HOLD_LIMIT)]
+
+
+def test_a_call_whose_last_lock_is_granted_before_it_is_sealed_ends(rig: WaitingRig) -> None:
+    future: Future[None] = Future(lambda: None)
+    bulk = AcquireMany(rig.engine.leases, lock_options(3.0), future)
+    for step in (lambda: bulk.begin(1), lambda: bulk.add([rig.lease("a")]), rig.agree, bulk.seal):
+        assert not future.done
+        rig.post(step)
+    assert future.done
