@@ -328,7 +328,8 @@ class HolderRules(ServerRules):
     def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
         """A caller has got a lock, on these terms."""
         lease = lock._own_or_latest()
-        if lease is not None and lease.state <= EXTENDING and not isinstance(_callback_owner(lease), Holding):
+        to_tell = getattr(lease and _callback(lease), "__self__", None)
+        if lease is not None and lease.state <= EXTENDING and not isinstance(to_tell, Holding):
             self.broken("S5", f"{lease.name!r} was granted, and its holder would not be told of its loss")
         if lease is not None and _callback(lease) == holding.on_lost:  # else the caller had it already
             self._holdings.append((lease, holding, terms))
@@ -367,7 +368,3 @@ def _callback(lease: Lease) -> Any:
     on_lost = lease.on_lost
     on_lost = on_lost.on_lost if isinstance(on_lost, HeldBack) else on_lost
     return on_lost.args[-1] if isinstance(on_lost, LoopCallback) else on_lost
-
-
-def _callback_owner(lease: Lease) -> Any:
-    return getattr(_callback(lease), "__self__", None)
