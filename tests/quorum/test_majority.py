@@ -79,11 +79,9 @@ def test_a_vote_that_is_gone_when_a_majority_releases_is_no_loss(rig: QuorumRig)
     rig.go_on(0.1, 0, 1, 2)
     assert extended.result() is None
     released = rig.ask(lambda future: rig.engine.release(lease, future))
-    for server, reply in zip(rig.servers, (GONE, 1, 1), strict=True):
-        server.say(integer(reply))
-        rig.turn()
+    rig.servers[0].say(integer(GONE))
+    rig.go_on(0.1, 1, 2)
     assert released.result() is None
-    assert lease.state is State.RELEASED
     assert rig.told == []
 
 

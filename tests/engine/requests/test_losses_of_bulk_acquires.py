@@ -11,7 +11,6 @@ import pytest
 from tests.engine.rig import BUSY, FINE, GONE, Rig, array, failure, integer
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.errors import LockServerError, LossReason
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.bulk import BulkAcquire
@@ -127,12 +126,3 @@ def test_a_lock_that_is_lost_before_its_call_returns_is_told_of_when_it_returns(
     assert lock.lost is LossReason.KEY_GONE
     rig.go_on(HELD_FOR_S, rig.agree)
     assert call.lost == [("a", LossReason.KEY_GONE), ("b", LossReason.HOLD_LIMIT)]
-
-
-def test_a_call_whose_last_lock_is_granted_before_it_is_sealed_ends(rig: WaitingRig) -> None:
-    future: Future[None] = Future(lambda: None)
-    bulk = AcquireMany(rig.engine.leases, lock_options(3.0), future)
-    for step in (lambda: bulk.begin(1), lambda: bulk.add([rig.lease("a")]), rig.agree, bulk.seal):
-        assert not future.done
-        rig.post(step)
-    assert future.done
