@@ -26,6 +26,7 @@ class Dialogue:
 
     def __init__(self, link: Link, timeout_s: float) -> None:
         self.sock = link.connect()
+        self.sock.take_all()
         self._process = link.process
         self._timeout_s = timeout_s
         self._reader = hiredis.Reader(replyError=HandshakeParser.parse_error)

@@ -295,6 +295,10 @@ class Sock:
 
     # -- what a socket does ------------------------------------------------------------------------------------------
 
+    def take_all(self) -> None:
+        """Take all bytes at once from now on, as a blocking socket does."""
+        self._takes = 0
+
     def fileno(self) -> int:
         return -1 if self.closed else self._fd
 

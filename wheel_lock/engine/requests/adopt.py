@@ -78,7 +78,7 @@ class Adopt(Acquire):
         # Computed now: the text may have been parsed long ago, if connecting has taken long.
         left_s = self._handoff.hold_left_s(time.time() - (self.timer.clock.now() - self.sent_at))
         if left_s is not None:
-            if left_s <= 0:
+            if left_s <= 2 * self.timer.scale.tick_s:  # its loss could not be reported in time
                 self._reject(True)
                 return
             self._options = replace(self._options, max_hold_s=left_s)
