@@ -6,12 +6,14 @@ import logging
 
 import pytest
 
-from tests.engine.rig import BUG, FINE, OK, TICK_S, Rig, breaking
+from tests.engine.rig import BUG, FINE, NIL, OK, TICK_S, Rig, breaking, integer
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.waiting.wait_queue import WaitQueue
+from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.lease import Event, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
@@ -74,11 +76,15 @@ def test_a_command_that_cannot_be_encoded_costs_its_caller(failing: Rig, strange
     failing.hold("struck")
 
 
-def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(failing: Rig, stranger: Engine) -> None:
+@pytest.mark.parametrize(("where", "method"), [(type(EXCLUSIVE), "parse_acquire"), (LeaseTable, "grant")])
+def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(
+    failing: Rig, stranger: Engine, where: type, method: str
+) -> None:
     other = failing.hold("other")
-    with breaking(type(EXCLUSIVE), "parse_acquire"):
+    with breaking(where, method):
         struck, behind = failing.acquire("struck"), failing.acquire("behind")
         failing.say(OK, OK)
+    assert failing.acquiring == 1
     assert isinstance(struck.future.error, WheelLockError)
     assert not behind.future.done  # it is asked for again on the next connection
 
@@ -94,6 +100,14 @@ def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(
     assert behind.future.result()
     assert failing.believes(other)
     assert believes(stranger)
+    assert failing.told == []
+
+
+def test_a_release_that_fails_is_no_loss(failing: Rig) -> None:
+    with breaking(type(EXCLUSIVE), "parse_release"):
+        future = failing.release(failing.hold("a"))
+        failing.reply("release", integer(1))
+    assert isinstance(future.error, WheelLockError)
     assert failing.told == []
 
 
@@ -132,6 +146,13 @@ def test_a_waiter_that_fails_costs_the_waits_and_no_lease(
     assert release.result() is None
     assert isinstance(waits.error, WheelLockError)
     assert believes(stranger)
+
+
+def test_a_waiter_that_fails_is_told_also_if_it_is_in_no_queue(failing: WaitingRig) -> None:
+    with breaking(Waiter, "refuse"):
+        wait = failing.wait("a", blocking=False)
+        failing.say(NIL)
+    assert isinstance(wait.error, WheelLockError)
 
 
 def test_a_domain_that_fails_itself_hands_over_to_the_one_above(caplog: pytest.LogCaptureFixture) -> None:

@@ -36,8 +36,11 @@ from tests.lock_types.script_calls import (
 )
 from tests.support.backend import LONG_S, Backend
 from tests.support.lock_types import NAME
+from wheel_lock.errors import LossReason
+from wheel_lock.lock_types.replies import released_in_bulk
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.scripts import Script
+from wheel_lock.protocol.server_errors import ServerError
 
 END = b"the end"
 TURN_MS = 100  # for which the turn is the readers'
@@ -153,7 +156,8 @@ def test_who_is_not_told_when_has_to_listen(server: Server) -> None:
     for [retry_ms] in (server.fair(SECOND, patience=5_000), server.fair(b"N" * 44)):  # nor does the latter wait
         assert 4_000 < retry_ms <= 5_000, "until the first will have been forgotten"
     server.view.flushall()
-    queue_of_two(server)
+    server.fair(HOLDER, 9_000)
+    assert server.fair(FIRST, patience=5_000)[0] > 8_000, "it is the first of the queue"
     assert server.fair(SECOND, patience=5_000) == server.fair(b"N" * 44) == [-1]
     server.view.flushall()
     server.write(WRITE_1)
@@ -333,6 +337,11 @@ def test_a_batch_tells_of_its_exceptions_only(server: Server, script: Script) ->
     assert not server.view.exists("nothing")
     if renews:
         assert server.call(script, [], TTL, "well", mine) == []
+
+
+def test_an_error_in_a_batch_is_no_loss_unless_another_type_has_the_key() -> None:
+    assert isinstance(released_in_bulk([1, b"OOM command not allowed"]), ServerError)
+    assert released_in_bulk([1, b"WRONGTYPE it is a list"]) is LossReason.TAKEN
 
 
 @pytest.mark.parametrize("kind", ["write", "fair", "reentrant"])

@@ -12,7 +12,7 @@ import pytest
 from tests.engine.rig import NIL, OK, agreement, array, failure
 from tests.quorum.rig import QuorumRig
 from wheel_lock.engine.future import Future
-from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, WheelLockError
+from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, TooManyLocks, WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
 
@@ -25,9 +25,9 @@ def rig() -> Iterator[QuorumRig]:
         yield rig
 
 
-def say_to_all(rig: QuorumRig, reply: bytes) -> None:
-    """Answer the one acquire that each master has got."""
-    for server in rig.servers:
+def say_to_all(rig: QuorumRig, reply: bytes, number: int = 3) -> None:
+    """Answer the one acquire that each master, or each of the first ones, has got."""
+    for server in rig.servers[:number]:
         for command in server.take():
             if command.what in ("SET", "acquire"):
                 server.say(reply)
@@ -56,12 +56,14 @@ def test_one_that_waits_is_told_when_a_stall_lasts(rig: QuorumRig) -> None:
     failure(future, WheelLockError, "Only 0 of 3 nodes answered")
 
 
-def test_one_that_waits_is_told_of_a_refusal_by_the_servers_at_once(rig: QuorumRig) -> None:
+@pytest.mark.parametrize("refusing", [3, 1])  # beside two that are silent
+def test_one_that_waits_is_told_of_a_refusal_by_the_servers_at_once(rig: QuorumRig, refusing: int) -> None:
     future = waiting(rig, limit=10.0)
-    for _ in range(20):
+    for _ in range(50):
         rig.go_on(0.01)
-        say_to_all(rig, b"-ERR no such thing\r\n")
-    failure(future, LockServerError, "no such thing")
+        say_to_all(rig, b"-ERR no such thing\r\n", refusing)
+    assert future.done is (refusing == 3)
+    assert refusing == 1 or failure(future, LockServerError, "no such thing")
 
 
 @pytest.mark.parametrize("how", ["close", "stop"])
@@ -146,3 +148,21 @@ def test_groups_live_as_long_as_their_leases() -> None:
         assert not kept.is_valid(rig.now)
         assert not any(vote.alive for vote in kept.votes)
         assert rig.engine.group(b"n", EXCLUSIVE, kept.options).alive
+
+
+def test_a_first_connection_takes_no_longer_than_the_caller_waits() -> None:
+    with QuorumRig(connected=False) as rig:
+        future = rig.begin(rig.lease(30.0), limit=0.2)
+        rig.go_on(0.6)
+        assert future.done
+
+
+def test_a_vote_that_comes_late_is_asked_for_as_long_as_there_are_renewals_and_no_other_lock_beyond_max_held() -> None:
+    with QuorumRig(max_held=1) as rig:
+        rig.hold(3.0, 0, 1, max_renewals=1)
+        rig.go_on(1.1, 0, 1)
+        rig.servers[2].one("SET")
+        rig.servers[2].say(NIL)
+        rig.go_on(1.5, 0, 1)
+        failure(rig.begin(rig.lease(3.0)), TooManyLocks)
+        assert rig.servers[2].take() == []

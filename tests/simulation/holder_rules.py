@@ -328,6 +328,9 @@ class HolderRules(ServerRules):
     def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
         """A caller has got a lock, on these terms."""
         lease = lock._own_or_latest()
+        to_tell = getattr(lease and _callback(lease), "__self__", None)
+        if lease is not None and lease.state <= EXTENDING and not isinstance(to_tell, Holding):
+            self.broken("S5", f"{lease.name!r} was granted, and its holder would not be told of its loss")
         if lease is not None and _callback(lease) == holding.on_lost:  # else the caller had it already
             self._holdings.append((lease, holding, terms))
             holding.got.add(lease.name)

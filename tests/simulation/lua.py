@@ -36,7 +36,7 @@ local shown = {
   assert = assert, rawget = rawget, setmetatable = setmetatable,
 }
 setmetatable(shown, {
-  __index = function(_, name) error('Script attempted to access nonexistent global variable: ' .. tostring(name)) end,
+  __index = function(_, name) error('Script attempted to access nonexistent global variable: ' .. tostring(name), 2) end,
   __newindex = function() error('Attempt to modify a readonly table') end,
 })
 local function load(source)

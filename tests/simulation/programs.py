@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 TIMEOUTS = (1.0, 0.5, 3.0)
 PERMITS = 2
-# Errors that say where a key is, or that a script is not there: the library follows them.
-_NOT_FOR_CALLERS = ("MOVED ", "ASK ", "NOSCRIPT", "non local key", "CROSSSLOT")
+# Errors that the library follows: where a key is, that a script is not there. The last one is a mistake in a script.
+_NOT_FOR_CALLERS = ("MOVED ", "ASK ", "NOSCRIPT", "non local key", "CROSSSLOT", "user_script")
 NAMES = {
     "exclusive": ("x", "y", "z"),
     "reentrant": ("r",),

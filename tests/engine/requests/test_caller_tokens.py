@@ -67,6 +67,15 @@ def test_a_release_of_many_that_was_not_executed_is_not_repeated_behind_the_dead
     assert sorted(rig.reasons) == [(name, LAPSED) for name in names(3)]
 
 
+def test_what_has_lapsed_when_a_close_begins_has_its_own_reason(rig: Rig) -> None:
+    lapsed, extending = hold(rig, "lapsed"), hold(rig, "extending")
+    rig.extend(extending, 0.5)
+    rig.server.take()
+    rig.post(lambda: (rig.clock.jump(4.0), rig.engine.close(30.0, Future(lambda: None))))
+    assert rig.reasons == [(lease.name, LAPSED) for lease in (lapsed, extending)]
+    assert rig.server.take() == []
+
+
 @pytest.mark.parametrize("reply", [NOSCRIPT, WANTS_KEYS])
 def test_nor_is_what_a_close_releases(rig: Rig, reply: bytes) -> None:
     for name in names(3):

@@ -29,15 +29,15 @@ def test_replacing_sets_the_time_to_live_and_the_deadline(rig: Rig) -> None:
     assert lease.deadline == pytest.approx(START + 0.5 + 9.898)
 
 
-@pytest.mark.parametrize("left_ms", [2_500, 0])  # none where the key had lost its expiry
-def test_adding_sets_the_deadline_that_the_server_reports(rig: Rig, left_ms: int) -> None:
+@pytest.mark.parametrize(("added_ms", "left_ms"), [(10_000, 2_500), (1_000, 0)])  # none: the key had lost its expiry
+def test_adding_sets_the_deadline_that_the_server_reports(rig: Rig, added_ms: int, left_ms: int) -> None:
     lease = rig.hold("a")
     rig.jump(0.5)
-    future = rig.extend(lease, 10.0)
-    assert rig.server.one("extend").arguments[2:4] == (b"10000", b"0")
-    rig.say(integer(10_000 + left_ms))
+    future = rig.extend(lease, added_ms / 1000)
+    assert rig.server.one("extend").arguments[2:4] == (b"%d" % added_ms, b"0")
+    rig.say(integer(added_ms + left_ms))
     assert future.result() is None
-    assert lease.deadline == pytest.approx(START + 0.5 + (10.0 + left_ms / 1000) * 0.99 - 0.002)
+    assert lease.deadline == pytest.approx(START + 0.5 + (added_ms + left_ms) / 1000 * 0.99 - 0.002)
 
 
 @pytest.mark.parametrize("renew", [True, False])

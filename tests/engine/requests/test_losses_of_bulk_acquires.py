@@ -54,14 +54,19 @@ def rig() -> Iterator[WaitingRig]:
         yield rig
 
 
-def test_all_or_none_is_none_where_one_is_lost_before_the_last_is_granted(rig: WaitingRig) -> None:
+@pytest.mark.parametrize("lost", ["a", "other"])
+def test_all_or_none_is_none_where_one_of_them_is_lost_before_the_last_is_granted(rig: WaitingRig, lost: str) -> None:
+    rig.hold("other")
     call = Call(rig, all_or_nothing=True)
     rig.say(FINE)
     rig.go_on(HELD_FOR_S - 0.1)
-    rig.engine.leases.mark_lost([next(lease for lease in rig.held if lease.name == "a")], LossReason.KEY_GONE)
+    rig.engine.leases.mark_lost([next(lease for lease in rig.held if lease.name == lost)], LossReason.KEY_GONE)
     rig.server.take()
     rig.say(FINE)
-    assert not call.future.done
+    assert call.future.done is (lost == "other")
+    if call.future.done:
+        assert all(call.bulk.outcome().values())
+        return
     assert rig.server.one("release_many").names == ["b"]
     rig.say(FINE)
     assert call.future.done

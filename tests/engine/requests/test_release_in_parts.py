@@ -291,3 +291,12 @@ def test_behind_a_close_it_begins_at_once_for_the_sweep_goes_on_without_messages
         turn_until(rig, lambda: closed.done)
         assert future.result() == dict.fromkeys(lost, LossReason.CONTEXT_CLOSED)
         assert {name for name, _ in rig.reasons} == lost
+
+
+def test_an_acquire_of_many_that_is_granted_before_it_is_sealed_ends(rig: Rig) -> None:
+    future: Future[None] = Future(lambda: None)
+    bulk = AcquireMany(rig.engine.leases, lock_options(3.0), future)
+    for step in (lambda: bulk.begin(1), lambda: bulk.add([rig.lease("a")]), rig.agree, bulk.seal):
+        assert not future.done
+        rig.post(step)
+    assert future.done

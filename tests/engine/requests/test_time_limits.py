@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TAKEN, TICK_S, array, names
+from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TAKEN, TICK_S, array, failure, integer, names
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.waiting.many import AcquireEach
@@ -91,3 +91,27 @@ def test_what_others_hold_is_waited_for_until_the_callers_limit(
     assert rig.server.one("acquire_many").names == ["a", "b"]
     rig.say(array(1, TAKEN, 2, TAKEN))
     assert ends_s <= ends_at(rig, future) + 1e-6 <= ends_s + 3 * TICK_S
+
+
+def test_a_grant_behind_the_hold_limit_is_the_callers_to_know_of(rig: WaitingRig) -> None:
+    wait = rig.wait("a", max_hold=1.0)
+    rig.jump(1.5)
+    rig.reply("SET", OK)
+    failure(wait.future, LockTimeout, "max_hold")
+
+
+def test_a_bulk_acquire_waits_for_a_server_that_was_there(rig: WaitingRig) -> None:
+    warm(rig)
+    rig.be_away()
+    attempt = rig.acquire_many(names(2))
+    rig.go_on(1.0)
+    assert not attempt.future.done
+
+
+def test_a_reply_behind_the_time_limit_changes_nothing(rig: WaitingRig) -> None:
+    lease, another = rig.hold("a", 30.0), rig.hold("b", 30.0)
+    futures = [rig.release(lease), rig.release_many([another])]
+    rig.be_silent(5.2)
+    assert [type(future.error) for future in futures] == [LockTimeout] * 2
+    rig.say(integer(1), FINE)
+    assert rig.told == []

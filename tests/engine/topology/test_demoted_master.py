@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ import pytest
 from tests.engine.rig import FINE, GONE, Rig, agreement, array, error, names
 from tests.protocol.test_server_errors import ROWS, error_of
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import Later
+from wheel_lock.engine.topology.cluster import _PAUSE_S, ClusterRouter
 from wheel_lock.lease import State
+from wheel_lock.protocol.server_errors import ServerError
 
 TEXTS = [str(error_of(row)).rstrip() for row in ROWS if row["code"] == "READONLY"]
 # What a script without a #!lua line tells of each of its leases, before Redis 7.
@@ -81,3 +85,9 @@ def test_a_request_for_many_of_which_each_entry_is_refused_goes_to_the_next_mast
     moving.say(FINE)
     assert future.result() in ({}, None)
     assert len(moving.held) == (2 if what == "acquire_many" else 0)
+
+
+def test_a_script_that_a_cluster_refuses_half_way_may_have_been_executed() -> None:
+    router: Any = SimpleNamespace(refresh=lambda: None, node=SimpleNamespace())
+    for text, maybe in ((VERDICT, False), (VERDICT.replace("READONLY", "TRYAGAIN"), True), ("TRYAGAIN", False)):
+        assert ClusterRouter.redirection(router, router, ServerError(text)) == Later(_PAUSE_S, maybe)

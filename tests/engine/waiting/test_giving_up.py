@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.rig import BUG, BUSY, FINE, NIL, OK, REFUSED, breaking
+from tests.engine.rig import BUG, BUSY, FINE, GONE, NIL, OK, REFUSED, array, breaking, failure, integer
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
-from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.lease import State
+from wheel_lock.lock_types import EXCLUSIVE, FAIR
 
 
 def test_no_more_than_max_waiting_may_wait() -> None:
@@ -176,3 +177,31 @@ def test_a_failure_costs_the_caller_and_those_who_share_its_try(failing: Waiting
     assert failing.engine.leases.acquiring == 0
     failing.go_on(1.0, failing.agree)
     assert failing.wait("a").error is None
+
+
+def test_what_a_caller_gives_up_is_not_told_of_if_it_is_gone(rig: WaitingRig) -> None:
+    wait = rig.wait("a")
+    rig.reply("SET", OK)
+    rig.give_up(wait)
+    rig.reply("release_many", array(1, GONE))
+    assert wait.lease.state is State.LOST
+    assert rig.told == []
+
+
+@pytest.mark.rig(max_held=1)
+def test_waiters_of_fair_locks_count_when_granted_and_do_not_try_once_they_have_failed(rig: WaitingRig) -> None:
+    waits = [rig.wait(name, kind=FAIR) for name in "abc"]
+    rig.refuse()
+    rig.listen()
+    rig.refuse()
+    rig.go_on(1.0)
+    rig.say(integer(0), integer(0), array(-1))
+    assert [wait.granted for wait in waits] == [True, False, False]
+    failure(waits[1].future, TooManyLocks)
+    rig.release(waits[0].lease)
+    rig.agree()
+    rig.post(lambda: rig.lines.crashed(BUG))
+    failure(waits[2].future, WheelLockError, "internal error")
+    tried: list[str] = []
+    rig.go_on(10.0, lambda: tried.extend(command.what for command in rig.server.agree()))
+    assert "acquire_fair" not in tried
