@@ -85,18 +85,6 @@ def test_a_vote_that_is_gone_when_a_majority_releases_is_no_loss(rig: QuorumRig)
     assert rig.losses == []
 
 
-def test_a_vote_that_is_gone_when_a_majority_releases_is_no_loss(rig: QuorumRig) -> None:
-    lease = rig.hold(6.0, 0, 1, 2)
-    extended = rig.ask(lambda future: rig.engine.extend(lease, 1000, False, future))
-    rig.go_on(0.1, 0, 1, 2)
-    assert extended.result() is None
-    released = rig.ask(lambda future: rig.engine.release(lease, future))
-    rig.servers[0].say(integer(GONE))
-    rig.go_on(0.1, 1, 2)
-    assert released.result() is None
-    assert rig.told == []
-
-
 @pytest.mark.parametrize("how", ["the object is dropped", "its thread ends"])
 def test_an_abandoned_lease_is_left_to_expire(rig: QuorumRig, how: str) -> None:
     owner = ThreadOwner()
