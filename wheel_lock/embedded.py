@@ -29,7 +29,7 @@ class Server(fakeredis.TcpFakeServer):
     """A TCP server on a free port of 127.0.0.1 that passes only authenticated connections to fakeredis."""
 
     def __init__(self, password: str) -> None:
-        self.password = password.encode()
+        self.password: bytes = password.encode()
         self._ends_at: dict[socket.socket, float] = {}  # by connection; infinite once it is authenticated
         super().__init__(("127.0.0.1", 0), server_type="redis")
         self.daemon_threads = True  # a program that does not close the server can end nevertheless
@@ -69,7 +69,7 @@ class Server(fakeredis.TcpFakeServer):
 
 
 class _Handler(StreamRequestHandler):
-    """What precedes fakeredis's request handler, to behave as a Redis server does."""
+    """A handler before that of fakeredis, to behave as a Redis server does."""
 
     # Small replies must not wait for an acknowledgement of the previous one (Nagle): that would show as renewal lag.
     disable_nagle_algorithm = True

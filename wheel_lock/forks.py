@@ -1,4 +1,4 @@
-"""What the package does in a forked child, where its threads are gone and its locks may be taken for ever."""
+"""The first actions of the package in a forked child, where its threads are gone and its locks may be taken for ever."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from wheel_lock.engine.direct.conditions import fits
 from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import LeaseGroup, group_of
+from wheel_lock.engine.interfaces import DirectLocks, LeaseGroup, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.renewer import RenewalGroup
@@ -69,7 +69,7 @@ class Engine(EngineState):
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
         self._shutdown = Shutdown(self.leases, self.router, self.wait_queues)
         if fits(self, self.router.one_server):
-            self.direct = DirectPath(self.leases, self.wait_queues, self.router.renewer)
+            self.direct: DirectLocks = DirectPath(self.leases, self.wait_queues, self.router.renewer)
         self.leases.on_ended = self._shutdown.on_lease_ended
         self.stable: bool = self.router.stable
         timer.attach(self)

@@ -1,4 +1,4 @@
-"""What contexts for threads and for tasks share when they make lock objects: the terms of these, and their check."""
+"""The terms of lock objects, and their check, for contexts of threads and of tasks."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Vote(Owner):
     __slots__ = ("_callback", "counts_from", "failure", "in_flight", "lease", "node", "quorum_lease")
 
     def __init__(self, node: NodeEngine, quorum_lease: QuorumLease) -> None:
-        self.holds = None
+        super().__init__()
         self.node: NodeEngine = node
         self.quorum_lease: QuorumLease = quorum_lease
         self.lease: Lease | None = None

@@ -24,7 +24,7 @@ class Condition(enum.Enum):
 
 
 class Sign(enum.Enum):
-    """What shows the condition of a node."""
+    """A sign of the condition of a node."""
 
     TROUBLE = enum.auto()  # the connection was lost, or is silent
     READY = enum.auto()  # it is connected, or answers again

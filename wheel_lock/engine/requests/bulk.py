@@ -175,7 +175,7 @@ class BulkOperation:
         limited: True if the caller waits, and has a time limit of its own: also for a server that was never there.
     """
 
-    most_in_flight = BATCHES_IN_FLIGHT
+    most_in_flight: int = BATCHES_IN_FLIGHT
     limited: bool = False
     may_wait = False  # batches wait for room in a full connection
     releases = False  # batches count as awaited after their call has ended, because other owners wait for the locks

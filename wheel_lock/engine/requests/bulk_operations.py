@@ -51,7 +51,7 @@ class AcquireMany(BulkOperation):
         self, table: LeaseTable, options: LockOptions, future: Future[None], all_or_nothing: bool = False
     ) -> None:
         super().__init__(table, (), future)
-        self.stage = Stage.FILLING
+        self.stage: Stage = Stage.FILLING
         self._all_or_nothing = all_or_nothing
         self._places = 0  # the number of leases that LeaseTable.acquiring still counts
         self._options = options
@@ -242,7 +242,6 @@ class ReleaseMany(BulkOperation):
     """
 
     releases = True
-    most_in_flight = _BATCHES_MEANWHILE
 
     def __init__(
         self,
@@ -252,7 +251,8 @@ class ReleaseMany(BulkOperation):
         begun: Callable[[], object],
     ) -> None:
         super().__init__(table, (), future)
-        self.stage = Stage.FILLING
+        self.stage: Stage = Stage.FILLING
+        self.most_in_flight: int = _BATCHES_MEANWHILE
         self._leases = leases
         self._next = 0  # the first of the leases that has not begun
         self._all_begun = begun

@@ -49,8 +49,8 @@ class Contender(WheelEntry):
     def __init__(self, queue: BaseWaitQueue, waiter: Waiter | None = None) -> None:
         self.tick = -1
         self.group: RequestTimeouts = REQUEST_TIMEOUTS
-        self.queue = queue
-        self.waiter = waiter
+        self.queue: BaseWaitQueue = queue
+        self.waiter: Waiter | None = waiter
         self.state: QueueState = QueueState.WAITING
         self.pace: Pace = Pace(queue.timer.scale.tick_s)
 
