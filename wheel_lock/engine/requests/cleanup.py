@@ -40,7 +40,6 @@ class Cleanup(Request):
         """Send the clean-up, or as many as it takes."""
         most = self.node.batch_size
         if len(self.leases) > most:
-            self.finished = True
             for begin in range(0, len(self.leases), most):
                 self._start_another(self.node, self.leases[begin : begin + most])
             return

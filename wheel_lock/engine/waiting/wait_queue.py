@@ -239,8 +239,8 @@ class BaseWaitQueue(WheelEntry):
         waiter.try_once(tried, waiting=not plain or waiter.lock_type.registers_waiters)
 
     def _tried(self, contender: Contender, waiter: Waiter) -> None:
-        if waiter.over or waiter.queue is not self:
-            return  # the try of another waiter may be in flight
+        if waiter.queue is not self:
+            return  # it is over, and the try of another waiter may be in flight
         state, contender.state = contender.state, QueueState.WAITING
         request = waiter.request
         error = request.future.error
