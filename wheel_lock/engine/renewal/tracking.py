@@ -75,6 +75,7 @@ class TrackingState(enum.Enum):
 
     OFF = enum.auto()
     ASKED = enum.auto()  # CLIENT TRACKING has been sent: what is read behind it is registered if it succeeds
+    ASKED_FIRST = enum.auto()  # the same, on a new connection, where all leases are renewed behind it anyway
     ON = enum.auto()
 
 
@@ -127,14 +128,12 @@ class Tracking(InvalidationListener):
         self.wanted: bool = False
         self._state = TrackingState.OFF
         self._asked: _TrackingCommand | None = None
-        self._verified = False  # all leases are renewed behind CLIENT TRACKING anyway
         self._restarts = 0  # in a row
         self._unreachable = 0  # attempts in a row to connect the feed that have failed
         self._feed_since = -math.inf
         self._trouble_since: float | None = None  # of the connection for renewals
         self._hang_ups = 0  # connections in a row that were lost at a command of this
-        self._proven = False  # a key has been registered on this connection
-        self._counted = False  # the loss of this connection has been counted
+        self._on_trial = True  # no key has been registered on this connection, and its loss has not been counted
         self._rest_until = -math.inf
         self._again: Alarm | None = None
 
@@ -163,7 +162,7 @@ class Tracking(InvalidationListener):
         """Ask again on a new connection for renewals."""
         trouble_since, self._trouble_since = self._trouble_since, None
         if new:
-            self._proven = self._counted = False
+            self._on_trial = True
             self._switch_off()
             if trouble_since is not None and self._feed_since <= trouble_since and self.feed.client_id is not None:
                 self.feed.stop()  # its server may be another one: a name may have got another address
@@ -171,7 +170,7 @@ class Tracking(InvalidationListener):
                 self._rest_until = -math.inf  # a refusal is that of one server, and of the user's rights at that time
             if self.is_interested():
                 self.want()
-        self._ask(verified=new)
+        self._ask(first=new)
 
     def node_in_trouble(self) -> None:
         """Note that the connection for renewals is suspected or lost, or could not be made."""
@@ -183,7 +182,7 @@ class Tracking(InvalidationListener):
     def _switch_off(self) -> None:
         self._state, self._asked = TrackingState.OFF, None
 
-    def _ask(self, *, verified: bool) -> None:
+    def _ask(self, *, first: bool) -> None:
         node, client_id = self._renewer.node, self.feed.client_id
         if self._state is not TrackingState.OFF or client_id is None or not node.ready:
             return
@@ -192,7 +191,7 @@ class Tracking(InvalidationListener):
         if node.single_key_mode:
             self._unavailable("a service that routes calls by their keys cannot redirect invalidations")
             return
-        self._state, self._verified = TrackingState.ASKED, verified
+        self._state = TrackingState.ASKED_FIRST if first else TrackingState.ASKED
         self._asked = _TrackingCommand(self, client_id, self._opt_in)
         node.send(self._asked)
 
@@ -202,9 +201,9 @@ class Tracking(InvalidationListener):
             return  # the feed has been replaced meanwhile
         self._asked = None
         if error is None:
-            self._state = TrackingState.ON
+            before, self._state = self._state, TrackingState.ON
             self._restarts = self._unreachable = 0
-            if not self._verified:
+            if before is TrackingState.ASKED:
                 self._renewer.doubt(None)
         elif error.code in NOT_NOW:
             self._switch_off()
@@ -223,7 +222,7 @@ class Tracking(InvalidationListener):
 
     def _ask_again(self, now: float) -> None:
         self._again = None
-        self._ask(verified=False)
+        self._ask(first=False)
 
     def refused(self, error: ServerError) -> None:
         """Handle that the server has refused to register keys with ``error``."""
@@ -232,7 +231,7 @@ class Tracking(InvalidationListener):
 
     def registered(self) -> None:
         """Note that the server has answered a registration."""
-        self._proven = True
+        self._on_trial = False
         self._hang_ups = 0
         if self._logged and self.on:
             self._logged = False
@@ -240,8 +239,8 @@ class Tracking(InvalidationListener):
 
     def interrupted(self, error: Exception) -> None:
         """Count a connection that was lost before the first key was registered: a proxy may hang up at commands."""
-        if not (self._proven or self._counted):
-            self._counted = True
+        if self._on_trial:
+            self._on_trial = False
             self._hung_up(error)
 
     def _hung_up(self, error: Exception) -> None:
@@ -283,7 +282,7 @@ class Tracking(InvalidationListener):
     def on_ready(self) -> None:
         self._feed_since = self._timer.now
         self._switch_off()  # the id of the feed is another one
-        self._ask(verified=False)
+        self._ask(first=False)
 
     def on_refused(self, error: ServerError) -> None:
         if error.code in NOT_NOW:
