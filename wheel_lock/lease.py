@@ -421,6 +421,38 @@ def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits:
     return all_pending
 
 
+def release_all(
+    leases: Iterable[Lease],
+    now: float,
+    note: Callable[[Lease], object],
+    cancel: Callable[[Lease], bool],
+    end_renewal: Callable[[Lease], object],
+    unhold: Callable[[Lease, None], object],
+) -> list[Lease]:
+    """Begin the release of the leases that are valid at ``now``; return the others. Faster than a transition per lease.
+
+    Args:
+        leases: The leases.
+        now: The time, in seconds of the timer's clock.
+        note: Called with each lease before its renewal is ended.
+        cancel: Takes a lease off the wheel; returns whether it was there.
+        end_renewal: Ends the renewal of a lease that was not on the wheel.
+        unhold: Removes a lease, its first argument, from the held ones.
+    """
+    releasing = State.RELEASING
+    others: list[Lease] = []
+    for lease in leases:
+        if lease.state <= EXTENDING and lease.loss is None and now < lease.deadline and lease.group.alive:
+            note(lease)
+            if not cancel(lease):
+                end_renewal(lease)
+            lease.state = releasing
+            unhold(lease, None)
+        else:
+            others.append(lease)
+    return others
+
+
 def mark_sent(leases: Iterable[Lease]) -> float:
     """Set all of ``leases``, which must be HELD or OVERDUE, to RENEWING: faster than a table lookup per lease.
 

@@ -109,6 +109,7 @@ class Stage:
         self._over = allocate_lock()
         self._abandoned = False
         self._waits = 0
+        self._made_by = get_ident()
         self.current: Actor | None = None
 
     def actor(self, body: Callable[[], object]) -> Actor:
@@ -118,6 +119,10 @@ class Stage:
         self._actors.append(actor)
         start_new_thread(self._live, (actor,))
         return actor
+
+    def is_here(self) -> bool:
+        """Return whether the calling thread is one of the run, or has made it. Others are of earlier tests."""
+        return get_ident() in {self._made_by, *(actor.ident for actor in self._actors)}
 
     def run(self) -> None:
         """Let the threads run to their ends; raise what one of them did not catch."""

@@ -21,6 +21,7 @@ import wheel_lock.runtime.sole_thread
 import wheel_lock.sync.call
 from tests.threads_.scheduler import Actor, Stage
 from wheel_lock.runtime import native
+from wheel_lock.runtime.greenlets import new_thread
 from wheel_lock.runtime.notifier import NOTIFIER, Notifier
 from wheel_lock.runtime.timer import HashedWheelTimer
 
@@ -188,8 +189,16 @@ def seams(stage: Stage) -> Iterator[None]:
     time = SimpleNamespace(monotonic=lambda: stage.now, time=lambda: stage.now)
     runtime, call = _package.runtime, _package.sync.call
 
-    def start_new_thread(body: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        stage.actor(lambda: body(*arguments))
+    start_new_thread = native.start_new_thread
+
+    def start(body: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        if stage.is_here():
+            stage.actor(lambda: body(*arguments))
+        else:
+            start_new_thread(body, arguments)
+
+    def thread(body: Callable[[], object], name: str) -> Any:
+        return Thread(stage, body) if stage.is_here() else new_thread(body, name)
 
     with pytest.MonkeyPatch.context() as patch:
 
@@ -200,9 +209,9 @@ def seams(stage: Stage) -> Iterator[None]:
         put("time", time, runtime.loop, runtime.timer, runtime.notifier, runtime.slow_calls)
         put("monotonic", time.monotonic, runtime.sole_thread, call)
         put("sleep", stage.sleep, native)
-        put("start_new_thread", start_new_thread, native)
+        put("start_new_thread", start, native)
         put("SimpleQueue", lambda: Calls(stage), native)
-        put("new_thread", lambda body, name: Thread(stage, body), runtime.loop, runtime.notifier)
+        put("new_thread", thread, runtime.loop, runtime.notifier)
         put("new_waker", Waker, runtime.loop)
         put("new_poller", lambda waker: Poller(stage, waker), runtime.loop)
         put("new_gate", lambda: Gate(stage), runtime.notifier, call)

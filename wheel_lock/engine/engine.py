@@ -9,7 +9,7 @@ from typing import TypeVar
 from wheel_lock.engine.direct.conditions import fits
 from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import DirectLocks, LeaseGroup, group_of
+from wheel_lock.engine.interfaces import DirectLocks, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.renewer import RenewalGroup
@@ -91,7 +91,7 @@ class Engine(EngineState):
         future: Future[Sequence[Lease] | None],
     ) -> FirstTry | Waiter:
         """Return a caller's wait for the lock with this key, ready to begin; see :class:`Waiter`. From any thread."""
-        group: LeaseGroup = lease.group  # type: ignore[assignment]
+        group = group_of(lease)
         queues, queued = self.wait_queues, group.lock_type.contention is Contention.SERVER_QUEUE
         if queued or self.options.min_replicas or options.retry_every_s is not None:
             return Waiter(queues, options, (lease,), token_given, blocking, until, future)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -76,14 +77,11 @@ class LeaseGroup(Group, Protocol):
     def live(self, entries: list[Lease]) -> list[Lease]: ...
 
 
-def shard_at(node: Node) -> Shard:
-    """Return the shard of a node: the observer of each node of an engine."""
-    return node.observer  # type: ignore[return-value]
-
-
-def group_of(lease: Lease) -> LeaseGroup:
-    """Return the group of a lease that an engine has made. (Each acquire and release does without this call.)"""
-    return lease.group  # type: ignore[return-value]
+# Attributes as an engine sees them, by calls in C: each acquire and release makes several.
+shard_at: Callable[[Node], Shard] = attrgetter("observer")  # the shard of a node of an engine
+group_of: Callable[[Lease], LeaseGroup] = attrgetter("group")  # the group of a lease that an engine has made
+node_of: Callable[[Lease], Node] = attrgetter("group.renewer.node")  # the node that a lease lives on
+acquiring_node_of: Callable[[Lease], Node] = attrgetter("group.renewer.acquiring_node")  # for its acquire
 
 
 class RoutedRequest(Protocol):

@@ -10,11 +10,11 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from wheel_lock.engine.interfaces import LeaseGroup, LeaseListener, PendingSwap, Router, group_of
+from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, group_of
 from wheel_lock.engine.loss_events import log_illegal
 from wheel_lock.engine.state import EngineState, HeldLeases
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
-from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant
+from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant, release_all
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 
@@ -87,7 +87,7 @@ class LeaseTable(HeldLeases):
             self.held.update(dict.fromkeys(leases))
         state.counters.acquired += len(leases)
         self.granted_at = now
-        group: LeaseGroup = leases[0].group  # type: ignore[assignment]
+        group = group_of(leases[0])
         group.begin(leases, sent_at)
         group.renewer.granted(leases, now)
         self.router.watch_master()
@@ -135,7 +135,7 @@ class LeaseTable(HeldLeases):
         """End the renewal of a held lease that its holder releases or exports; return why that is impossible, or None."""
         error = self.check_owned(lease)
         if error is None:
-            group: LeaseGroup = lease.group  # type: ignore[assignment]
+            group = group_of(lease)
             group.renewer.untrack(lease)
             lease.transition(event)
             self.unhold(lease, None)
@@ -151,16 +151,14 @@ class LeaseTable(HeldLeases):
             begun: Receives each lease of which the renewal is ended, before that.
             losses: Receives the reasons of those that are lost.
         """
-        cancel, unhold, note, now = self.timer.wheel.cancel, self.unhold, begun.append, self.timer.clock.now()
-        for lease in leases:
-            if lease.state <= EXTENDING and lease.loss is None and now < lease.deadline and lease.group.alive:
-                note(lease)
-                if not cancel(lease):
-                    group_of(lease).renewer.untrack(lease)
-                lease.transition(Event.RELEASE)
-                unhold(lease, None)
-            elif (error := self.begin_release(lease)) is None:
-                note(lease)
+        cancel, now = self.timer.wheel.cancel, self.timer.clock.now()
+
+        def end_renewal(lease: Lease) -> None:
+            group_of(lease).renewer.untrack(lease)
+
+        for lease in release_all(leases, now, begun.append, cancel, end_renewal, self.unhold):
+            if (error := self.begin_release(lease)) is None:
+                begun.append(lease)
             elif isinstance(error, LockLost):
                 losses[lease.name] = error.reason
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wheel_lock.engine.waiting.decisions import TRYING, QueueAction, QueueEvent, QueueState, decide
+from wheel_lock.engine.waiting.decisions import DECISIONS, TRYING, QueueAction, QueueEvent, QueueState
 
 TRIES = {QueueAction.TRY, QueueAction.TRY_AT_PACE, QueueAction.TRY_PLAIN_AT_PACE, QueueAction.FOLLOW}
 LOOKS = {QueueAction.LOOK, QueueAction.LOOK_LATER, QueueAction.PREPARE}
@@ -13,7 +13,7 @@ EVERY = [(state, event) for state in QueueState for event in QueueEvent]
 
 @pytest.mark.parametrize(("state", "event"), EVERY)
 def test_each_decision(state: QueueState, event: QueueEvent) -> None:
-    action, following = decide(state, event)
+    action, following = DECISIONS[state][event]
     if state is QueueState.EMPTY:
         assert action is QueueAction.NOTHING, "nothing is sent without a waiter"
     if state is QueueState.HELD_HERE:
@@ -32,5 +32,5 @@ def test_each_decision(state: QueueState, event: QueueEvent) -> None:
 @pytest.mark.parametrize("event", [QueueEvent.SUBSCRIBED, QueueEvent.MESSAGE, QueueEvent.RELEASED])
 def test_a_wakeup_during_a_try_causes_another_one(event: QueueEvent) -> None:
     for state in TRYING:
-        following = decide(state, event).state or state
-        assert decide(following, QueueEvent.REFUSED).action in TRIES
+        following = DECISIONS[state][event].state or state
+        assert DECISIONS[following][QueueEvent.REFUSED].action in TRIES

@@ -27,7 +27,7 @@ from typing import Protocol, TypeVar
 
 from wheel_lock.engine.direct.connection import DirectConnection, NoReply, NotSent
 from wheel_lock.engine.future import Future, end_quietly
-from wheel_lock.engine.interfaces import LeaseGroup
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
@@ -131,7 +131,7 @@ class DirectHold:
         path.uses = self.number = path.next_number()  # atomic: overdue here, it may come back to a path in use
         if not path.watched:
             path.watch()
-        group: LeaseGroup = lease.group  # type: ignore[assignment]
+        group = group_of(lease)
         request = EXCLUSIVE.plain_try(lease, group.ttl)
         assert request is not None
         self.sent_at = self.asked_at = wait.sent_at = sent_at = clock()

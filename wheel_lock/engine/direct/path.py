@@ -29,7 +29,7 @@ from typing import ClassVar
 from wheel_lock.engine.direct.connection import INFO, DirectConnection, NoReply, NotSent, ask_run_id, run_id
 from wheel_lock.engine.direct.hold import ACQUIRING, HOLDING, LEFT, RELEASING, TAKEN, DirectHold
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.interfaces import DirectLocks, LeaseGroup, Wait
+from wheel_lock.engine.interfaces import DirectLocks, Wait, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.requests.query import Query
@@ -139,7 +139,7 @@ class DirectPath(DirectLocks):
             return None
         if type(wait) is not FirstTry:
             return None
-        group: LeaseGroup = wait.leases[0].group  # type: ignore[assignment]
+        group = group_of(wait.leases[0])
         if group.lock_type is not EXCLUSIVE or self.claim or self.queues.queues or self.queues.pollers:
             return None
         state = self.state

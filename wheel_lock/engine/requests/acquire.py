@@ -7,9 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import Shard, group_of, shard_at
+from wheel_lock.engine.interfaces import Shard, acquiring_node_of, group_of, shard_at
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import CallerRequest, acquiring_node_of, hold_limit_error, needs_of
+from wheel_lock.engine.requests.base import (
+    CallerRequest,
+    hold_limit_error,
+    needs_of,
+)
 from wheel_lock.engine.requests.bulk_operations import release_unwanted
 from wheel_lock.engine.requests.execution import ASKING
 from wheel_lock.errors import LockServerError, LockTimeout, WheelLockError
@@ -302,4 +306,4 @@ class PlainAcquire(Acquire):
         if self._waiter_ttl_ms:
             return None
         lease = self.leases[0]
-        return self._lock_type.plain_try(lease, lease.group.ttl)  # type: ignore[attr-defined]
+        return self._lock_type.plain_try(lease, group_of(lease).ttl)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.interfaces import group_of, node_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import batch_call, node_of
+from wheel_lock.engine.requests.base import (
+    batch_call,
+)
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.replies import NO_FENCE, Refusal

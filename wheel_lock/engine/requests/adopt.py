@@ -13,10 +13,9 @@ from dataclasses import replace
 from functools import partial
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.interfaces import acquiring_node_of, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import acquiring_node_of
 from wheel_lock.engine.requests.bulk import BulkCall, Stage
 from wheel_lock.engine.requests.bulk_operations import release_unwanted
 from wheel_lock.errors import (

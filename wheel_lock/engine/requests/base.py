@@ -561,13 +561,3 @@ def batch_call(script: Any, lock_type: LockType, leases: Sequence[Lease], *first
     """Return the call of a batched script about ``leases``, whose encoded arguments begin with ``first``."""
     body = b"".join((*first, *[lease.lease_args for lease in leases]))
     return Command(script, 0, len(first) + lock_type.args_per_lease * len(leases), body)
-
-
-def node_of(lease: Lease) -> Node:
-    """Return the node that a lease lives on."""
-    return group_of(lease).renewer.node
-
-
-def acquiring_node_of(lease: Lease) -> Node:
-    """Return the node that a lease will live on, on its connection for acquires."""
-    return group_of(lease).renewer.acquiring_node

@@ -1,8 +1,7 @@
 """When a wait queue tries for its lock: its states, the events, and the decision for each pair in one table.
 
-:func:`decide` changes nothing. The queue sets the next state and does the action, each in one place. At most one try of a
-contender is in flight, and a wake-up that comes meanwhile is remembered in the state, because the try may have been
-refused just before it.
+The queue sets the next state and does the action, each in one place. At most one try of a contender is in flight, and a
+wake-up that comes meanwhile is remembered in the state, because the try may have been refused just before it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import NamedTuple
 class QueueState(enum.IntEnum):
     """The state of one contender: the head of a queue, or one waiter of a queue that the server keeps."""
 
-    EMPTY = enum.auto()  # no waiters
+    EMPTY = 0  # no waiters
     HELD_HERE = enum.auto()  # a lease of this process is known to keep all others out
     WAITING = enum.auto()  # for a wake-up, or the next look
     PAUSED = enum.auto()  # the same, after wake-ups in vain: until the next tick
@@ -27,7 +26,7 @@ class QueueState(enum.IntEnum):
 class QueueEvent(enum.IntEnum):
     """A possible cause of the next try."""
 
-    JOINED = enum.auto()  # a waiter has become the contender
+    JOINED = 0  # a waiter has become the contender
     JOINED_UNHEARD = enum.auto()  # the same, and a message since its own first try had no listener
     SUBSCRIBED = enum.auto()  # earlier messages had no listener
     MESSAGE = enum.auto()  # the lock is free, says another process; any user who may publish can have sent it
@@ -88,9 +87,7 @@ _DECISIONS: dict[QueueState, dict[QueueEvent, Decision]] = {
     _S.TRYING_AGAIN: {_E.REFUSED: _TRY},
 }
 
+DECISIONS: list[list[Decision]] = [[_DECISIONS[state].get(event, _NOTHING) for event in _E] for state in _S]
+"""The decision for each state and event. It changes nothing: the queue sets the state, and does the action."""
+
 TRYING: frozenset[QueueState] = frozenset((_S.TRYING, _S.TRYING_WOKEN, _S.TRYING_AGAIN))
-
-
-def decide(state: QueueState, event: QueueEvent) -> Decision:
-    """Return what a queue in ``state`` does about ``event``: nothing, where the table has no entry."""
-    return _DECISIONS[state].get(event, _NOTHING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import LeaseGroup
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import OF_REQUESTS, PlainAcquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, end_of_try
@@ -55,7 +55,7 @@ class FirstTry(PlainAcquire):
         future: Future[Sequence[Lease] | None],
     ) -> None:
         # Not through super(), which is four calls: most acquires make one of these. A test compares what is set.
-        group: LeaseGroup = lease.group  # type: ignore[assignment]
+        group = group_of(lease)
         self._registry = queues
         self.table = table = queues.table
         self.timer = timer = table.timer
@@ -180,7 +180,14 @@ class FirstTry(PlainAcquire):
         in_flight = self._registry.in_flight
         if in_flight.get(self.queue_key) is self:
             del in_flight[self.queue_key]
-        super().finish()
+        # The rest is that of Acquire.finish(), without a call.
+        self.finished = True
+        if self.tick >= 0:
+            self.timer.wheel.cancel(self)
+        if self._counted:
+            self._counted = False
+            table = self.table
+            table.acquiring = table.acquiring - 1 if table.acquiring > 0 else 0
 
     def give_up(self) -> None:
         """End the wait of a caller that does not wait any more: undo what was granted, or may have been."""

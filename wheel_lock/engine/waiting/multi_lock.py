@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import node_of
 from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.acquire_all import MOST_TOGETHER, AcquireAll, AcquireAllSequential
-from wheel_lock.engine.requests.base import node_of
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.lease import Lease
 from wheel_lock.options import LockOptions

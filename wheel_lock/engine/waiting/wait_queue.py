@@ -14,12 +14,16 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
 
+from wheel_lock.engine.interfaces import node_of
 from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, node_of
+from wheel_lock.engine.requests.base import (
+    REQUEST_TIMEOUTS,
+    RequestTimeouts,
+)
 from wheel_lock.engine.requests.release import announce
 from wheel_lock.engine.state import EngineState
-from wheel_lock.engine.waiting.decisions import TRYING, QueueAction, QueueEvent, QueueState, decide
+from wheel_lock.engine.waiting.decisions import DECISIONS, TRYING, QueueAction, QueueEvent, QueueState
 from wheel_lock.engine.waiting.waiter import IS_OVER, Registry, Waiter
 from wheel_lock.errors import TooManyLocks, copied
 from wheel_lock.lease import EXTENDING, Lease
@@ -199,7 +203,7 @@ class BaseWaitQueue(WheelEntry):
 
     def handle(self, contender: Contender, event: QueueEvent) -> None:
         """Do what the table of decisions says about an event."""
-        action, state = decide(self.state_of(contender), event)
+        action, state = DECISIONS[self.state_of(contender)][event]
         if state is not None:
             contender.state = state
         if action is not QueueAction.NOTHING:
@@ -252,7 +256,7 @@ class BaseWaitQueue(WheelEntry):
                 contender.pace.refused(self.timer.now, request.retry_ms)
                 self._refused(contender, waiter, request)
                 if self.waiter_of(contender) is not None and contender.state is QueueState.WAITING:
-                    self._act(decide(state, QueueEvent.REFUSED).action, contender, request)
+                    self._act(DECISIONS[state][QueueEvent.REFUSED].action, contender, request)
         elif waiter.concerns_others and not (request.cut_short or isinstance(error, TooManyLocks)):
             # What keeps one of them from asking the server keeps all.
             for other in list(self._waiters):
@@ -408,7 +412,7 @@ class WaitQueue(BaseWaitQueue):
             self._shared
             or not self._waiters
             or self._in_a_row == 0
-            or decide(self._contender.state, QueueEvent.RELEASED).action is not QueueAction.FOLLOW
+            or self._contender.state > QueueState.PAUSED
             or (self._rivals > 0 and self._in_a_row >= _IN_A_ROW - 1)
             or (self.holder is not lease and self.held_here)
         ):
@@ -474,13 +478,14 @@ class WaitQueue(BaseWaitQueue):
         if not self._shared:
             leases = request.leases
             self.holder = leases[0] if len(leases) == 1 else next(lease for lease in leases if lease.key == self._key)
-        super()._granted(contender, waiter, request)
-        head = self.waiter_of(contender)
-        if head is None:
-            return
-        if self._shared:
+        del self._waiters[waiter]
+        self._registry.waiting -= 1
+        waiter.succeed(request.leases)
+        if not self._waiters:
+            self.close_later()
+        elif self._shared:
             self._try(contender)  # there may be room for more
-        elif contender.tick <= self.timer.wheel.now or head.options.fallback_s is not None:
+        elif contender.tick <= self.timer.wheel.now or next(iter(self._waiters)).options.fallback_s is not None:
             self._look_later(contender, None)  # else it looks some time, which is enough while it is held here
 
     def _refused(self, contender: Contender, waiter: Waiter, request: Acquire) -> None:

@@ -9,13 +9,12 @@ from operator import attrgetter
 from typing import Protocol
 
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.interfaces import acquiring_node_of, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire, PlainAcquire
 from wheel_lock.engine.requests.base import (
     REQUEST_TIMEOUTS,
     RequestTimeouts,
-    acquiring_node_of,
     end_of_try,
     least_s,
     no_answer,
