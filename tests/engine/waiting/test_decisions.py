@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wheel_lock.engine.waiting.decisions import DECISIONS, TRYING, QueueAction, QueueEvent, QueueState
+from wheel_lock.engine.waiting.decisions import DECISIONS, IN_FLIGHT, QueueAction, QueueEvent, QueueState
 
 TRIES = {QueueAction.TRY, QueueAction.TRY_AT_PACE, QueueAction.TRY_PLAIN_AT_PACE, QueueAction.FOLLOW}
 LOOKS = {QueueAction.LOOK, QueueAction.LOOK_LATER, QueueAction.PREPARE}
@@ -18,19 +18,19 @@ def test_each_decision(state: QueueState, event: QueueEvent) -> None:
         assert action is QueueAction.NOTHING, "nothing is sent without a waiter"
     if state is QueueState.HELD_HERE:
         assert action not in TRIES, "the lock is known to be held"
-    if state in TRYING and event is not QueueEvent.REFUSED:
+    if state in IN_FLIGHT and event is not QueueEvent.REFUSED:
         assert action is QueueAction.NOTHING, "a second try would be in flight"
-        assert following is None or following in TRYING
-    if state not in TRYING and event is QueueEvent.REFUSED:
+        assert following is None or following in IN_FLIGHT
+    if state not in IN_FLIGHT and event is QueueEvent.REFUSED:
         assert action is QueueAction.NOTHING, "no try is in flight"
-    if event is QueueEvent.DUE and state is not QueueState.EMPTY and state not in TRYING:
+    if event is QueueEvent.DUE and state is not QueueState.EMPTY and state not in IN_FLIGHT:
         assert action in TRIES | LOOKS, "otherwise nothing would come due again"
-    if event is QueueEvent.REFUSED and state in TRYING:
+    if event is QueueEvent.REFUSED and state in IN_FLIGHT:
         assert action in TRIES | LOOKS, "the same"
 
 
 @pytest.mark.parametrize("event", [QueueEvent.SUBSCRIBED, QueueEvent.MESSAGE, QueueEvent.RELEASED])
 def test_a_wakeup_during_a_try_causes_another_one(event: QueueEvent) -> None:
-    for state in TRYING:
+    for state in IN_FLIGHT:
         following = DECISIONS[state][event].state or state
         assert DECISIONS[following][QueueEvent.REFUSED].action in TRIES

@@ -133,8 +133,8 @@ BY_HAND = tuple(
         (
             "a release returns before it is sent",
             "engine/requests/release.py",
-            "            self._wakeup = Wakeup.QUIET\n        self.start()",
-            "            self._wakeup = Wakeup.QUIET\n        self.start()\n        self._future.set_result(None)",
+            "            self._wakeup = QUIET\n        self.start()",
+            "            self._wakeup = QUIET\n        self.start()\n        self._future.set_result(None)",
         ),
         (
             "a grant that comes too late, or without a waiting caller, is kept",
@@ -319,13 +319,13 @@ BY_HAND = tuple(
         (
             "a wake-up between two waits is lost",
             "engine/waiting/decisions.py",
-            "_E.JOINED_UNHEARD: _TRY",
-            "_E.JOINED_UNHEARD: _LOOK_LATER",
+            "JOINED_UNHEARD: _TRY",
+            "JOINED_UNHEARD: _LOOK_LATER",
         ),
         (
             "a wake-up during an attempt is lost",
             "engine/waiting/decisions.py",
-            "_E.MESSAGE: _WOKEN, ",
+            "MESSAGE: _WOKEN, ",
             "",
         ),
         (
@@ -337,14 +337,14 @@ BY_HAND = tuple(
         (
             "a pause behind wake-ups in vain never ends",
             "engine/waiting/decisions.py",
-            "_S.PAUSED: {_E.RELEASED: _FOLLOW, _E.DUE: _TRY, _E.TIME_UP: _TRY, _E.TIME_UP_BEHIND: _TRY}",
-            "_S.PAUSED: {_E.RELEASED: _FOLLOW}",
+            "PAUSED: {RELEASED: _FOLLOW, DUE: _TRY, TIME_UP: _TRY, TIME_UP_BEHIND: _TRY}",
+            "PAUSED: {RELEASED: _FOLLOW}",
         ),
         (
             "a queue that lets other processes go first never tries again",
             "engine/waiting/decisions.py",
-            "_S.YIELDING: {_E.DUE: _TRY, _E.TIME_UP: _TRY}",
-            "_S.YIELDING: {}",
+            "YIELDING: {DUE: _TRY, TIME_UP: _TRY}",
+            "YIELDING: {}",
         ),
         (
             "a quiet release without a follow-up wakes no waiter",

@@ -51,6 +51,9 @@ class Wakeup(enum.IntEnum):
     LOUD_AGAIN = 3  # the latest does, but an earlier one did not
 
 
+LOUD, QUIET, QUIET_SENT, LOUD_AGAIN = Wakeup
+
+
 class Release(LeaseRequest):
     """The release of one lease. Its future receives None when the key is gone, or LockLost if it was another owner's."""
 
@@ -61,12 +64,12 @@ class Release(LeaseRequest):
     def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
         super().__init__(table, lease, future)
         self._lock_type = group_of(lease).lock_type
-        self._wakeup = Wakeup.LOUD
+        self._wakeup: Wakeup = LOUD
 
     def begin(self, quiet: bool) -> None:
         """Send the release; it wakes no waiters if it is ``quiet``."""
         if quiet:
-            self._wakeup = Wakeup.QUIET
+            self._wakeup = QUIET
         self.start()
 
     def go_on(self, sent_at: float, executed: bool, reply: Reply) -> None:
@@ -91,11 +94,11 @@ class Release(LeaseRequest):
         return None if self._wakeup else self._lock_type.keyed_release(self.lease, capability)
 
     def call(self) -> Command:
-        if self._wakeup is Wakeup.QUIET:
-            self._wakeup = Wakeup.QUIET_SENT
+        if self._wakeup is QUIET:
+            self._wakeup = QUIET_SENT
             return self._lock_type.release_quietly(self.lease)
-        if self._wakeup is Wakeup.QUIET_SENT:
-            self._wakeup = Wakeup.LOUD_AGAIN
+        if self._wakeup is QUIET_SENT:
+            self._wakeup = LOUD_AGAIN
         return self._lock_type.release(self.lease)
 
     @property
@@ -111,7 +114,7 @@ class Release(LeaseRequest):
             return
         self.finish()
         if not isinstance(outcome, LossReason):
-            if self._wakeup is not Wakeup.QUIET_SENT and self.table.listener.queues:
+            if self._wakeup is not QUIET_SENT and self.table.listener.queues:
                 self.table.listener.listened(self.lease, outcome)
         elif not self.maybe_executed_before:  # else "gone" and "taken" are the success of an earlier try
             self.table.mark_lost([self.lease], outcome)

@@ -58,36 +58,41 @@ class Decision(NamedTuple):
     state: QueueState | None = None
 
 
-_S, _E, _A = QueueState, QueueEvent, QueueAction
-_NOTHING, _TRY, _FOLLOW, _LOOK_LATER = map(Decision, (_A.NOTHING, _A.TRY, _A.FOLLOW, _A.LOOK_LATER))
-_WOKEN, _AGAIN = Decision(_A.NOTHING, _S.TRYING_WOKEN), Decision(_A.NOTHING, _S.TRYING_AGAIN)
+# By name, because Python 3.11 takes long to find a member in its class.
+EMPTY, HELD_HERE, WAITING, PAUSED, YIELDING, TRYING, TRYING_WOKEN, TRYING_AGAIN = QueueState
+JOINED, JOINED_UNHEARD, SUBSCRIBED, MESSAGE, RELEASED, DUE, TIME_UP, TIME_UP_BEHIND, REFUSED = QueueEvent
+NOTHING, TRY, TRY_AT_PACE, TRY_PLAIN_AT_PACE, FOLLOW, LOOK, LOOK_LATER, PREPARE, REFUSE = QueueAction
+_NOTHING, _TRY, _FOLLOW, _LOOK_LATER = map(Decision, (NOTHING, TRY, FOLLOW, LOOK_LATER))
+_WOKEN, _AGAIN = Decision(NOTHING, TRYING_WOKEN), Decision(NOTHING, TRYING_AGAIN)
 
 _DECISIONS: dict[QueueState, dict[QueueEvent, Decision]] = {
-    _S.EMPTY: {},
-    _S.HELD_HERE: {
-        _E.JOINED: _LOOK_LATER,
-        _E.JOINED_UNHEARD: _LOOK_LATER,
-        _E.DUE: Decision(_A.LOOK, _S.WAITING),
-        _E.TIME_UP: Decision(_A.REFUSE),
+    EMPTY: {},
+    HELD_HERE: {
+        JOINED: _LOOK_LATER,
+        JOINED_UNHEARD: _LOOK_LATER,
+        DUE: Decision(LOOK, WAITING),
+        TIME_UP: Decision(REFUSE),
     },
-    _S.WAITING: {
-        _E.JOINED: _LOOK_LATER,
-        _E.JOINED_UNHEARD: _TRY,
-        _E.SUBSCRIBED: Decision(_A.TRY_AT_PACE),
-        _E.MESSAGE: Decision(_A.TRY_PLAIN_AT_PACE),
-        _E.RELEASED: _FOLLOW,
-        _E.DUE: _TRY,
-        _E.TIME_UP: _TRY,
-        _E.TIME_UP_BEHIND: _TRY,
+    WAITING: {
+        JOINED: _LOOK_LATER,
+        JOINED_UNHEARD: _TRY,
+        SUBSCRIBED: Decision(TRY_AT_PACE),
+        MESSAGE: Decision(TRY_PLAIN_AT_PACE),
+        RELEASED: _FOLLOW,
+        DUE: _TRY,
+        TIME_UP: _TRY,
+        TIME_UP_BEHIND: _TRY,
     },
-    _S.PAUSED: {_E.RELEASED: _FOLLOW, _E.DUE: _TRY, _E.TIME_UP: _TRY, _E.TIME_UP_BEHIND: _TRY},
-    _S.YIELDING: {_E.DUE: _TRY, _E.TIME_UP: _TRY},
-    _S.TRYING: {_E.SUBSCRIBED: _WOKEN, _E.MESSAGE: _WOKEN, _E.RELEASED: _AGAIN, _E.REFUSED: Decision(_A.PREPARE)},
-    _S.TRYING_WOKEN: {_E.RELEASED: _AGAIN, _E.REFUSED: Decision(_A.TRY_PLAIN_AT_PACE)},
-    _S.TRYING_AGAIN: {_E.REFUSED: _TRY},
+    PAUSED: {RELEASED: _FOLLOW, DUE: _TRY, TIME_UP: _TRY, TIME_UP_BEHIND: _TRY},
+    YIELDING: {DUE: _TRY, TIME_UP: _TRY},
+    TRYING: {SUBSCRIBED: _WOKEN, MESSAGE: _WOKEN, RELEASED: _AGAIN, REFUSED: Decision(PREPARE)},
+    TRYING_WOKEN: {RELEASED: _AGAIN, REFUSED: Decision(TRY_PLAIN_AT_PACE)},
+    TRYING_AGAIN: {REFUSED: _TRY},
 }
 
-DECISIONS: list[list[Decision]] = [[_DECISIONS[state].get(event, _NOTHING) for event in _E] for state in _S]
+DECISIONS: list[list[Decision]] = [
+    [_DECISIONS[state].get(event, _NOTHING) for event in QueueEvent] for state in QueueState
+]
 """The decision for each state and event. It changes nothing: the queue sets the state, and does the action."""
 
-TRYING: frozenset[QueueState] = frozenset((_S.TRYING, _S.TRYING_WOKEN, _S.TRYING_AGAIN))
+IN_FLIGHT: frozenset[QueueState] = frozenset((TRYING, TRYING_WOKEN, TRYING_AGAIN))

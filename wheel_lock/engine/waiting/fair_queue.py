@@ -6,7 +6,7 @@ the server skips a waiter whose registration has expired. A wake-up names one wa
 
 from __future__ import annotations
 
-from wheel_lock.engine.waiting.decisions import QueueEvent
+from wheel_lock.engine.waiting.decisions import JOINED, JOINED_UNHEARD, MESSAGE, SUBSCRIBED, TIME_UP
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue, Contender
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
@@ -28,7 +28,7 @@ class FairWaitQueue(BaseWaitQueue):
         """Add a waiter whose first try has taken a place at the server."""
         super().join(waiter)
         self._contenders[self._name(waiter)] = contender = Contender(self, waiter)
-        self.handle(contender, QueueEvent.JOINED_UNHEARD if self._subscribed else QueueEvent.JOINED)
+        self.handle(contender, JOINED_UNHEARD if self._subscribed else JOINED)
 
     def _removed(self, waiter: Waiter) -> None:
         contender = self._contenders.pop(self._name(waiter))
@@ -44,19 +44,19 @@ class FairWaitQueue(BaseWaitQueue):
     def on_waiter_timeout(self, waiter: Waiter) -> None:
         """Give the waiter a last try, because the message that it is first may have been lost."""
         waiter.begin_last()
-        self.handle(self._contenders[self._name(waiter)], QueueEvent.TIME_UP)
+        self.handle(self._contenders[self._name(waiter)], TIME_UP)
 
     def on_subscribed(self, holds: bool) -> None:
         super().on_subscribed(holds)
         if holds:
             for contender in list(self._contenders.values()):
-                self.handle(contender, QueueEvent.SUBSCRIBED)
+                self.handle(contender, SUBSCRIBED)
 
     def on_message(self, message: bytes) -> None:
         """Have the waiter try that a message names. Any user who may publish can have sent it: the server decides."""
         contender = self._contenders.get(message)
         if contender is not None:
-            self.handle(contender, QueueEvent.MESSAGE)
+            self.handle(contender, MESSAGE)
 
     def _look_later(self, contender: Contender, retry_ms: int | None) -> None:
         """Schedule the next try, which also renews the waiter's registration."""

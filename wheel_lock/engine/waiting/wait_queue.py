@@ -23,7 +23,37 @@ from wheel_lock.engine.requests.base import (
 )
 from wheel_lock.engine.requests.release import announce
 from wheel_lock.engine.state import EngineState
-from wheel_lock.engine.waiting.decisions import DECISIONS, TRYING, QueueAction, QueueEvent, QueueState
+from wheel_lock.engine.waiting.decisions import (
+    DECISIONS,
+    DUE,
+    EMPTY,
+    FOLLOW,
+    HELD_HERE,
+    IN_FLIGHT,
+    JOINED,
+    JOINED_UNHEARD,
+    LOOK,
+    LOOK_LATER,
+    MESSAGE,
+    NOTHING,
+    PAUSED,
+    PREPARE,
+    REFUSE,
+    REFUSED,
+    RELEASED,
+    SUBSCRIBED,
+    TIME_UP,
+    TIME_UP_BEHIND,
+    TRY,
+    TRY_AT_PACE,
+    TRY_PLAIN_AT_PACE,
+    TRYING,
+    WAITING,
+    YIELDING,
+    QueueAction,
+    QueueEvent,
+    QueueState,
+)
 from wheel_lock.engine.waiting.waiter import IS_OVER, Registry, Waiter
 from wheel_lock.errors import TooManyLocks, copied
 from wheel_lock.lease import EXTENDING, Lease
@@ -55,13 +85,13 @@ class Contender(WheelEntry):
         self.group: RequestTimeouts = REQUEST_TIMEOUTS
         self.queue: BaseWaitQueue = queue
         self.waiter: Waiter | None = waiter
-        self.state: QueueState = QueueState.WAITING
+        self.state: QueueState = WAITING
         self.pace: Pace = Pace(queue.timer.scale.tick_s)
 
     def on_timeout(self, now: float) -> None:
         """Look: there was no wake-up for a while."""
         if self not in self.queue.timer.wheel:  # else it was scheduled anew by another entry of the same step
-            self.queue.handle(self, QueueEvent.DUE)
+            self.queue.handle(self, DUE)
 
     @property
     def above(self) -> EngineState:
@@ -206,22 +236,22 @@ class BaseWaitQueue(WheelEntry):
         action, state = DECISIONS[self.state_of(contender)][event]
         if state is not None:
             contender.state = state
-        if action is not QueueAction.NOTHING:
+        if action is not NOTHING:
             self._act(action, contender, None)
 
     def _act(self, action: QueueAction, contender: Contender, refused: Acquire | None) -> None:
         """Do an action; ``refused`` is the try whose refusal causes it, if one does."""
-        if action is QueueAction.TRY:
+        if action is TRY:
             self._try(contender)
-        elif action is QueueAction.TRY_AT_PACE or action is QueueAction.TRY_PLAIN_AT_PACE:
+        elif action is TRY_AT_PACE or action is TRY_PLAIN_AT_PACE:
             if contender.pace.allows(self.timer.now):
-                self._try(contender, plain=action is QueueAction.TRY_PLAIN_AT_PACE and not contender.pace.doubtful)
+                self._try(contender, plain=action is TRY_PLAIN_AT_PACE and not contender.pace.doubtful)
             else:
-                contender.state = QueueState.PAUSED
+                contender.state = PAUSED
                 self._schedule(contender, 0.0)  # no later: another process may leave the lock free for one tick only
-        elif action is QueueAction.LOOK_LATER:
+        elif action is LOOK_LATER:
             self._look_later(contender, None)
-        elif action is QueueAction.PREPARE:
+        elif action is PREPARE:
             self._prepare(contender, refused)
         else:
             raise AssertionError(f"{action!r} is for another kind of queue")
@@ -231,13 +261,13 @@ class BaseWaitQueue(WheelEntry):
 
         Such a try is a plain SET where the lock type has one: cheaper, but its refusal does not say how long to wait.
         """
-        if contender.state in TRYING:
+        if contender.state in IN_FLIGHT:
             return
         waiter = self.waiter_of(contender)
         if waiter is None:
             self._wake_others()
             return
-        contender.state, contender.waiter = QueueState.TRYING, waiter
+        contender.state, contender.waiter = TRYING, waiter
         contender.pace.tried(self.timer.now)
         tried = partial(self._tried, contender, waiter)
         waiter.try_once(tried, waiting=not plain or waiter.lock_type.registers_waiters)
@@ -245,7 +275,7 @@ class BaseWaitQueue(WheelEntry):
     def _tried(self, contender: Contender, waiter: Waiter) -> None:
         if waiter.queue is not self:
             return  # it is over, and the try of another waiter may be in flight
-        state, contender.state = contender.state, QueueState.WAITING
+        state, contender.state = contender.state, WAITING
         request = waiter.request
         error = request.future.error
         if error is None:
@@ -255,8 +285,8 @@ class BaseWaitQueue(WheelEntry):
             else:
                 contender.pace.refused(self.timer.now, request.retry_ms)
                 self._refused(contender, waiter, request)
-                if self.waiter_of(contender) is not None and contender.state is QueueState.WAITING:
-                    self._act(DECISIONS[state][QueueEvent.REFUSED].action, contender, request)
+                if self.waiter_of(contender) is not None and contender.state is WAITING:
+                    self._act(DECISIONS[state][REFUSED].action, contender, request)
         elif waiter.concerns_others and not (request.cut_short or isinstance(error, TooManyLocks)):
             # What keeps one of them from asking the server keeps all.
             for other in list(self._waiters):
@@ -337,10 +367,10 @@ class WaitQueue(BaseWaitQueue):
 
     def state_of(self, contender: Contender) -> QueueState:
         if not self._waiters:
-            return QueueState.EMPTY
+            return EMPTY
         state = contender.state
-        is_free = state is QueueState.WAITING or state is QueueState.PAUSED
-        return QueueState.HELD_HERE if is_free and self.holder is not None and self.held_here else state
+        is_free = state is WAITING or state is PAUSED
+        return HELD_HERE if is_free and self.holder is not None and self.held_here else state
 
     def waiter_of(self, contender: Contender) -> Waiter | None:
         return next(iter(self._waiters), None)
@@ -350,24 +380,24 @@ class WaitQueue(BaseWaitQueue):
     def join(self, waiter: Waiter) -> None:
         super().join(waiter)
         if len(self._waiters) == 1:
-            self.handle(self._contender, QueueEvent.JOINED_UNHEARD if self._subscribed else QueueEvent.JOINED)
+            self.handle(self._contender, JOINED_UNHEARD if self._subscribed else JOINED)
 
     def _removed(self, waiter: Waiter) -> None:
         """Have the new head try if the removed one was trying."""
         contender = self._contender
-        if contender.state in TRYING and contender.waiter is waiter:
-            contender.state = QueueState.WAITING
+        if contender.state in IN_FLIGHT and contender.waiter is waiter:
+            contender.state = WAITING
             # After the clean-up of the abandoned try, which follows in this very turn.
             self.timer.post(partial(self._try, contender), self)
 
     def close_later(self) -> None:
-        self._contender.state = QueueState.WAITING
+        self._contender.state = WAITING
         self.timer.wheel.cancel(self._contender)
         super().close_later()
 
     def drain(self) -> list[Waiter]:
         self._wake_others()
-        self._contender.state = QueueState.WAITING
+        self._contender.state = WAITING
         self.timer.wheel.cancel(self._contender)
         self._leaving.clear()
         return super().drain()
@@ -377,7 +407,7 @@ class WaitQueue(BaseWaitQueue):
         certain to be held: by a recent answer, or by one last try."""
         if waiter is self.waiter_of(self._contender):
             waiter.begin_last()
-            self.handle(self._contender, QueueEvent.TIME_UP)
+            self.handle(self._contender, TIME_UP)
         elif self.held_here or self.timer.now - self._heard_at <= _FRESH_S:
             self.remove(waiter).refuse()
         elif waiter.last:
@@ -387,17 +417,17 @@ class WaitQueue(BaseWaitQueue):
             assert waiter.until is not None
             waiter.wait_until(waiter.until)
             self._leaving.append(waiter)
-            self.handle(self._contender, QueueEvent.TIME_UP_BEHIND)
+            self.handle(self._contender, TIME_UP_BEHIND)
 
     # -- what may wake its head --------------------------------------------------------------------------------------
 
     def on_subscribed(self, holds: bool) -> None:
         super().on_subscribed(holds)
         if holds:
-            self.handle(self._contender, QueueEvent.SUBSCRIBED)
+            self.handle(self._contender, SUBSCRIBED)
 
     def on_message(self, message: bytes) -> None:
-        self.handle(self._contender, QueueEvent.MESSAGE)
+        self.handle(self._contender, MESSAGE)
 
     def granted_to(self, lease: Lease) -> None:
         if not self._shared:
@@ -412,7 +442,7 @@ class WaitQueue(BaseWaitQueue):
             self._shared
             or not self._waiters
             or self._in_a_row == 0
-            or self._contender.state > QueueState.PAUSED
+            or self._contender.state > PAUSED
             or (self._rivals > 0 and self._in_a_row >= _IN_A_ROW - 1)
             or (self.holder is not lease and self.held_here)
         ):
@@ -430,26 +460,26 @@ class WaitQueue(BaseWaitQueue):
         if self.held_here and self.holder is not lease:
             return
         self.holder = None
-        if self._contender.state is not QueueState.YIELDING and self._waiters:
+        if self._contender.state is not YIELDING and self._waiters:
             self._in_a_row += 1
-        self.handle(self._contender, QueueEvent.RELEASED)
+        self.handle(self._contender, RELEASED)
 
     def _act(self, action: QueueAction, contender: Contender, refused: Acquire | None) -> None:
-        if action is QueueAction.FOLLOW:
+        if action is FOLLOW:
             if self._in_a_row >= _IN_A_ROW:
                 self._in_a_row = 0
                 if self._rivals > 0:
-                    contender.state = QueueState.YIELDING
+                    contender.state = YIELDING
                     self._schedule(contender, self.timer.scale.tick_s)
                     return
             self._try(contender, plain=True)
-        elif action is QueueAction.LOOK:
+        elif action is LOOK:
             # With an interval of its caller's the head tries also here: the key may have been deleted by others.
             if next(iter(self._waiters)).options.fallback_s is None:
                 self._look_later(contender, None)
             else:
                 self._try(contender)
-        elif action is QueueAction.REFUSE:
+        elif action is REFUSE:
             self.remove(next(iter(self._waiters))).refuse()
         else:
             super()._act(action, contender, refused)
