@@ -138,7 +138,7 @@ class LockContext(ThreadLocks, ThreadContext):
         CONTEXTS.add(self._engine)
 
     @classmethod
-    @spelled_out(ContextSettings, SETTINGS)
+    @spelled_out(ContextSettings, SETTINGS, closed=False)  # a subclass may have settings of its own
     def from_url(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[ContextSettings]
     ) -> Self:
@@ -442,8 +442,8 @@ class LockContext(ThreadLocks, ThreadContext):
         """
         return Locked(
             name,
-            lambda filled: self.lock(filled, timeout, **terms),
-            lambda filled: self.asyncio.lock(filled, timeout, **terms),
+            lambda filled: self.lock(filled, timeout=timeout, **terms),
+            lambda filled: self.asyncio.lock(filled, timeout=timeout, **terms),
         )
 
     @property

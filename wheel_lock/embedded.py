@@ -115,7 +115,11 @@ class _Handler(StreamRequestHandler):
                 continue
             at = options.index(b"AUTH") + 1
             *user, password = words[at : at + 2] or [b""]
-            if hmac.compare_digest(password, self.server.password) and user in ([], [b"default"]):
+            if name == b"HELLO" and words[1] not in (b"2", b"3"):
+                self.wfile.write(b"-NOPROTO unsupported protocol version\r\n")
+                continue
+            named = user == [b"default"] or (name == b"AUTH" and not user)
+            if named and hmac.compare_digest(password, self.server.password):
                 return words if name == b"AUTH" else words[: at - 1] + words[at + 2 :]
             self.wfile.write(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n")
 

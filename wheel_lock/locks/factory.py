@@ -54,11 +54,13 @@ class LockTerms(FencedTerms, OwnedTerms, total=False):
 _DEFAULTS: Mapping[str, Any] = {**TERMS, "on_lost": None, "cancel_on_lost": False}
 
 
-def spelled_out(keywords: Any, defaults: Mapping[str, Any] = _DEFAULTS) -> Callable[[AnyMethod], AnyMethod]:
+def spelled_out(
+    keywords: Any, defaults: Mapping[str, Any] = _DEFAULTS, *, closed: bool = True
+) -> Callable[[AnyMethod], AnyMethod]:
     """Return a decorator for a method with ``**terms: Unpack[keywords]``, whose parameters only type checkers know.
 
-    The method raises TypeError for any other keyword, and ``help()`` and ``inspect.signature()`` show those, with their
-    defaults.
+    ``help()`` and ``inspect.signature()`` show those, with defaults. If they are ``closed`` the method raises TypeError
+    for any other keyword; else that is left to what it calls.
     """
 
     def decorate(method: AnyMethod) -> AnyMethod:
@@ -77,7 +79,7 @@ def spelled_out(keywords: Any, defaults: Mapping[str, Any] = _DEFAULTS) -> Calla
 
         @functools.wraps(method)
         def checked(*arguments: Any, **given: Any) -> Any:
-            if not parameters.keys() >= given.keys():
+            if closed and not parameters.keys() >= given.keys():
                 unexpected = next(name for name in given if name not in parameters)
                 raise TypeError(f"{method.__qualname__}() got an unexpected keyword argument {unexpected!r}")
             return method(*arguments, **given)

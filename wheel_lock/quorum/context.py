@@ -175,8 +175,8 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         """Return a decorator; see :meth:`wheel_lock.LockContext.locked`."""
         return Locked(
             name,
-            lambda filled: self.lock(filled, timeout, **terms),
-            lambda filled: self.asyncio.lock(filled, timeout, **terms),
+            lambda filled: self.lock(filled, timeout=timeout, **terms),
+            lambda filled: self.asyncio.lock(filled, timeout=timeout, **terms),
         )
 
     @property

@@ -13,6 +13,8 @@ from wheel_lock.engine.future import Future
 from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
 from wheel_lock.lease import State
 from wheel_lock.lock_types import EXCLUSIVE, FAIR
+from wheel_lock.options import lock_name
+from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
 
 
 def test_no_more_than_max_waiting_may_wait() -> None:
@@ -205,3 +207,20 @@ def test_waiters_of_fair_locks_count_when_granted_and_do_not_try_once_they_have_
     tried: list[str] = []
     rig.go_on(10.0, lambda: tried.extend(command.what for command in rig.server.agree()))
     assert "acquire_fair" not in tried
+
+
+def test_a_fair_waiter_whose_time_is_up_during_an_attempt_makes_one_more(rig: WaitingRig) -> None:
+    wait = rig.wait("a", kind=FAIR, blocking_timeout=0.3)
+    rig.refuse()
+    rig.listen()
+    rig.refuse()
+    rig.go_on(0.25)
+    waiter = wait.request.lease.token[:-TOKEN_CHARACTERS].decode()
+    rig.listener.say(array("message", FAIR.wake_channel(lock_name("a", b"")).decode(), waiter))
+    rig.turn()
+    assert len(rig.server.take()) == 1
+    rig.go_on(0.07)
+    rig.say(array(30_000))
+    assert len(rig.server.take()) == 1, "it may have been refused right before its turn came"
+    rig.say(array(30_000))
+    assert wait.refused

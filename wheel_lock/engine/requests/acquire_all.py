@@ -15,7 +15,6 @@ from wheel_lock.engine.requests.base import (
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.replies import NO_FENCE, Refusal
-from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import MalformedReply, Reply
@@ -127,13 +126,16 @@ class AcquireAllSequential(AcquireAll):
         alone: bool = False,
     ) -> None:
         super().__init__(table, leases, options, future)
-        by_node: dict[Node, list[Lease]] = {}
+        by_part: dict[str, list[Lease]] = {}
         for lease in leases:
-            by_node.setdefault(node_of(lease), []).append(lease)
-        self._parts: list[list[Lease]] = []  # the last one is the next
-        for node in sorted(by_node, key=lambda node: node.connector.describe(), reverse=True):
-            some, most = by_node[node], 1 if alone else node.most_leases(MOST_TOGETHER)
-            self._parts += [some[begin : begin + most] for begin in reversed(range(0, len(some), most))]
+            node = node_of(lease)
+            one = alone or node.most_leases(MOST_TOGETHER) == 1
+            by_part.setdefault(lease.key.hex() if one else node.connector.describe(), []).append(lease)
+        self._parts = [  # the last one is the next
+            by_part[part][begin : begin + MOST_TOGETHER]
+            for part in sorted(by_part, reverse=True)
+            for begin in reversed(range(0, len(by_part[part]), MOST_TOGETHER))
+        ]
         self._part: AcquireAll | None = None
         self.maybe_granted: bool = False
         self._granted: list[Lease] = []

@@ -20,7 +20,7 @@ class QueueState(enum.IntEnum):
     YIELDING = enum.auto()  # other processes have their chance, until the next tick
     TRYING = enum.auto()  # a try is in flight
     TRYING_WOKEN = enum.auto()  # and a wake-up has come meanwhile
-    TRYING_AGAIN = enum.auto()  # and a lease of this process has ended meanwhile
+    TRYING_AGAIN = enum.auto()  # and a lease of this process, or the time of the waiter, has ended meanwhile
 
 
 class QueueEvent(enum.IntEnum):
@@ -85,8 +85,8 @@ _DECISIONS: dict[QueueState, dict[QueueEvent, Decision]] = {
     },
     PAUSED: {RELEASED: _FOLLOW, DUE: _TRY, TIME_UP: _TRY, TIME_UP_BEHIND: _TRY},
     YIELDING: {DUE: _TRY, TIME_UP: _TRY},
-    TRYING: {SUBSCRIBED: _WOKEN, MESSAGE: _WOKEN, RELEASED: _AGAIN, REFUSED: Decision(PREPARE)},
-    TRYING_WOKEN: {RELEASED: _AGAIN, REFUSED: Decision(TRY_PLAIN_AT_PACE)},
+    TRYING: {SUBSCRIBED: _WOKEN, MESSAGE: _WOKEN, RELEASED: _AGAIN, TIME_UP: _AGAIN, REFUSED: Decision(PREPARE)},
+    TRYING_WOKEN: {RELEASED: _AGAIN, TIME_UP: _AGAIN, REFUSED: Decision(TRY_PLAIN_AT_PACE)},
     TRYING_AGAIN: {REFUSED: _TRY},
 }
 

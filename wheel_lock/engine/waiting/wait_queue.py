@@ -48,6 +48,7 @@ from wheel_lock.engine.waiting.decisions import (
     TRY_AT_PACE,
     TRY_PLAIN_AT_PACE,
     TRYING,
+    TRYING_AGAIN,
     WAITING,
     YIELDING,
     QueueAction,
@@ -284,7 +285,7 @@ class BaseWaitQueue(WheelEntry):
                 self._granted(contender, waiter, request)
             else:
                 contender.pace.refused(self.timer.now, request.retry_ms)
-                self._refused(contender, waiter, request)
+                self._refused(contender, waiter, request, state)
                 if self.waiter_of(contender) is not None and contender.state is WAITING:
                     self._act(DECISIONS[state][REFUSED].action, contender, request)
         elif waiter.concerns_others and not (request.cut_short or isinstance(error, TooManyLocks)):
@@ -302,8 +303,8 @@ class BaseWaitQueue(WheelEntry):
     def _granted(self, contender: Contender, waiter: Waiter, request: Acquire) -> None:
         self.remove(waiter).succeed(request.leases)
 
-    def _refused(self, contender: Contender, waiter: Waiter, request: Acquire) -> None:
-        if waiter.last:
+    def _refused(self, contender: Contender, waiter: Waiter, request: Acquire, state: QueueState) -> None:
+        if waiter.last and state is not TRYING_AGAIN:  # in which one more try follows
             self.remove(waiter).refuse()
 
     def _wake_others(self) -> None:
@@ -407,7 +408,8 @@ class WaitQueue(BaseWaitQueue):
         certain to be held: by a recent answer, or by one last try."""
         if waiter is self.waiter_of(self._contender):
             waiter.begin_last()
-            self.handle(self._contender, TIME_UP)
+            if self._contender.state not in IN_FLIGHT:  # else that try is its last
+                self.handle(self._contender, TIME_UP)
         elif self.held_here or self.timer.now - self._heard_at <= _FRESH_S:
             self.remove(waiter).refuse()
         elif waiter.last:
@@ -518,11 +520,13 @@ class WaitQueue(BaseWaitQueue):
         elif contender.tick <= self.timer.wheel.now or next(iter(self._waiters)).options.fallback_s is not None:
             self._look_later(contender, None)  # else it looks some time, which is enough while it is held here
 
-    def _refused(self, contender: Contender, waiter: Waiter, request: Acquire) -> None:
+    def _refused(self, contender: Contender, waiter: Waiter, request: Acquire, state: QueueState) -> None:
         if not self.held_here:
             self.holder = None
             self._in_a_row = 0
-        super()._refused(contender, waiter, request)
+        super()._refused(
+            contender, waiter, request, TRYING
+        )  # the try that was in flight when its time was up is its last
         if not waiter.over and waiter.refused_by(request):
             self._registry.open(self.remove(waiter)).join(waiter)  # it waits for another name now
             self._try(contender)
