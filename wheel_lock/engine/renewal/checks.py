@@ -49,7 +49,7 @@ def _is_counted(lease: Lease) -> bool:
 
 
 class _Look(Query):
-    """The query whether the server knows a lease."""
+    """The query whether the server knows a lease, whose key it registers."""
 
     __slots__ = ("_lease",)
 
@@ -62,6 +62,12 @@ class _Look(Query):
     @property
     def leases(self) -> Sequence[Lease]:
         return (self._lease,)
+
+    def redirect_to(self, shard: Shard) -> None:
+        """Send the query there. The lease does not migrate: it may be in a renewal by now, which moves it."""
+        self._asked()
+        self.node = self.node_on(shard)
+        self.resend()
 
 
 class Why(enum.Enum):
@@ -110,6 +116,11 @@ class EarlyChecks:
         self._later: dict[tuple[Why, float], list[Lease]] = {}
         self._pass_began: float | None = None
         self._pass_wanted = False
+
+    def stop(self) -> None:
+        """End all that would be done later: another object takes this one's place."""
+        self._timer.cancel(self._rest)
+        self.verify(())
 
     # -- what is to be done ------------------------------------------------------------------------------------------
 

@@ -39,29 +39,35 @@ _MOST_RESTARTS = 3  # of the feed in a row, because the server does not know its
 _UNKNOWN_ID = "does not exist"  # in the error reply to CLIENT TRACKING about the client to redirect to
 _UNREACHABLE = 3  # attempts in a row to connect the feed, after which their failure is logged
 _RECONNECT_S = 5.0  # at most, between two attempts to connect the feed
-_FEW = 64  # keys, beyond twice those of held leases, after which the others are thrown out
 _NOT_NOW_S = 1.0  # before a server that is busy or loading is asked again
 
 
 class WatchedKeys:
-    """The latest lease of each key of a watchable type, with some that have ended. Timer's thread only."""
+    """The latest held lease of each key of a watchable type. Timer's thread only.
 
-    def __init__(self) -> None:
+    Args:
+        table: The leases of the engine, which say when one is not held any more.
+    """
+
+    def __init__(self, table: LeaseTable) -> None:
         self._by_key: dict[bytes, Lease] = {}
-        self.clear()
+        self._held = table.held
+        table.unhold = self._unhold
 
     def clear(self) -> None:
         """Forget all leases."""
         self._by_key.clear()
-        self._most = _FEW
+
+    def _unhold(self, lease: Lease, default: None) -> None:
+        """Forget a lease at once: what it refers to is not to end here later, on the timer's thread."""
+        self._held.pop(lease, None)
+        if self._by_key.get(lease.key) is lease:
+            del self._by_key[lease.key]
 
     def add(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Add leases; return the held ones whose keys have been granted to them. O(1) for each, amortised."""
+        """Add leases; return the held ones whose keys have been granted to them."""
         before = self.find([lease.key for lease in leases])
         self._by_key.update((lease.key, lease) for lease in leases)
-        if len(self._by_key) > self._most:
-            self._by_key = {key: lease for key, lease in self._by_key.items() if lease.state <= EXTENDING}
-            self._most = 2 * len(self._by_key) + _FEW
         return before
 
     def find(self, keys: Sequence[bytes]) -> list[Lease]:

@@ -40,7 +40,7 @@ class SingleRouter(Router):
     def __init__(self, leases: LeaseTable, connector: Connector) -> None:
         self.leases = leases
         self.timer: HashedWheelTimer = leases.timer
-        self._watched = WatchedKeys() if leases.state.options.watch else None
+        self._watched = WatchedKeys(leases) if leases.state.options.watch else None
         self.renewer: Renewer = self.new_renewer(connector)
         self.shards: list[Renewer] = [self.renewer]
         self.wakeups: PubSub = self._new_wakeups()
