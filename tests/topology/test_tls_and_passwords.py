@@ -113,7 +113,7 @@ def show(files: TlsFiles, server: RedisServer) -> None:
 
 
 def refused(client: redis.Redis | redis.RedisCluster) -> None:
-    with context_of(client, response_timeout=1.5) as context:
+    with context_of(client, response_timeout=5.0) as context:
         with pytest.raises(LockUnavailable, match=r"certificate verify failed|CERTIFICATE_VERIFY_FAILED") as caught:
             context.lock("order:42", timeout=10.0).acquire()
         assert context.stats().connects == 0
