@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import queue
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,6 @@ import wheel_lock.runtime.sole_thread
 import wheel_lock.sync.call
 from tests.threads_.scheduler import Actor, Stage
 from wheel_lock.runtime import native
-from wheel_lock.runtime.greenlets import new_thread
 from wheel_lock.runtime.notifier import NOTIFIER, Notifier
 from wheel_lock.runtime.timer import HashedWheelTimer
 
@@ -185,20 +185,17 @@ _NOTIFYING = [
 
 @contextmanager
 def seams(stage: Stage) -> Iterator[None]:
-    """Have the real code wait by means of ``stage``, in a ``with``."""
-    time = SimpleNamespace(monotonic=lambda: stage.now, time=lambda: stage.now)
+    """Have the real code wait by means of ``stage``, in a ``with``. Threads that earlier tests left go on as before."""
     runtime, call = _package.runtime, _package.sync.call
 
-    start_new_thread = native.start_new_thread
+    def here(inside: Callable[..., Any], outside: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: (inside if stage.is_here() else outside)(*args, **kwargs)
+
+    now = partial(getattr, stage, "now")
+    times = SimpleNamespace(monotonic=here(now, time.monotonic), time=here(now, time.time))
 
     def start(body: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        if stage.is_here():
-            stage.actor(lambda: body(*arguments))
-        else:
-            start_new_thread(body, arguments)
-
-    def thread(body: Callable[[], object], name: str) -> Any:
-        return Thread(stage, body) if stage.is_here() else new_thread(body, name)
+        stage.actor(lambda: body(*arguments))
 
     with pytest.MonkeyPatch.context() as patch:
 
@@ -206,16 +203,22 @@ def seams(stage: Stage) -> Iterator[None]:
             for module in modules:
                 patch.setattr(module, name, value)
 
-        put("time", time, runtime.loop, runtime.timer, runtime.notifier, runtime.slow_calls)
-        put("monotonic", time.monotonic, runtime.sole_thread, call)
-        put("sleep", stage.sleep, native)
-        put("start_new_thread", start, native)
-        put("SimpleQueue", lambda: Calls(stage), native)
-        put("new_thread", thread, runtime.loop, runtime.notifier)
-        put("new_waker", Waker, runtime.loop)
-        put("new_poller", lambda waker: Poller(stage, waker), runtime.loop)
-        put("new_gate", lambda: Gate(stage), runtime.notifier, call)
+        def put_call(name: str, inside: Callable[..., Any], *modules: ModuleType) -> None:
+            for module in modules:
+                patch.setattr(module, name, here(inside, getattr(module, name)))
+
+        put("time", times, runtime.loop, runtime.timer, runtime.notifier, runtime.slow_calls)
+        put_call("monotonic", now, runtime.sole_thread, call)
+        put_call("sleep", stage.sleep, native)
+        put_call("start_new_thread", start, native)
+        put_call("SimpleQueue", lambda: Calls(stage), native)
+        put_call("new_thread", lambda body, name: Thread(stage, body), runtime.loop, runtime.notifier)
+        put_call("new_waker", Waker, runtime.loop)
+        put_call("new_poller", lambda waker: Poller(stage, waker), runtime.loop)
+        put_call("new_gate", lambda: Gate(stage), runtime.notifier, call)
         notifier = Notifier()
+        for name in ("post", "post_each", "ensure_started", "drain"):
+            setattr(notifier, name, here(getattr(notifier, name), getattr(NOTIFIER, name)))
         put("NOTIFIER", notifier, *_NOTIFYING)
         put("_REPORTS", notifier, runtime.slow_calls)
         yield
