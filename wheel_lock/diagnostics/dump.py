@@ -74,7 +74,7 @@ def _lines(engine: EngineState) -> Iterator[str]:
         yield f"  {wait['name']!r}: {wait['callers']}, {wait['longest_s']:.3f} s"
     yield "Held (name: token id, state, held for, time left, timeout, renewals):"
     now, overdue = timer.clock.now(), engine.overdue_leases()
-    for lease in list(engine.held):  # atomic, unlike tuple(), also without a GIL
+    for lease in engine.held:
         row = _row(timer, lease, now, lease in overdue)
         late = f", late by {row['late_s']:.3f} s" if row["late_s"] else ""
         yield (

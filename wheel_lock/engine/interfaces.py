@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import WheelLockError
@@ -17,11 +17,7 @@ from wheel_lock.options import LockOptions
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.failures import FailureDomain
 
-if TYPE_CHECKING:  # it imports OpenTelemetry
-    pass
-
 F = TypeVar("F", bound=Future[None])
-T = TypeVar("T")
 
 
 class GrantBarrier(Protocol):

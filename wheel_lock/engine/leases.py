@@ -135,8 +135,7 @@ class LeaseTable(HeldLeases):
         """End the renewal of a held lease that its holder releases or exports; return why that is impossible, or None."""
         error = self.check_owned(lease)
         if error is None:
-            group = group_of(lease)
-            group.renewer.untrack(lease)
+            group_of(lease).renewer.untrack(lease)
             lease.transition(event)
             self.unhold(lease, None)
         return error

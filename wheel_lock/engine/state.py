@@ -324,7 +324,7 @@ class EngineState:
     def held_locks(self) -> list[HeldLock]:
         """Return a snapshot of each valid lease, in order of acquisition. From any thread. O(n)."""
         now, overdue = self.timer.clock.now(), self.overdue_leases()
-        return [held_lock(lease, now, lease in overdue) for lease in list(self.held) if lease.is_valid(now)]
+        return [held_lock(lease, now, lease in overdue) for lease in self.held if lease.is_valid(now)]
 
     def longest_held(self, most: int) -> list[Lease]:
         """Return the ``most`` leases that have been held for the longest time. From any thread. O(most)."""

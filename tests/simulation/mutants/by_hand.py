@@ -355,7 +355,7 @@ BY_HAND = tuple(
         (
             "a lease is renewed on while it is released",
             "engine/leases.py",
-            "            group.renewer.untrack(lease)\n            lease.transition(event)",
+            "            group_of(lease).renewer.untrack(lease)\n            lease.transition(event)",
             "            lease.transition(event)",
         ),
         (

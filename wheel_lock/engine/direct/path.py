@@ -312,7 +312,6 @@ class DirectPath(DirectLocks):
         """Verify a lease that was taken over after a reconnection. Those that the engine held were, or will be."""
         reconnected = hold.connection.pipeline is not self._node.pipeline and not self.state.closed
         if reconnected and hold.lease.state is HELD:
-            self._node.connect()
             self._renewer.doubt([hold.lease])
 
     def end(self) -> None:

@@ -21,6 +21,7 @@ from itertools import islice
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseGroup, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.base import in_calls
 from wheel_lock.engine.requests.query import Query
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, local_deadline
@@ -36,11 +37,6 @@ _REGISTERED_A_SECOND = 1000  # leases with invalidations; more are checked, and 
 _COST_OF_CALL = 10  # in leases: a key that another client changes again and again is checked 100 times a second at most
 _REST_OF_PASS = 10.0  # times the duration of a pass over all leases, before the next one
 _LONGEST_REST_S = 30.0
-
-
-def in_calls(leases: list[Lease], size: int) -> list[list[Lease]]:
-    """Return leases of one group, by the calls about ``size`` leases each that are sent for them."""
-    return [leases[start : start + size] for start in range(0, len(leases), size)]
 
 
 def _is_counted(lease: Lease) -> bool:
@@ -118,7 +114,7 @@ class EarlyChecks:
         self._pass_wanted = False
 
     def stop(self) -> None:
-        """End all that would be done later: another object takes this one's place."""
+        """End all that would be done later."""
         self._timer.cancel(self._rest)
         self.verify(())
 
@@ -161,6 +157,8 @@ class EarlyChecks:
     def _add(self, why: Why, leases: Iterable[Lease]) -> None:
         here = [lease for lease in leases if lease.state <= EXTENDING and group_of(lease).renewer is self._renewer]
         self._queues[why].update(dict.fromkeys(here))
+        if here:
+            self._renewer.node.connect()  # usually it is connected, but not always where a lease has just moved to
         self.go_on()
 
     def _add_later(self, why: Why, pause_s: float, leases: Iterable[Lease]) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from wheel_lock.engine.interfaces import Later, LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.renewal.checks import EarlyChecks, in_calls
+from wheel_lock.engine.renewal.checks import EarlyChecks
 from wheel_lock.engine.renewal.condition import WELL, Sign
 from wheel_lock.engine.renewal.joint import JointTicks
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.retries import Retries
-from wheel_lock.engine.requests.base import Request, batch_call
+from wheel_lock.engine.requests.base import Request, batch_call, in_calls
 from wheel_lock.engine.requests.execution import BY_SHA1
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import HELD, OVERDUE, RENEWING, Event, Lease, State, confirm_all, mark_sent
@@ -172,6 +172,11 @@ class Flow:
         """Return whether the node answers, and no lease is overdue, refused, or in a call that repeats its renewal."""
         retries = self.retries
         return retries.condition.accepts and not (self._drained_in_flight or retries.resting or retries.overdue)
+
+    def stop(self) -> None:
+        """Cancel all alarms, after the death of the thread: another flow takes the place of this one."""
+        self.retries.stop()
+        self.checks.stop()
 
     # -- calls -------------------------------------------------------------------------------------------------------
 

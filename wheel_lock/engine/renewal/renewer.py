@@ -347,8 +347,7 @@ class Renewer:
 
     def restart(self) -> None:
         """Reset everything that is in flight, after the death of the thread."""
-        self.flow.retries.stop()
-        self.flow.checks.stop()
+        self.flow.stop()
         self._reset()
 
     def start_empty(self) -> None:

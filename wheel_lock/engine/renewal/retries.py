@@ -6,9 +6,9 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 from wheel_lock.engine.interfaces import LeaseGroup, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.renewal.checks import in_calls
 from wheel_lock.engine.renewal.condition import AWAY, NEXT, REJECTING, WELL, Condition, Sign
 from wheel_lock.engine.renewal.overdue import Overdue
+from wheel_lock.engine.requests.base import in_calls
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import HELD, OVERDUE, Event, Lease
 from wheel_lock.protocol.scripts import Script
@@ -50,7 +50,7 @@ class Retries:
         self._watch: Alarm | None = None
 
     def stop(self) -> None:
-        """Cancel the alarms, after the death of the thread."""
+        """Cancel the alarms."""
         self._timer.cancel(self._pause)
         self._timer.cancel(self._watch)
 

@@ -9,11 +9,7 @@ from functools import partial
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Shard, acquiring_node_of, group_of, shard_at
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import (
-    CallerRequest,
-    hold_limit_error,
-    needs_of,
-)
+from wheel_lock.engine.requests.base import CallerRequest, hold_limit_error, needs_of
 from wheel_lock.engine.requests.bulk_operations import release_unwanted
 from wheel_lock.engine.requests.execution import ASKING
 from wheel_lock.errors import LockServerError, LockTimeout, WheelLockError

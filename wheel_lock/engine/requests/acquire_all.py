@@ -9,9 +9,7 @@ from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import group_of, node_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import (
-    batch_call,
-)
+from wheel_lock.engine.requests.base import batch_call, in_calls
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.replies import NO_FENCE, Refusal
@@ -132,9 +130,7 @@ class AcquireAllSequential(AcquireAll):
             one = alone or node.most_leases(MOST_TOGETHER) == 1
             by_part.setdefault(lease.key.hex() if one else node.connector.describe(), []).append(lease)
         self._parts = [  # the last one is the next
-            by_part[part][begin : begin + MOST_TOGETHER]
-            for part in sorted(by_part, reverse=True)
-            for begin in reversed(range(0, len(by_part[part]), MOST_TOGETHER))
+            call for part in sorted(by_part, reverse=True) for call in reversed(in_calls(by_part[part], MOST_TOGETHER))
         ]
         self._part: AcquireAll | None = None
         self.maybe_granted: bool = False

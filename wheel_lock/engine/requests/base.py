@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import Later, Shard, group_of
+from wheel_lock.engine.interfaces import Later, Shard, node_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.execution import (
     ASKING,
@@ -517,7 +517,7 @@ class LeaseRequest(CallerRequest):
     __slots__ = ("_future", "lease")
 
     def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
-        super().__init__(table, group_of(lease).renewer.node, lease.name)
+        super().__init__(table, node_of(lease), lease.name)
         self._future = future
         self.lease: Lease = lease
 
@@ -555,6 +555,11 @@ def needs_of(lock_type: LockType, lease: Lease, *, renewed: bool) -> frozenset[s
     release, release_many = lock_type.release(lease).script, lock_type.release_many([lease]).script
     used = (release, release_many, lock_type.renew if renewed else None)
     return _TO_CALL_SCRIPTS.union(*[script.commands for script in used if script is not None])
+
+
+def in_calls(leases: list[Lease], size: int) -> list[list[Lease]]:
+    """Return leases of one group, by the calls about ``size`` leases each that are sent for them."""
+    return [leases[start : start + size] for start in range(0, len(leases), size)]
 
 
 def batch_call(script: Any, lock_type: LockType, leases: Sequence[Lease], *first: bytes) -> Command:

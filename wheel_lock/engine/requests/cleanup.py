@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import Request
+from wheel_lock.engine.requests.base import Request, in_calls
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.node import Node
@@ -40,8 +40,8 @@ class Cleanup(Request):
         """Send the clean-up, or as many as it takes."""
         most = self.node.batch_size
         if len(self.leases) > most:
-            for begin in range(0, len(self.leases), most):
-                self._start_another(self.node, self.leases[begin : begin + most])
+            for call in in_calls(list(self.leases), most):
+                self._start_another(self.node, call)
             return
         self.timer.wheel.schedule(self, self.timer.scale.ceil(self._until))
         self.node.send(self)

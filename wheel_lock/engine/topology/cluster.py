@@ -224,7 +224,6 @@ class ClusterRouter(SingleRouter):
         if lease.state is HELD and home.needs_none(lease):
             group_of(lease).schedule(lease, self.timer.now)
             home.doubt([lease])
-            home.node.connect()  # it is checked as soon as there is a connection
         elif watched:
             home.watch_overdue([lease])
             if home not in self._receiving:

@@ -6,7 +6,16 @@ the server skips a waiter whose registration has expired. A wake-up names one wa
 
 from __future__ import annotations
 
-from wheel_lock.engine.waiting.decisions import JOINED, JOINED_UNHEARD, MESSAGE, SUBSCRIBED, TIME_UP
+from wheel_lock.engine.requests.acquire import Acquire
+from wheel_lock.engine.waiting.decisions import (
+    JOINED,
+    JOINED_UNHEARD,
+    MESSAGE,
+    SUBSCRIBED,
+    TIME_UP,
+    TRYING_AGAIN,
+    QueueState,
+)
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue, Contender
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
@@ -57,6 +66,10 @@ class FairWaitQueue(BaseWaitQueue):
         contender = self._contenders.get(message)
         if contender is not None:
             self.handle(contender, MESSAGE)
+
+    def _refused(self, contender: Contender, waiter: Waiter, request: Acquire, state: QueueState) -> None:
+        if state is not TRYING_AGAIN:  # in which one more try follows, because the message may have been lost
+            super()._refused(contender, waiter, request, state)
 
     def _look_later(self, contender: Contender, retry_ms: int | None) -> None:
         """Schedule the next try, which also renews the waiter's registration."""

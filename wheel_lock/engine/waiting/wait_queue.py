@@ -17,10 +17,7 @@ from functools import partial
 from wheel_lock.engine.interfaces import node_of
 from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import (
-    REQUEST_TIMEOUTS,
-    RequestTimeouts,
-)
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts
 from wheel_lock.engine.requests.release import announce
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.decisions import (
@@ -48,7 +45,6 @@ from wheel_lock.engine.waiting.decisions import (
     TRY_AT_PACE,
     TRY_PLAIN_AT_PACE,
     TRYING,
-    TRYING_AGAIN,
     WAITING,
     YIELDING,
     QueueAction,
@@ -241,7 +237,7 @@ class BaseWaitQueue(WheelEntry):
             self._act(action, contender, None)
 
     def _act(self, action: QueueAction, contender: Contender, refused: Acquire | None) -> None:
-        """Do an action; ``refused`` is the try whose refusal causes it, if one does."""
+        """Do an action; ``refused`` is the try whose refusal causes it, if one does: its waiter may have gone."""
         if action is TRY:
             self._try(contender)
         elif action is TRY_AT_PACE or action is TRY_PLAIN_AT_PACE:
@@ -304,7 +300,7 @@ class BaseWaitQueue(WheelEntry):
         self.remove(waiter).succeed(request.leases)
 
     def _refused(self, contender: Contender, waiter: Waiter, request: Acquire, state: QueueState) -> None:
-        if waiter.last and state is not TRYING_AGAIN:  # in which one more try follows
+        if waiter.last:
             self.remove(waiter).refuse()
 
     def _wake_others(self) -> None:
@@ -524,9 +520,7 @@ class WaitQueue(BaseWaitQueue):
         if not self.held_here:
             self.holder = None
             self._in_a_row = 0
-        super()._refused(
-            contender, waiter, request, TRYING
-        )  # the try that was in flight when its time was up is its last
+        super()._refused(contender, waiter, request, state)
         if not waiter.over and waiter.refused_by(request):
             self._registry.open(self.remove(waiter)).join(waiter)  # it waits for another name now
             self._try(contender)

@@ -12,13 +12,7 @@ from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import acquiring_node_of, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire, PlainAcquire
-from wheel_lock.engine.requests.base import (
-    REQUEST_TIMEOUTS,
-    RequestTimeouts,
-    end_of_try,
-    least_s,
-    no_answer,
-)
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, end_of_try, least_s, no_answer
 from wheel_lock.engine.requests.bulk_operations import release_unwanted
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.long_waits import LongWaits
