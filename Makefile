@@ -22,7 +22,7 @@ PYRIGHT = PATH=$(abspath $(BIN)):$$PATH PYTHONPATH=$(CURDIR) $(BIN)/basedpyright
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest test-all fuzz threads simulate simulate-contract mutants lint docs docs-serve package audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-oldest setup-redis
+.PHONY: help demo test test-oldest test-all fuzz threads every-place simulate simulate-contract mutants lint docs docs-serve package audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-oldest setup-redis
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,9 @@ fuzz: setup-dev ## send FUZZ_REPLIES (200000) hostile replies of each form; FUZZ
 
 threads: setup-dev ## RUNS (2000) schedules of each kind for threads that meet, drawn by SEED (1)
 	THREADS_RUNS=$(or $(RUNS),2000) THREADS_SEED=$(or $(SEED),1) $(PYTEST) -n $(WORKERS) -o faulthandler_timeout=0 tests/threads_ $(ARGS)
+
+every-place: setup-dev setup-redis ## raise an exception at every place of each scene; make test does it at some places, drawn anew
+	EVERY_PLACE=1 $(PYTEST) -n $(WORKERS) -o faulthandler_timeout=0 tests/redis tests/direct tests/engine tests/runtime tests/threads_ $(ARGS)
 
 simulate: setup-dev ## new histories in a simulated world for SECONDS (60) in JOBS (2) processes; SEED=n tells one of them
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seconds $(or $(SECONDS),60) --jobs $(or $(JOBS),2) --report build/simulation.json) $(ARGS)

@@ -30,6 +30,7 @@ import redis.utils
 from tests.support.backend import Backend, connected
 from tests.support.background import EVENTUALLY_S
 from tests.support.callers import APIS, Caller, NewCaller, callers
+from tests.support.draws import SEED
 from tests.support.event_loops import NewLoop, Run, loop_factory, watched_run
 from tests.support.logged import Log, logged
 from tests.support.proxy import TcpProxy
@@ -138,7 +139,8 @@ def pytest_runtest_teardown() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Show what tests have recorded as a ``summary``, such as the seeds that were drawn."""
+    """Show what repeats the run, and what tests have recorded as a ``summary``."""
+    terminalreporter.write_line(f"TESTS_SEED={SEED} draws the same places again")
     for report in terminalreporter.getreports("passed"):
         for name, text in report.user_properties:
             if name == "summary":

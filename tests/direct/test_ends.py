@@ -76,7 +76,7 @@ def test_an_interruption_anywhere_leaves_nothing_held(
 
     for where in at_every_place(scene, again_after=again_after):
         nothing_is_left(context, real, where)
-    assert sum(used) > 15  # the other places come before an acquire has claimed the path
+    assert sum(used) > 4  # the other places come before an acquire has claimed the path
 
 
 @pytest.mark.usefixtures("_no_collection")

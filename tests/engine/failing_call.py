@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from tests.support.draws import some_of
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.loop import Loop
 
 _TURNS = (guarded.__code__, Loop.turn.__code__)
+_NONE = 1_000_000
+_MOST = 40
 
 
 def _in_a_turn(frame: FrameType | None) -> bool:
@@ -49,3 +53,13 @@ class FailingCall:
                 self.where = frame.f_code.co_qualname
                 sys.settrace(None)
                 raise MemoryError(f"raised in {self.where}")
+
+
+def failing_calls(files: tuple[str, ...]) -> Iterator[FailingCall]:
+    """Yield one that raises nothing, for a scene that is the same each time; then some that raise in one of its calls."""
+    none = FailingCall(_NONE, files)
+    yield none
+    count = _NONE - none._left
+    assert count > 20
+    for nth in some_of(count, _MOST):
+        yield FailingCall(nth, files)

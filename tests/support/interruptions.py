@@ -15,9 +15,13 @@ from types import FrameType
 from typing import Any
 
 import wheel_lock
+from tests.support.draws import some_of
 
 LIBRARY = str(Path(wheel_lock.__file__).parent)
 _FINALISER = "__del__"
+_NOWHERE = 1_000_000_000
+MOST_PLACES = 20
+"""A scene with more places is interrupted at some of them: evenly spread, and others in the next run."""
 
 _kept: list[object] = []  # a pending call must not outlive what it is about
 _pend = ctypes.pythonapi.Py_AddPendingCall
@@ -151,9 +155,12 @@ def at_every_place(
     error: type[Interrupted] = Interrupted,
     in_finalisers: bool = False,
 ) -> Iterator[str]:
-    """Play a scene, which begins the interruption, once for each place where it can be raised; yield each place."""
-    nth, interrupted = 0, True
-    while interrupted:
+    """Play a scene, which begins the interruption, without one, and then once for each place where it can be raised.
+
+    Of many places it is some, see `MOST_PLACES`. Each is yielded when the scene was interrupted there.
+    """
+
+    def played(nth: int) -> Interruption:
         interruption = Interruption(
             nth,
             again_after=again_after,
@@ -168,6 +175,9 @@ def at_every_place(
             pass
         finally:
             interruption.end()
-        interrupted = bool(interruption.where)
-        nth += 1
-        yield " and ".join(interruption.where) or f"nowhere, after {nth - 1} places"
+        return interruption
+
+    count = _NOWHERE - played(_NOWHERE)._left
+    yield f"nowhere, after {count} places"
+    for nth in some_of(count, MOST_PLACES):
+        yield f"{' and '.join(played(nth).where) or 'nowhere'}, at place {nth} of {count}"

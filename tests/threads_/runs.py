@@ -1,7 +1,7 @@
 """All runs of a scene with one forced switch, all with two, and runs with many; where they are too many a sample.
 
-``THREADS_RUNS`` says how many of each kind, and ``THREADS_SEED`` which. A run that fails prints its schedule, which
-``THREADS_SCHEDULE`` repeats.
+``THREADS_RUNS`` says how many of each kind. ``THREADS_SEED`` says which; without it they are others each time. A run that
+fails prints its schedule, which ``THREADS_SCHEDULE`` repeats.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import random
 from collections.abc import Callable
 from types import ModuleType
 
+from tests.support import draws
 from tests.support.backend import without_collection
 from tests.threads_.scheduler import Schedule, Stage
 from tests.threads_.seams import seams
 
-SAMPLE = int(os.environ.get("THREADS_RUNS", "120"))
-SEED = int(os.environ.get("THREADS_SEED", "1"))
+SAMPLE = int(os.environ.get("THREADS_RUNS", "40"))
+SEED = int(os.environ.get("THREADS_SEED", draws.SEED))
 SCHEDULE = os.environ.get("THREADS_SCHEDULE", "")
+
+_NEVER = 1_000_000
 
 Scene = Callable[[Stage], Callable[[], object]]
 """Adds the threads of a run, and returns what checks its outcome."""
@@ -43,12 +46,9 @@ def play(scene: Scene, schedule: Schedule, *modules: ModuleType, everywhere: boo
 
 
 def explore(scene: Scene, *modules: ModuleType, threads: int = 2) -> int:
-    """Make the runs of a scene; return their number."""
-    runs = 0
+    """Make the runs of a scene; return in how many ways one forced switch can be made in it."""
 
     def made(schedule: Schedule) -> Stage:
-        nonlocal runs
-        runs += 1
         return play(scene, schedule, *modules)
 
     def with_one_more(stage: Stage, schedule: Schedule) -> list[Schedule]:
@@ -61,25 +61,28 @@ def explore(scene: Scene, *modules: ModuleType, threads: int = 2) -> int:
     luck = random.Random(SEED)
     if SCHEDULE:
         made(eval(SCHEDULE, {"Schedule": Schedule}))
-        return runs
+        return SAMPLE
     with without_collection():  # finalisers of other tests' objects are not part of it
         plain = [Schedule(first) for first in range(threads)]
-        once = sample([each for schedule in plain for each in with_one_more(made(schedule), schedule)], SAMPLE)
+        ways = [each for schedule in plain for each in with_one_more(made(schedule), schedule)]
+        once = sample(ways, SAMPLE)
         for number, schedule in enumerate(once):
             share = SAMPLE * (number + 1) // len(once) - SAMPLE * number // len(once)
             for each in sample(with_one_more(made(schedule), schedule), share):
                 made(each)
         for number in range(SAMPLE // 2):
             made(Schedule(number % threads, dice=SEED * 1_000_000 + number))
-    return runs
+    return len(ways)
 
 
-def interrupt_everywhere(scene: Scene, victim: int, *modules: ModuleType, everywhere: bool = False) -> list[str]:
-    """Make a run for each place at which one thread can be interrupted; return these places."""
-    places: list[str] = []
+def interrupt(scene: Scene, victim: int, *modules: ModuleType, everywhere: bool = False) -> int:
+    """Make a run for each of some places at which one thread can be interrupted; return how many there are."""
+
+    def interrupted(nth: int) -> Stage:
+        return play(scene, Schedule(interrupt=(victim, nth)), *modules, everywhere=everywhere)
+
     with without_collection():
-        while True:
-            stage = play(scene, Schedule(interrupt=(victim, len(places))), *modules, everywhere=everywhere)
-            if not stage.interrupted:
-                return places
-            places.append(stage.story[-1])
+        count = interrupted(_NEVER).places(victim)
+        for nth in draws.some_of(count, SAMPLE):
+            interrupted(nth)
+    return count

@@ -120,6 +120,10 @@ class Stage:
         start_new_thread(self._live, (actor,))
         return actor
 
+    def places(self, number: int) -> int:
+        """Return at how many places one of the threads could have been interrupted."""
+        return self._actors[number].places
+
     def is_here(self) -> bool:
         """Return whether the calling thread is one of the run, or has made it. Others are of earlier tests."""
         return get_ident() in {self._made_by, *(actor.ident for actor in self._actors)}

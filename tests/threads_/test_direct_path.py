@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.threads_.runs import explore, interrupt_everywhere
+from tests.threads_.runs import explore, interrupt
 from tests.threads_.scheduler import Stage
 from tests.threads_.world import NAME, Context
 from wheel_lock.engine import state
@@ -130,4 +130,4 @@ def test_a_block_that_is_interrupted_leaves_nothing(direct: bool) -> None:
         context.begin(block, partial(stage.sleep, 1.0))
         return context.nothing_is_left
 
-    assert len(interrupt_everywhere(scene, 1, hold, path, lock, call, operations, base, state)) > 15
+    assert interrupt(scene, 1, hold, path, lock, call, operations, base, state) > 15

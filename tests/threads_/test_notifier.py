@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tests.threads_.runs import explore, interrupt_everywhere
+from tests.threads_.runs import explore, interrupt
 from tests.threads_.scheduler import Stage
 from wheel_lock.runtime import notifier, sole_thread
 from wheel_lock.runtime.notifier import _LINGER_S, Notifier
@@ -46,4 +46,4 @@ def test_each_call_is_made_once_and_in_order() -> None:
 
 
 def test_a_poster_that_is_interrupted_does_not_keep_others_from_being_called() -> None:
-    assert len(interrupt_everywhere(scene, 0, notifier, sole_thread)) > 5
+    assert interrupt(scene, 0, notifier, sole_thread) > 5
