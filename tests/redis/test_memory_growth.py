@@ -16,8 +16,8 @@ from wheel_lock import LockContext, LockTimeout
 pytestmark = pytest.mark.servers("real")
 
 LONG_S = 86_400.0
-ROUNDS = 100
-FEW = 250
+ROUNDS = 40
+FEW = 150
 """Entries of all containers, which have some thousands: slots of the wheel, connections, notes of a bounded number."""
 _BEYOND = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.FrameType)
 
@@ -78,6 +78,6 @@ def test_nothing_of_a_name_is_kept(backend: Backend, watch: bool) -> None:
             use(context, number)
         eventually(lambda: context.stats().waiting == 0)
         before = entries(context)
-        for number in range(ROUNDS, 4 * ROUNDS):
+        for number in range(ROUNDS, 6 * ROUNDS):
             use(context, number)
         eventually(lambda: (entries(context) - before).total() < FEW)

@@ -173,5 +173,5 @@ class WheelAgainstHeap(RuleBasedStateMachine):
         assert all(timer in self.wheel for timer in self.heap.timers)
 
 
-WheelAgainstHeap.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
+WheelAgainstHeap.TestCase.settings = settings(max_examples=50, stateful_step_count=50)
 TestWheelAgainstAHeap = pytest.mark.slow(WheelAgainstHeap.TestCase)
