@@ -69,7 +69,7 @@ class Stopped:
             return not any(reference() for reference in references)
 
         # A request that is finished stays in its slot of the wheel until its time limit comes round.
-        eventually(collected, LONG_S, interval_s=0.02)
+        eventually(collected, LONG_S, interval_s=0.1)
 
 
 @pytest.fixture

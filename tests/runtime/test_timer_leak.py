@@ -52,15 +52,15 @@ def test_an_idle_one_is_collected_with_its_thread_and_its_descriptors(warned: li
     gc.collect()
     drain()
     before = descriptors()
-    timers = [started() for _ in range(10)]
+    timers = [started() for _ in range(3)]
     assert descriptors() > before
     names = [timer.name for timer in timers]
     references = [weakref.ref(timer) for timer in timers]
     del timers
     for reference, name in zip(references, names, strict=True):
-        eventually(lambda reference=reference, name=name: is_gone(reference, name))  # type: ignore[misc]
+        eventually(lambda reference=reference, name=name: is_gone(reference, name), interval_s=0.05)  # type: ignore[misc]
     eventually(lambda: descriptors() <= before)
-    eventually(lambda: len(warned) == 10)
+    eventually(lambda: len(warned) == 3)
     assert sorted(warned) == sorted(f"the timer {name} was dropped without stop()" for name in names)
 
 
@@ -79,7 +79,7 @@ def test_one_that_was_stopped_or_never_ran_is_collected_without_a_word(warned: l
     stopped.stop()
     references = [weakref.ref(stopped), weakref.ref(unused)]
     del stopped, unused
-    eventually(lambda: gc.collect() >= 0 and not any(reference() for reference in references))
+    eventually(lambda: gc.collect() >= 0 and not any(reference() for reference in references), interval_s=0.05)
     eventually(lambda: descriptors() <= before)
     drain()
     assert warned == []
