@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # prints what brings its example back. How long an example takes depends on the machine.
     slow = [HealthCheck.too_slow]
     settings.register_profile(
-        "wheel_lock", derandomize=False, print_blob=True, deadline=None, suppress_health_check=slow
+        "wheel_lock", max_examples=40, derandomize=False, print_blob=True, deadline=None, suppress_health_check=slow
     )
     settings.load_profile("wheel_lock")
 

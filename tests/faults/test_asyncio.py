@@ -73,7 +73,6 @@ ENDINGS = {
     "main() returns": "async def main():\n    await busy()\n    ready()\nasyncio.run(main())",
     "the loop is closed in the middle": "loop = asyncio.new_event_loop()\nloop.set_exception_handler(lambda *_: None)\n"
     "loop.run_until_complete(busy())\nready()\nloop.close()",
-    "sys.exit() in a task": "async def main():\n    await busy()\n    ready()\n    sys.exit(0)\nasyncio.run(main())",
 }
 
 

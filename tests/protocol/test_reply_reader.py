@@ -83,7 +83,7 @@ def total(reply: Reply) -> tuple[int, int]:
     st.lists(st.integers(1, 30), max_size=20),
     st.sampled_from([0, 1, 256]),
 )
-@settings(max_examples=500)
+@settings(max_examples=100)
 def test_no_list_is_longer_than_the_limits(stream: bytes, sizes: list[int], few: int) -> None:
     """Whatever comes, in whatever pieces; short lists are not counted as long as there are few."""
     limits = Limits(1 << 20, 5, 20)

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.background import EVENTUALLY_S, in_a_fork
@@ -54,7 +54,6 @@ def pass_time(timer: HashedWheelTimer, clock: ManualClock, seconds: float) -> No
     slots=st.sampled_from([2, 8, 1024]),
     start=st.sampled_from([0.0, 1000.0, 123456.789]),
 )
-@settings(max_examples=100)
 def test_a_task_is_never_early_and_never_later_than_the_tick_after_its_time(
     delays: list[float], steps: list[float], tick_ms: int, slots: int, start: float
 ) -> None:

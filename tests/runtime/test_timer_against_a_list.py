@@ -154,5 +154,5 @@ class TimerAgainstList(RuleBasedStateMachine):
         self.timer.wheel.check()
 
 
-TimerAgainstList.TestCase.settings = settings(max_examples=50, stateful_step_count=50)
+TimerAgainstList.TestCase.settings = settings(max_examples=20, stateful_step_count=50)
 TestTimerAgainstAList = TimerAgainstList.TestCase

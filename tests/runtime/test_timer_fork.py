@@ -109,7 +109,7 @@ def test_a_fork_while_another_thread_is_inside_blocks_no_thread(new_timer: NewTi
 
     callers = [Background(use_it_all_the_time) for _ in range(2)]
     try:
-        for _ in range(5):
+        for _ in range(2):
             in_a_fork(check)
     finally:
         stop.set()

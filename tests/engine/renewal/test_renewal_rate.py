@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.engine.rig import OK, START, Command, Rig, ScriptedServer, agreement, array
@@ -71,7 +71,6 @@ shares = st.sampled_from([1 / 3, 0.5, 0.8, 0.9, 0.99, 0.999, 0.9999]) | st.float
 @example(timeout=10.0, share=9.895 / 9.898, latencies=[0.0])
 @example(timeout=3.0, share=2.965 / 2.968, latencies=[0.0])
 @example(timeout=0.05, share=0.0474 / 0.0475, latencies=[0.015])
-@settings(max_examples=30)
 def test_a_well_server_is_asked_once_an_interval_and_the_lease_stays_held(
     timeout: float, share: float, latencies: list[float]
 ) -> None:
@@ -86,7 +85,6 @@ def test_a_well_server_is_asked_once_an_interval_and_the_lease_stays_held(
 
 
 @given(timeout=timeouts, share=shares, tick_ms=st.sampled_from([1, 3, 10, 100, 250]), latency=st.floats(0.0, 0.001))
-@settings(max_examples=30)
 def test_it_is_the_ticks_of_the_timer_that_count(timeout: float, share: float, tick_ms: int, latency: float) -> None:
     with Rig(tick_ms=tick_ms) as rig:
         every = local_deadline(0.0, timeout) * share

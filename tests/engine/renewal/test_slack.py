@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.engine.rig import START, TICK_S, Rig, names
@@ -50,7 +50,6 @@ def acquired_at(rig: Rig, moments: Sequence[int], **terms: float) -> dict[str, i
 
 
 @given(timeout=st.floats(0.5, 60.0), share=st.floats(0.1, 0.9), slack=st.sampled_from([0.0, SLACK, 0.1, 0.5]))
-@settings(max_examples=30)
 def test_a_lease_that_is_alone_is_renewed_exactly_on_time(timeout: float, share: float, slack: float) -> None:
     with Rig(renewal_slack=slack) as rig:
         lease = rig.hold("a", timeout, renew_every=timeout * share)
@@ -61,7 +60,6 @@ def test_a_lease_that_is_alone_is_renewed_exactly_on_time(timeout: float, share:
 
 @given(moments=st.lists(st.integers(0, 999), min_size=1, max_size=60), slack=st.sampled_from([0.0, SLACK, 0.1]))
 @example(moments=list(range(0, 1000, 5)), slack=SLACK)
-@settings(max_examples=30)
 def test_no_renewal_is_late_and_none_is_earlier_than_the_slack(moments: list[int], slack: float) -> None:
     with Rig(renewal_slack=slack) as rig:
         acquired = acquired_at(rig, moments)
