@@ -25,7 +25,6 @@ def waits(caller: Caller, kind: str, **terms: Any) -> Any:
     return make(caller.locks, kind, **{"blocking_timeout": LONG_S, **terms})
 
 
-@pytest.mark.servers("real", "embedded")
 @waking
 @pytest.mark.parametrize("way", ["release", "release in the same context", "close"])
 def test_the_end_of_a_hold_wakes_the_waiter(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.backend import BOTH, Backend
-from tests.support.callers import Caller, NewCaller
+from tests.support.callers import Caller
 from tests.support.lock_types import KINDS, NAME, make
 from wheel_lock import (
     HolderChanged,
@@ -16,29 +16,8 @@ from wheel_lock import (
     LossReason,
     WheelLockError,
 )
-from wheel_lock.protocol.owners import token_id
-
-OWNER = "billing@host-7"
 
 pytestmark = pytest.mark.servers("real")
-named = pytest.mark.settings(owner=OWNER, readable_owner=True)
-
-
-@named
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_holders_are_released_and_returned(
-    me: Caller, new_caller: NewCaller, other: LockContext, backend: Backend, kind: str
-) -> None:
-    stranger = new_caller(other)
-    lock = make(me.locks, kind)
-    assert stranger.locks.force_release(NAME) == ()
-    assert lock.acquire()
-    token = lock.locks[NAME].token if kind == "multi" else lock.token
-    [holder] = stranger.locks.force_release(NAME)
-    assert holder.owner == OWNER
-    assert holder.token_id == token_id(token)
-    assert not backend.view.exists(NAME)
-    assert stranger.locks.force_release(NAME) == ()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multi"])

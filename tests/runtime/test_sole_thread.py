@@ -52,18 +52,6 @@ def unexpected(error: BaseException) -> None:
     raise error
 
 
-def test_of_two_starts_at_the_same_time_one_thread_comes(launches: list[Callable[[], object]]) -> None:
-    sole, first, second = SoleThread(), ThreadToStart(), ThreadToStart()
-    sole.start(first, unexpected)
-    sole.launched = False  # as another thread that starts it at the same time sees it
-    sole.start(second, unexpected)
-    for launch in launches:
-        launch()
-    assert (len(launches), first.starts, second.starts) == (2, 1, 0)
-    assert sole.thread is first
-    assert not sole.launched
-
-
 def test_while_a_thread_is_on_its_way_or_there_no_other_is_launched(launches: list[Callable[[], object]]) -> None:
     sole, thread = SoleThread(), ThreadToStart()
     sole.start(thread, unexpected)

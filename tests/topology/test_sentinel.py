@@ -20,7 +20,7 @@ UNHURRIED_S = 300.0
 """A lock of that is not due within any bound here, so a renewal is the check of a new master's keys."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def watched() -> Iterator[Watched]:
     with Watched() as watched:
         yield watched
@@ -75,9 +75,9 @@ def test_passwords_hold_for_servers_and_sentinels_alike() -> None:
         assert lock.is_held
 
 
-def test_what_the_new_master_has_stays_held_and_what_it_has_not_is_reported_lost(watched: Watched) -> None:
+def test_what_the_new_master_has_stays_held_and_what_it_has_not_is_reported_lost() -> None:
     losses: list[LostEvent] = []
-    with LockContext(watched.client()) as context:
+    with Watched() as watched, LockContext(watched.client()) as context:
         kept = context.acquire_many([f"kept:{n}" for n in range(1000)], timeout=60.0, on_lost=losses.append)
         missing = context.acquire_many([f"missing:{n}" for n in range(10)], timeout=60.0, on_lost=losses.append)
         # Those that are not renewed are verified, too.

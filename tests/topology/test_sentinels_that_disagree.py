@@ -12,6 +12,7 @@ import redis.sentinel
 
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
+from tests.topology.moving_slots import hung
 from tests.topology.watched_master import FAILOVER_S, SERVICE, Watched
 from wheel_lock import LockContext
 from wheel_lock.engine.topology import sentinel as failover
@@ -26,10 +27,14 @@ UNHURRIED_S = 300.0
 """A lock of that is not renewed within any bound here, so a renewal is the check of a new master's keys."""
 
 
-@pytest.fixture
+def patient() -> Watched:
+    """They fail over on command, and not because one of them is stopped."""
+    return Watched(down_after_ms=60_000)
+
+
+@pytest.fixture(scope="module")
 def watched() -> Iterator[Watched]:
-    # They fail over on command, and not because one of them is stopped.
-    with Watched(down_after_ms=60_000) as watched:
+    with patient() as watched:
         yield watched
 
 
@@ -123,20 +128,23 @@ def test_the_sentinels_are_left_alone_while_nothing_is_held(watched: Watched, mo
 
 
 def test_a_sentinel_that_hangs_delays_nothing_for_long(watched: Watched) -> None:
-    watched.sentinels[0].pause()
+    client, master = client_of(watched, sentinel_kwargs={"socket_timeout": 60.0}), watched.master
     with (
-        LockContext(
-            client_of(watched, sentinel_kwargs={"socket_timeout": 60.0}), connect_timeout=60.0, response_timeout=5.0
-        ) as context,
+        hung(watched.sentinels[0]),
+        LockContext(client, connect_timeout=60.0, response_timeout=5.0) as context,
         context.lock("order:42", timeout=30.0) as lock,
     ):
-        assert watched.servers[0].client().get("order:42") == lock.token
+        assert master.client().get("order:42") == lock.token
 
 
-def test_sentinels_that_are_set_up_anew_are_followed(watched: Watched) -> None:
-    with LockContext(client_of(watched)) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
+def test_sentinels_that_are_set_up_anew_are_followed() -> None:
+    with (
+        patient() as watched,
+        LockContext(client_of(watched)) as context,
+        context.lock("order:42", timeout=UNHURRIED_S) as lock,
+    ):
         eventually(watched.replicated)
-        fail_over(watched.sentinels[0], watched.servers[1])
+        fail_over(watched.sentinels[0], watched.replica)
         eventually(lambda: lock.renewals, LONG_S)
         for sentinel in watched.sentinels:
             sentinel.kill()
@@ -166,8 +174,8 @@ class MappingInTasks(redis.asyncio.sentinel.Sentinel):
 def test_addresses_are_as_the_users_own_sentinel_object_maps_them(watched: Watched, kind: type[Any]) -> None:
     addresses = [("127.0.0.1", sentinel.port) for sentinel in watched.sentinels]
     with LockContext(kind(addresses).master_for(SERVICE)) as context, context.lock("order:42") as lock:
-        assert watched.servers[0].client().get("order:42") == lock.token
-        assert f"localhost:{watched.servers[0].port}" in repr(context)
+        assert watched.master.client().get("order:42") == lock.token
+        assert f"localhost:{watched.master.port}" in repr(context)
 
 
 def test_a_user_of_the_sentinels_needs_no_more_rights_than_redis_py_wants(watched: Watched) -> None:
@@ -184,5 +192,5 @@ def test_a_user_of_the_sentinels_needs_no_more_rights_than_redis_py_wants(watche
     client = client_of(watched, sentinel_kwargs=asking)
     with LockContext(client) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
         eventually(watched.replicated)
-        fail_over(watched.sentinels[0], watched.servers[1])
+        fail_over(watched.sentinels[0], watched.replica)
         eventually(lambda: lock.renewals, LONG_S)
