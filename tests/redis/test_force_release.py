@@ -16,6 +16,7 @@ from wheel_lock import (
     LossReason,
     WheelLockError,
 )
+from wheel_lock.protocol.owners import token_id
 
 pytestmark = pytest.mark.servers("real")
 
@@ -26,8 +27,10 @@ def test_a_holder_of_the_same_context_has_lost_it_when_the_call_returns(
 ) -> None:
     lock = make(me.locks, kind, timeout=600.0)
     assert lock.acquire()
+    token = lock.token
     with context.lock("another", timeout=600.0) as untouched:
-        assert len(me.locks.force_release(NAME)) == 1
+        [holder] = me.locks.force_release(NAME)
+        assert holder.token_id == token_id(token)
         assert lock.lost is LossReason.KEY_GONE
         assert not lock.is_held
         assert untouched.is_held

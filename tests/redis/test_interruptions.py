@@ -309,32 +309,34 @@ def runner() -> Iterator[asyncio.Runner]:
         yield runner
 
 
-def everywhere(play: Play, context: LockContext, real: Backend) -> None:
+def everywhere(play: Play, context: LockContext, *views: redis.Redis) -> None:
     play(context, Interruption(-1))  # what is done once is done
     places = 0
     for where in at_every_place(lambda interruption: play(context, interruption)):
-        nothing_is_left(context, real.view, where)
+        for view in views:
+            nothing_is_left(context, view, where)
         play(context, Interruption(-1))  # nor does the caller's object still count as held
-        nothing_is_left(context, real.view, where)
+        for view in views:
+            nothing_is_left(context, view, where)
         places += 1
     assert places > 5
 
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_an_interruption_anywhere_leaves_nothing_held(context: LockContext, real: Backend, scene: str) -> None:
-    everywhere(as_thread(SCENES[scene]), context, real)
+    everywhere(as_thread(SCENES[scene]), context, real.view)
 
 
 @pytest.mark.parametrize("scene", TASKS)
 def test_nor_does_one_of_a_task(context: LockContext, real: Backend, runner: asyncio.Runner, scene: str) -> None:
-    everywhere(as_task(runner, TASKS[scene]), context, real)
+    everywhere(as_task(runner, TASKS[scene]), context, real.view)
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "multi"])
 def test_nor_does_one_of_a_lock_with_spans(context: LockContext, real: Backend, kind: str) -> None:
     tracers = pytest.importorskip("opentelemetry.trace")
     pytest.importorskip("wheel_lock.observe.opentelemetry").trace(context, tracers.NoOpTracer())
-    everywhere(as_thread(in_a_block(kind)), context, real)
+    everywhere(as_thread(in_a_block(kind)), context, real.view)
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "reentrant"])
@@ -342,11 +344,7 @@ def test_nor_does_one_of_a_lock_of_several_masters(real: Backend, kind: str) -> 
     with ExitStack() as others:
         views = [real.view, *(others.enter_context(others.enter_context(RedisServer()).client()) for _ in range(2))]
         context: Any = others.enter_context(LockContext.quorum(views))
-        play = as_thread(in_a_block(kind))
-        play(context, Interruption(-1))
-        for where in at_every_place(lambda interruption: play(context, interruption)):
-            for view in views:
-                nothing_is_left(context, view, where)
+        everywhere(as_thread(in_a_block(kind)), context, *views)
 
 
 def test_a_context_that_is_closed_in_spite_of_an_interruption(real: Backend) -> None:
@@ -380,25 +378,25 @@ def of_redis_pys(client: Any, way: str, **terms: Any) -> Scene:
 @pytest.mark.parametrize("way", ["in a block", "at the end of a block", "by hand"])
 def test_nor_does_one_of_a_lock_of_redis_pys(real: Backend, way: str, terms: dict[str, Any]) -> None:
     with real.client() as client, LockContext.shared(client) as context:
-        everywhere(as_thread(of_redis_pys(client, way, **terms)), context, real)
+        everywhere(as_thread(of_redis_pys(client, way, **terms)), context, real.view)
 
 
 def test_nor_does_one_of_a_task_with_a_lock_of_redis_pys(real: Backend, runner: asyncio.Runner) -> None:
     client = redis.asyncio.Redis(port=real.port)
     with LockContext.shared(client) as context:
-        everywhere(as_task(runner, of_redis_pys(client, "in a block", timeout=TIMEOUT_S)), context, real)
+        everywhere(as_task(runner, of_redis_pys(client, "in a block", timeout=TIMEOUT_S)), context, real.view)
 
 
-@pytest.mark.parametrize("again_after", [0, 2])
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "twice": {"again_after": 0},
+    "twice, later": {"again_after": 2},
+    "by what looks like a misuse": {"error": InterruptedTypeError},
+}
+
+
+@pytest.mark.parametrize("how", OTHERWISE)
 @pytest.mark.parametrize("scene", ["exclusive by hand", "nested by hand", "multi by hand", "released from an iterator"])
-def test_nor_does_a_second_interruption(context: LockContext, real: Backend, scene: str, again_after: int) -> None:
+def test_nor_does_one_of_another_form(context: LockContext, real: Backend, scene: str, how: str) -> None:
     play = as_thread(SCENES[scene])
-    for where in at_every_place(lambda interruption: play(context, interruption), again_after=again_after):
-        nothing_is_left(context, real.view, where)
-
-
-@pytest.mark.parametrize("scene", ["multi by hand", "released from an iterator"])
-def test_nor_does_one_that_looks_like_a_misuse(context: LockContext, real: Backend, scene: str) -> None:
-    play = as_thread(SCENES[scene])
-    for where in at_every_place(lambda interruption: play(context, interruption), error=InterruptedTypeError):
+    for where in at_every_place(lambda interruption: play(context, interruption), **OTHERWISE[how]):
         nothing_is_left(context, real.view, where)
