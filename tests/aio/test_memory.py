@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,9 +26,7 @@ OURS = ("wheel_lock.", "_asyncio", "asyncio.")
 
 
 @pytest.fixture(autouse=True)
-def a_clean_start() -> Iterator[None]:
-    gc.collect()
-    yield
+def a_clean_start() -> None:
     gc.collect()
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.quorum.masters import Masters
+from tests.quorum.masters import UNHURRIED_S, Masters
+from wheel_lock.quorum.context import QuorumContext
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +21,9 @@ def masters(running: Masters) -> Masters:
     """All of them well, and empty."""
     running.heal()
     return running
+
+
+@pytest.fixture
+def context(masters: Masters) -> Iterator[QuorumContext]:
+    with masters.connected(close_timeout=1.0, node_timeout=UNHURRIED_S) as context:
+        yield context

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 
 import pytest
 import redis
@@ -33,12 +32,6 @@ from wheel_lock.quorum.node import History, NodeConnector
 from wheel_lock.quorum.node import Masters as KnownMasters
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def context(masters: Masters) -> Iterator[QuorumContext]:
-    with masters.connected(close_timeout=1.0, node_timeout=UNHURRIED_S) as context:
-        yield context
 
 
 def acquirable(context: QuorumContext) -> bool:

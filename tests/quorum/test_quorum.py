@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 import redis
 import redis.sentinel
 
-from tests.quorum.masters import UNHURRIED_S, Masters
+from tests.quorum.masters import Masters
 from tests.support.background import in_thread
 from tests.support.waiting import eventually
 from wheel_lock import (
@@ -28,12 +27,6 @@ from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.sync.factory import ThreadLocks
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def context(masters: Masters) -> Iterator[QuorumContext]:
-    with masters.connected(node_timeout=UNHURRIED_S) as context:
-        yield context
 
 
 def test_a_lock_is_held_on_every_master_and_released_there(masters: Masters, context: QuorumContext) -> None:

@@ -66,15 +66,6 @@ def test_a_client_of_replicas_is_refused(watched: Watched) -> None:
         LockContext(watched.sentinel().slave_for(SERVICE))
 
 
-def test_passwords_hold_for_servers_and_sentinels_alike() -> None:
-    with (
-        Watched(password="secret") as watched,
-        LockContext(watched.client()) as context,
-        context.lock("order:42") as lock,
-    ):
-        assert lock.is_held
-
-
 def test_what_the_new_master_has_stays_held_and_what_it_has_not_is_reported_lost() -> None:
     losses: list[LostEvent] = []
     with Watched() as watched, LockContext(watched.client()) as context:

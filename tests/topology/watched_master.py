@@ -28,7 +28,6 @@ class Watched:
     Args:
         replicas: How many replicas.
         down_after_ms: After how much silence a Sentinel takes a server to be down.
-        password: Of the servers, and of the Sentinels.
         failover_timeout_ms: After how much time a failover ends whose replicas are not synchronised.
         one_choice: Whether only the first replica may be made the master.
     """
@@ -38,13 +37,11 @@ class Watched:
         replicas: int = 1,
         *,
         down_after_ms: int = 1200,
-        password: str | None = None,
         failover_timeout_ms: int = 3000,
         one_choice: bool = False,
     ) -> None:
         self._replicas = replicas
         self._down_after_ms = down_after_ms
-        self._password = password
         self._failover_timeout_ms = failover_timeout_ms
         self._one_choice = one_choice
         self._stack = ExitStack()
@@ -53,15 +50,14 @@ class Watched:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            lines = ["repl-diskless-sync-delay 0"]
-            lines += [f"masterauth {self._password}"] if self._password else []
-            master = stack.enter_context(RedisServer(*lines, password=self._password))
+            at_once = "repl-diskless-sync-delay 0"
+            master = stack.enter_context(RedisServer(at_once))
             self.servers.append(master)
             for number in range(self._replicas):
-                following = [f"replicaof 127.0.0.1 {master.port}", *lines]
+                following = [f"replicaof 127.0.0.1 {master.port}", at_once]
                 if self._one_choice and number:
                     following.append("replica-priority 0")
-                replica = RedisServer(*following, password=self._password)
+                replica = RedisServer(*following)
                 self.servers.append(stack.enter_context(replica))
             eventually(lambda: master.admin.info("replication")["connected_slaves"] == self._replicas)
             watching = [
@@ -69,10 +65,8 @@ class Watched:
                 f"sentinel down-after-milliseconds {SERVICE} {self._down_after_ms}",
                 f"sentinel failover-timeout {SERVICE} {self._failover_timeout_ms}",
             ]
-            if self._password:
-                watching.append(f"sentinel auth-pass {SERVICE} {self._password}")
             for _ in range(3):
-                sentinel = RedisServer(*watching, password=self._password, sentinel=True)
+                sentinel = RedisServer(*watching, sentinel=True)
                 self.sentinels.append(stack.enter_context(sentinel))
                 hurry(sentinel)
             for sentinel in self.sentinels:
@@ -90,8 +84,7 @@ class Watched:
     def sentinel(self, **settings: Any) -> Sentinel:
         """A Sentinel client, as a user has it."""
         addresses = [("127.0.0.1", sentinel.port) for sentinel in self.sentinels]
-        secret = {"password": self._password}
-        return Sentinel(addresses, sentinel_kwargs={"socket_timeout": 1.0, **secret}, **secret, **settings)
+        return Sentinel(addresses, sentinel_kwargs={"socket_timeout": 1.0}, **settings)
 
     def client(self) -> redis.Redis:
         """A client of whichever server is the master."""

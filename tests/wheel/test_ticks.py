@@ -27,11 +27,6 @@ def test_a_tick_outside_1_to_1000_ms_is_refused_by_name() -> None:
     assert [TickScale(tick_ms, 0.0).tick_s for tick_ms in (1, 10, 1000)] == [0.001, 0.01, 1.0]
 
 
-def test_between_two_ticks_floor_is_the_earlier_and_ceil_the_later() -> None:
-    scale = TickScale(10, 100.0)
-    assert (scale.floor(100.257), scale.ceil(100.257)) == (25, 26)
-
-
 def test_an_instant_within_float_error_of_a_tick_is_that_tick() -> None:
     scale = TickScale(10, 0.0)
     for seconds, tick in [(0.1 + 0.2, 30), (0.57, 57), (sum([0.01] * 1000), 1000), (1.1 + 2.2, 330), (-0.07, -7)]:
