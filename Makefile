@@ -44,8 +44,8 @@ test-all: setup-dev setup-redis ## the same on every Python of this machine, wit
 fuzz: setup-dev ## send FUZZ_REPLIES (200000) hostile replies of each form; FUZZ_SEED chooses others
 	FUZZ_REPLIES=$${FUZZ_REPLIES:-200000} $(PYTEST) -n $(WORKERS) -o faulthandler_timeout=0 tests/hostile $(ARGS)
 
-threads: setup-dev ## RUNS (2000) schedules of each kind for threads that meet, drawn by SEED (1)
-	THREADS_RUNS=$(or $(RUNS),2000) THREADS_SEED=$(or $(SEED),1) $(PYTEST) -n $(WORKERS) -o faulthandler_timeout=0 tests/threads_ $(ARGS)
+threads: setup-dev ## RUNS (2000) schedules of each kind for threads that meet, drawn by SEED, or anew
+	THREADS_RUNS=$(or $(RUNS),2000) $(if $(SEED),THREADS_SEED=$(SEED)) $(PYTEST) -n $(WORKERS) -o faulthandler_timeout=0 tests/threads_ $(ARGS)
 
 every-place: setup-dev setup-redis ## raise an exception at every place of each scene; make test does it at some places, drawn anew
 	EVERY_PLACE=1 $(PYTEST) -n $(WORKERS) -o faulthandler_timeout=0 tests/redis tests/direct tests/engine tests/runtime tests/threads_ $(ARGS)
