@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.background import Background
 from tests.support.interruptions import LIBRARY, Interrupted, Interruption, at_every_place
-from tests.support.sources import all_statements
 from wheel_lock.exclusion import exclusively
 from wheel_lock.runtime.native import RLock
 
@@ -78,7 +77,7 @@ def test_a_handler_may_come_by_the_same_lock_anywhere() -> None:
 
 def bare(tree: ast.Module, path: str) -> Iterator[str]:
     """The statements that take a lock such that an interruption can leave it taken."""
-    for node in all_statements(tree):
+    for node in ast.walk(tree):
         if isinstance(node, ast.With | ast.AsyncWith):
             for item in node.items:
                 expression = ast.unparse(item.context_expr)

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.sources import statements
-
 PACKAGE = "wheel_lock"
 ROOT = Path(__file__).parent.parent / PACKAGE
 MAX_LINES = 600
@@ -99,7 +97,7 @@ def _imports(tree: ast.AST, package: tuple[str, ...], *, typing_only: bool) -> I
         for statement in tree.orelse:
             yield from _imports(statement, package, typing_only=typing_only)
     else:
-        for child in statements(tree):
+        for child in ast.iter_child_nodes(tree):
             yield from _imports(child, package, typing_only=typing_only)
 
 
