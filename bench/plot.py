@@ -1,21 +1,17 @@
-"""Plots of the benchmark suite, as SVG: the same data give the same file."""
+"""Plots of the benchmark suite, as SVG: the same data give the same file. matplotlib is imported by the first one."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
-
-matplotlib.use("svg")
-
-from matplotlib import pyplot
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 OURS = "wheel_lock"
 _COLOURS = {
@@ -62,8 +58,7 @@ def colours(names: Sequence[str]) -> dict[str, str]:
 
 def lines(path: Path, series: Series, *, title: str, x: str, y: str, log_x: bool = True, log_y: bool = True) -> None:
     """Draw one line for each name, of something of which less is better."""
-    with pyplot.rc_context(_SETTINGS):
-        figure, axes = pyplot.subplots(figsize=(6.4, 4.8), layout="constrained")
+    with _axes(4.8) as (figure, axes):
         palette = colours(list(series))
         for name, points in series.items():
             if points:
@@ -78,7 +73,7 @@ def lines(path: Path, series: Series, *, title: str, x: str, y: str, log_x: bool
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.yaxis.set_major_formatter("{x:,.7g}")  # no 1e+06
         if log_y:
-            axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))  # those of a short axis; no powers
+            axes.yaxis.set_minor_formatter(_short_axis())
         _finish(figure, axes, path, title, x, f"{y} (less is better)")
 
 
@@ -86,8 +81,7 @@ def bars(
     path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, y: str, better: str, log_y: bool = False
 ) -> None:
     """Draw a group of bars for each key of ``values``, and in it one for each name; ``better`` is "less" or "more"."""
-    with pyplot.rc_context(_SETTINGS):
-        figure, axes = pyplot.subplots(figsize=(6.4, 4.8), layout="constrained")
+    with _axes(4.8) as (figure, axes):
         names = list(dict.fromkeys(name for group in values.values() for name in group))
         palette, width = colours(names), 0.8 / max(len(names), 1)
         for index, name in enumerate(names):
@@ -113,7 +107,7 @@ def bars(
             axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:,.7g}")  # no 1e+06
         if log_y:
-            axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))  # those of a short axis; no powers
+            axes.yaxis.set_minor_formatter(_short_axis())
         _finish(figure, axes, path, title, "", f"{y} ({better} is better)")
 
 
@@ -122,9 +116,8 @@ def strip(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, 
 
     The axis is logarithmic to both sides of 0; what is infinite stands at the right edge, over the word ``edge``.
     """
-    with pyplot.rc_context(_SETTINGS):
-        names = list(dict.fromkeys(name for group in values.values() for name in group))
-        figure, axes = pyplot.subplots(figsize=(6.4, 2.0 + 0.42 * len(names)), layout="constrained")
+    names = list(dict.fromkeys(name for group in values.values() for name in group))
+    with _axes(2.0 + 0.42 * len(names)) as (figure, axes):
         largest = max(
             1.0, *(abs(value) for group in values.values() for value in group.values() if math.isfinite(value))
         )
@@ -155,6 +148,27 @@ def strip(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, 
         _finish(figure, axes, path, title, x, "")
 
 
+@contextmanager
+def _axes(height: float) -> Iterator[tuple[Figure, Axes]]:
+    """Yield a figure of so many inches, which is closed at the end."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    with pyplot.rc_context(_SETTINGS):
+        figure, axes = pyplot.subplots(figsize=(6.4, height), layout="constrained")
+        yield figure, axes
+        pyplot.close(figure)
+
+
+def _short_axis() -> Any:
+    """Return what labels the minor ticks of a short axis, without powers."""
+    from matplotlib.ticker import LogFormatter
+
+    return LogFormatter(minor_thresholds=(1, 0.4))
+
+
 def _finish(figure: Figure, axes: Axes, path: Path, title: str, x: str, y: str) -> None:
     axes.set_title(title, loc="left")
     axes.set_xlabel(x)
@@ -162,4 +176,3 @@ def _finish(figure: Figure, axes: Axes, path: Path, title: str, x: str, y: str) 
     if len(axes.get_legend_handles_labels()[1]) > 1:
         figure.legend(loc="outside lower center", ncols=3, fontsize="small", columnspacing=1.2, handlelength=1.5)
     figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)

@@ -96,6 +96,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 # Here fixtures of a module start many processes, or one that is slow to start, or build a program.
 _BY_FILE = (
+    "cli/test_doctor_refusals",
+    "cli/test_run_command",
+    "cli/test_target",
     "crowds/",
     "greenlets/",
     "interop/",

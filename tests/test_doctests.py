@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import pkgutil
-from types import ModuleType
+from pathlib import Path
 
 import pytest
 
 import wheel_lock
 
+PACKAGE = Path(wheel_lock.__file__).parent
 
-def modules() -> list[ModuleType]:
-    found = [wheel_lock]
-    for info in pkgutil.walk_packages(wheel_lock.__path__, "wheel_lock."):
-        if info.name.endswith("__main__"):
-            continue  # importing it runs the program
-        try:
-            found.append(importlib.import_module(info.name))
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] == "wheel_lock":
-                raise
-            continue  # an extra that is not installed
-    return found
+
+def names() -> list[str]:
+    """Return the names of the modules with examples."""
+    files = [file for file in sorted(PACKAGE.rglob("*.py")) if ">>> " in file.read_text("utf-8")]
+    return [
+        ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for file in files
+    ]
 
 
 def test_the_examples_in_the_docstrings_work(capsys: pytest.CaptureFixture[str]) -> None:
     failed = attempted = 0
-    for module in modules():
+    for name in names():
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] == "wheel_lock":
+                raise
+            continue  # an extra that is not installed
         result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
         failed += result.failed
         attempted += result.attempted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -25,13 +26,12 @@ EXPECTED = {
 }
 
 
-def run(name: str, *arguments: str) -> None:
-    command = [sys.executable, "-W", "error", str(ROOT / "docs" / "examples" / f"{name}.py"), *arguments]
-    result = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": "."}, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert len(lines) == len(EXPECTED[name]), result.stdout
-    for line, expected in zip(lines, EXPECTED[name], strict=True):
+def program(name: str) -> str:
+    return str(ROOT / "docs" / "examples" / f"{name}.py")
+
+
+def check(name: str, printed: str) -> None:
+    for line, expected in zip(printed.splitlines(), EXPECTED[name], strict=True):
         assert line.startswith(expected)
 
 
@@ -41,9 +41,16 @@ def test_every_example_is_run_here() -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_an_example_runs_on_the_embedded_server(name: str) -> None:
-    run(name)
+    command = [sys.executable, "-W", "error", program(name)]
+    result = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": "."}, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    check(name, result.stdout)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_an_example_runs_on_a_real_server(name: str, redis_server: RedisServer) -> None:
-    run(name, redis_server.url)
+def test_an_example_runs_on_a_real_server(
+    name: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [program(name), redis_server.url])
+    runpy.run_path(program(name), run_name="__main__")
+    check(name, capsys.readouterr().out)

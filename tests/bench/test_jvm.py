@@ -18,10 +18,12 @@ from tests.support.waiting import eventually
 
 QUICK = {"warm_s": 0.0, "timeout_s": 30.0}
 GO_S = "0.05"
+LITTLE = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m")  # quick to start is better than quick in the end
 
 
 def started(program: str, mode: str, url: str, **options: object) -> RivalWorker:
-    return rival_worker.started(jvm.command(program), mode, url, **{**QUICK, **options})
+    java, *arguments = jvm.command(program)
+    return rival_worker.started([java, *LITTLE, *arguments], mode, url, **{**QUICK, **options})
 
 
 @pytest.fixture(scope="module")

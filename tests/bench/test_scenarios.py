@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from bench.rivals import Rival, in_python
-from bench.scenarios import Run, held, load, losses, saturated, values_of
+from bench.scenarios import Record, Run, held, load, losses, saturated, values_of
 from bench.scenarios.losses import CASES, Case
 from bench.workers import ROOT
 from tests.support.redis_server import RedisServer, require_redis_server, require_tracking
 
-MEASURED = ["held", "losses", "round_trips", "pairs", "handover", "crowd", "saturated", "churn", "cluster"]
+MEASURED = ["losses", "round_trips", "pairs", "handover", "crowd", "saturated", "churn", "cluster"]
 RIVALS = {rival.name: rival for rival in in_python()}
 OURS = RIVALS["wheel_lock"]
 
@@ -34,12 +34,11 @@ for line in sys.stdin:
 """A worker that holds nothing, and does not know."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MEASURED)
-def test_a_scenario_is_measured_shown_and_drawn(name: str, tmp_path: Path) -> None:
+def measured(name: str, rivals: list[Rival], folder: Path) -> list[Record]:
+    """Measure a scenario, show and draw it, and return the records."""
     require_redis_server()
     scenario = load(name)
-    records = list(scenario.measure(Run([OURS, BROKEN], tiny=True, rounds=1)))
+    records = list(scenario.measure(Run(rivals, tiny=True, rounds=1)))
     assert json.loads(json.dumps(records)) == records
     mine = [record for record in records if record["rival"] == OURS.name]
     assert mine
@@ -49,18 +48,24 @@ def test_a_scenario_is_measured_shown_and_drawn(name: str, tmp_path: Path) -> No
     text = scenario.tables(records)
     assert OURS.name in text
     assert BROKEN.name in text or not theirs
-    drawn = scenario.draw(records, tmp_path)
+    drawn = scenario.draw(records, folder)
     assert drawn
     for file, sentence in drawn.items():
-        assert (tmp_path / file).read_text().startswith("<?xml")
+        assert (folder / file).read_text().startswith("<?xml")
         assert sentence
+    return records
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_scenario_is_measured_shown_and_drawn(name: str, tmp_path: Path) -> None:
+    measured(name, [OURS, BROKEN], tmp_path)
 
 
 @pytest.mark.slow
 def test_locks_that_are_gone_are_counted_and_what_is_not_tried_says_why(tmp_path: Path) -> None:
-    require_redis_server()
     rivals = [OURS, BROKEN, program("careless", CARELESS), program("small", CARELESS, most_held=20)]
-    records = list(held.measure(Run(rivals, tiny=True)))
+    records = measured("held", rivals, tmp_path)
     assert values_of(records, OURS.name, "gone") == [0, 0]
     assert values_of(records, "careless", "gone") == [20, 50]
     assert [(one["rival"], one["skipped"]) for one in records if "skipped" in one] == [
@@ -93,11 +98,12 @@ def test_a_machine_without_redis_benchmark(monkeypatch: pytest.MonkeyPatch) -> N
 
 # Its keys last, whatever the machine does meanwhile, and it reports the first lock only.
 STUB = """
-import json, sys, time, redis
-url, options = sys.argv[-2], json.loads(sys.argv[-1])
-client = redis.Redis.from_url(url)
+import json, re, socket, sys, time
+port, options = int(re.search(r":(\\d+)", sys.argv[-2])[1]), json.loads(sys.argv[-1])
+server = socket.create_connection(("127.0.0.1", port))
 for number in range(options["locks"]):
-    client.set(options["prefix"] + str(number), "mine", ex=60)
+    server.sendall(b"SET %b%d mine EX 60\\r\\n" % (options["prefix"].encode(), number))
+    assert server.recv(100) == b"+OK\\r\\n"
 print("up", flush=True)
 for line in sys.stdin:
     print("Traceback (most recent call last):", file=sys.stderr, flush=True)

@@ -35,8 +35,11 @@ TINY = Scale(
 ROWS = {row.name: row for row in table.rows(TINY)}
 
 
+LIKE_OTHERS = ("renew-1k", "renew-10k", "renew-100k", "pair-worker")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ROWS if name not in ("renew-10k", "renew-100k", "pair-worker")])
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in LIKE_OTHERS])
 def test_a_row_is_measured(name: str) -> None:
     require_redis_server()
     records = table.run(ROWS[name], TINY)

@@ -139,7 +139,7 @@ class OldServer(RedisServer):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interruption_leaves_nothing_behind(redis_server: RedisServer, number: int, status: int) -> None:
-    command = arguments(redis_server.url, "--json", seconds=40)
+    command = arguments(redis_server.url, "--json", seconds=10)
     with ExitStack() as stack:
         client = stack.enter_context(redis_server.client())
         process = stack.enter_context(start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE))

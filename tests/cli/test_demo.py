@@ -101,11 +101,13 @@ class Terminal:
     ("columns", "lines", "colour", "drawn"),
     [(80, 24, True, "▀"), (60, 18, True, "▼"), (100, 40, False, "▼")],
 )
-def test_a_terminal_shows_the_wheel(columns: int, lines: int, colour: bool, drawn: str) -> None:
+def test_a_terminal_shows_the_wheel(
+    redis_server: RedisServer, columns: int, lines: int, colour: bool, drawn: str
+) -> None:
     terminal = Terminal(columns, lines)
     environment = TERMINAL if colour else {**TERMINAL, "NO_COLOR": "1"}
     process = start(
-        "demo", "--locks", "200", "--timeout", "2", "--seconds", "0.8",
+        "demo", "--redis", redis_server.url, "--locks", "200", "--timeout", "2", "--seconds", "0.8",
         stdin=terminal.theirs, stdout=terminal.theirs, stderr=terminal.theirs, env=environment,
     )  # fmt: skip
     status = process.wait(timeout=30)

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from apscheduler.schedulers.background import BackgroundScheduler
 
-from docs.examples.frameworks.apscheduler_jobs import OneScheduler
 from tests.support.backend import Backend
 from tests.support.waiting import eventually
 
@@ -19,6 +17,10 @@ class Process:
     """What one process has: a context, a scheduler, and a job that notes each run."""
 
     def __init__(self, real: Backend) -> None:
+        from apscheduler.schedulers.background import BackgroundScheduler
+
+        from docs.examples.frameworks.apscheduler_jobs import OneScheduler
+
         self.runs = 0
         self.scheduler = BackgroundScheduler(timezone="UTC")
         self.scheduler.add_job(self._run, "interval", seconds=TICK_S, misfire_grace_time=60, coalesce=True)

@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 import redis
-from django.conf import settings
-from django.core.cache import caches
-from django.core.cache.backends.redis import RedisCache as Base
-from django.test import override_settings
 
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
@@ -27,6 +23,11 @@ def view(redis_server: RedisServer) -> redis.Redis:
 
 @pytest.fixture(params=BACKENDS)
 def cache(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[Any]:
+    from django.conf import settings
+    from django.core.cache import caches
+    from django.core.cache.backends.redis import RedisCache as Base
+    from django.test import override_settings
+
     if not settings.configured:
         settings.configure()
     assert Base  # Django's own can be imported without settings, ours is imported by name
@@ -53,6 +54,8 @@ def test_a_lock_of_the_cache_is_renewed_under_a_key_of_the_cache(cache: Any, vie
 
 
 def test_threads_share_one_context_although_each_has_a_cache_object(cache: Any) -> None:
+    from django.core.cache import caches
+
     def other() -> tuple[Any, LockContext]:
         cache = caches["default"]
         return cache, cache.lock_context

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from typing import Any
 
-import httpx
 import pytest
 
-from docs.examples.frameworks import fastapi_app, starlette_app
 from tests.support.backend import Backend
-
-APPS: dict[str, Any] = {"fastapi": fastapi_app.app, "starlette": starlette_app.app}
 
 
 @asynccontextmanager
-async def serving(app: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
+async def serving(framework: str) -> AsyncIterator[tuple[Any, Any]]:
     """The application between its start and its end, as a server runs it: a client of it, and the locks in its state."""
+    import httpx  # here, as the frameworks: it takes long, and most processes that read this file run none of its tests
+
+    app = import_module(f"docs.examples.frameworks.{framework}_app").app
     async with app.router.lifespan_context(app) as state:
 
         async def with_state(scope: Any, receive: Any, send: Any) -> None:
@@ -37,7 +37,7 @@ def redis_url(real: Backend, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.usefixtures("redis_url")
 @pytest.mark.parametrize(("name", "status"), [("fastapi", 423), ("starlette", 409)])
 async def test_a_request_whose_lock_another_holds_is_to_come_again(real: Backend, name: str, status: int) -> None:
-    async with serving(APPS[name]) as (client, _):
+    async with serving(name) as (client, _):
         with real.context().lock("order:42"):
             answer = await client.post("/orders/42/charge")
         assert (answer.status_code, answer.headers["Retry-After"]) == (status, "1")
@@ -46,7 +46,7 @@ async def test_a_request_whose_lock_another_holds_is_to_come_again(real: Backend
 
 @pytest.mark.usefixtures("redis_url")
 async def test_the_fences_of_requests_grow_and_nothing_stays_held(real: Backend) -> None:
-    async with serving(fastapi_app.app) as (client, locks):
+    async with serving("fastapi") as (client, locks):
         fences = [(await client.post("/orders/42/charge")).json()["fence"] for _ in range(3)]
         assert 0 < fences[0] < fences[1] < fences[2]
         assert not real.view.exists("order:42")
@@ -56,6 +56,6 @@ async def test_the_fences_of_requests_grow_and_nothing_stays_held(real: Backend)
 
 async def test_a_server_that_is_away_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1")
-    async with serving(fastapi_app.app) as (client, _):
+    async with serving("fastapi") as (client, _):
         answer = await client.post("/orders/42/charge")
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")

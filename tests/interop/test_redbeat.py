@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import redis
-from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
 from redis.exceptions import LockNotOwnedError
 
 from tests.interop.page import as_module
@@ -36,6 +35,8 @@ def new_beat(redis_server: RedisServer, view: redis.Redis) -> Iterator[Callable[
         "redis://127.0.0.1:6379": f"redis://127.0.0.1:{redis_server.port}",
         "redbeat_lock_timeout = 15": f"redbeat_lock_timeout = {TIMEOUT_S}",
     }
+    from redbeat.schedulers import RedBeatScheduler
+
     with as_module("myproject/redis_client.py"), as_module("myproject/celery.py", ours) as module:
 
         def make() -> Any:
@@ -45,6 +46,8 @@ def new_beat(redis_server: RedisServer, view: redis.Redis) -> Iterator[Callable[
 
 
 def start(scheduler: Any) -> Any:
+    from redbeat.schedulers import acquire_distributed_beat_lock
+
     acquire_distributed_beat_lock(SimpleNamespace(scheduler=scheduler))
     return scheduler
 
