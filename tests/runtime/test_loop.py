@@ -15,6 +15,7 @@ import pytest
 from tests.support.background import EVENTUALLY_S, Background
 from tests.support.timers import Gate, Member, NewTimer, ask, fall_asleep, messages, timer_thread
 from tests.support.waiting import eventually
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock, settle
 
@@ -333,7 +334,7 @@ def test_members_are_notified_of_the_stop_before_it(timer: HashedWheelTimer, bef
     stopped: list[bool] = []
 
     class Watching(Member):
-        def timer_stopped(self) -> None:
+        def end(self, how: End, error: Exception) -> None:
             timer.post(lambda: stopped.append(timer.in_thread))
 
     member = Watching()

@@ -11,6 +11,7 @@ import pytest
 from tests.support.background import EVENTUALLY_S
 from tests.support.timers import Member, NewTimer, ask, drain, kill, messages, nothing
 from tests.support.waiting import eventually
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock, settle
 
@@ -66,23 +67,23 @@ def test_members_are_notified_although_one_of_them_fails(
     timer: HashedWheelTimer, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(Member):
-        def thread_died(self) -> None:
-            super().thread_died()
+        def end(self, how: End, error: Exception) -> None:
+            super().end(how, error)
             raise ValueError("on purpose")
 
     members = [Failing() for _ in range(3)]
     for member in members:
         timer.attach(member)
     kill(started(timer))
-    eventually(lambda: all(member.notes == ["thread died"] for member in members), EVENTUALLY_S)
+    eventually(lambda: all(member.notes == [End.DIED] for member in members), EVENTUALLY_S)
     eventually(lambda: len(messages(caplog, logging.ERROR)) == 4, EVENTUALLY_S)  # three failures, one death
     settle(timer)
 
 
 def test_a_second_death_while_the_first_is_being_reported_is_survived_too(timer: HashedWheelTimer) -> None:
     class Exiting(Member):
-        def thread_died(self) -> None:
-            super().thread_died()
+        def end(self, how: End, error: Exception) -> None:
+            super().end(how, error)
             raise SystemExit  # as when it is killed once more just here
 
     members = [Exiting() for _ in range(3)]
@@ -112,7 +113,7 @@ def test_only_one_thread_runs_at_a_time(new_timer: NewTimer) -> None:
     at_work = threading.Event()
 
     class Slow(Member):
-        def thread_died(self) -> None:
+        def end(self, how: End, error: Exception) -> None:
             timer.post(at_work.set)  # as a caller would, who has not noticed
             together.set()
             at_work.wait(0.5)

@@ -15,6 +15,7 @@ from wheel_lock.net.node import Node
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.failures import FailureDomain
 
 F = TypeVar("F", bound=Future[None])
@@ -232,11 +233,8 @@ class DirectLocks:
         """Note that the keys of ``leases`` were removed by force; return those that are not on the path."""
         return list(leases)
 
-    def end(self) -> None:
-        """Take over what is held, and close the connection, because the engine ends or begins anew."""
-
-    def after_fork_in_child(self) -> None:
-        """In a forked child: nothing is on the path, and the connection is the parent's."""
+    def end(self, how: End, error: Exception) -> None:
+        """Close the connection, and take over what is held; in a forked child it is the parent's, as the connection is."""
 
 
 NO_DIRECT_LOCKS = DirectLocks()

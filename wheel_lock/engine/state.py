@@ -32,6 +32,7 @@ from wheel_lock.options import MAX_SECONDS, ContextOptions, LockOptions
 from wheel_lock.protocol.owners import owner_head
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
+from wheel_lock.runtime.ends import ANEW, LOSSES, End
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
 
@@ -63,10 +64,15 @@ class HeldLeases:
         self.held: dict[Lease, None] = {}
         self.acquiring: int = 0
 
-    def forget(self) -> None:
-        """Drop all leases without reporting them."""
-        self.held.clear()
-        self.acquiring = 0
+    def end(self, how: End, error: Exception) -> None:
+        """Lose the held leases, if that is an end of theirs; in a forked child drop them, because they are the parent's."""
+        try:
+            if how in LOSSES:
+                self.mark_lost(list(self.held), LOSSES[how])
+        finally:
+            if how in ANEW:
+                self.held.clear()
+                self.acquiring = 0
 
     def admission_error(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
         """Return why ``wanted`` more locks may not be acquired, or None if they may."""
@@ -427,7 +433,7 @@ class EngineState:
         """
         raise NotImplementedError
 
-    def end(self, timeout_s: float, future: Future[None]) -> None:
+    def exit(self, timeout_s: float, future: Future[None]) -> None:
         """Close an engine in use, at interpreter shutdown. All work that was posted before has begun by now."""
         self.losses.flush()
         if self.in_use:

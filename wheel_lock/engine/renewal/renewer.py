@@ -30,6 +30,7 @@ from wheel_lock.net.node import Node
 from wheel_lock.observe.health import LATE_S, NodeHealth
 from wheel_lock.options import latest_renewal_s, shortest_timeout_s
 from wheel_lock.protocol.resp import LONG_TEXT, error_text, int_arg
+from wheel_lock.runtime.ends import ANEW, End, end_all
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
 
@@ -345,16 +346,16 @@ class Renewer:
         """True if there is no connection, no call in flight and no overdue lease."""
         return self.flow.idle and not any(node.busy or node.connected for node in self.nodes)
 
-    def restart(self) -> None:
-        """Reset everything that is in flight, after the death of the thread."""
-        self.flow.stop()
-        self._reset()
-
-    def start_empty(self) -> None:
-        """In a forked child: drop everything, and mark the groups of the parent's leases as not alive."""
-        self._groups.end()
-        self._found.clear()
-        self._reset()
+    def end(self, how: End, error: Exception) -> None:
+        """End the connections, and what is in flight; in a forked child the groups of the parent's leases, too."""
+        end_all(self.nodes, how, error)
+        if how is End.FORKED:
+            self._groups.end()
+            self._found.clear()
+        elif how in ANEW:
+            self.flow.stop()
+        if how in ANEW:
+            self._reset()
 
     @property
     def above(self) -> EngineState:
@@ -365,6 +366,4 @@ class Renewer:
         leases = [lease for lease in self.table.held if group_of(lease).renewer is self]
         log_given_up(len(leases), error)
         self.table.mark_lost(leases, LossReason.INTERNAL_ERROR)
-        for node in self.nodes:
-            node.restart(error)
-        self.restart()
+        self.end(End.FAILED, error)

@@ -28,6 +28,7 @@ from wheel_lock.net.pubsub import InvalidationFeed, InvalidationListener
 from wheel_lock.protocol.resp import MalformedReply, Reply, error_text
 from wheel_lock.protocol.server_errors import NOT_NOW, ServerError
 from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.ends import ANEW, End
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.notifier import NOTIFIER
 
@@ -127,10 +128,15 @@ class Tracking(InvalidationListener):
         )
         self._opt_in = not connector.in_cluster
         self._logged = False
-        self.reset()
+        self._reset()
 
-    def reset(self) -> None:
-        """Forget what the node has been asked."""
+    def end(self, how: End, error: Exception) -> None:
+        """End the feed; from a new beginning on the node has been asked nothing."""
+        self.feed.end(how, error)
+        if how in ANEW:
+            self._reset()
+
+    def _reset(self) -> None:
         self.wanted: bool = False
         self._state = TrackingState.OFF
         self._asked: _TrackingCommand | None = None

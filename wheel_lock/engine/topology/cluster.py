@@ -22,12 +22,12 @@ from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, State
 from wheel_lock.net.cluster import MOST_NODES, ClusterConnector, SlotRange
 from wheel_lock.net.connector import NothingListens, Server, as_server, sanitize
 from wheel_lock.net.node import Node
-from wheel_lock.net.pubsub import PubSub
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 from wheel_lock.protocol.resp import MalformedReply
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import Backoff
+from wheel_lock.runtime.ends import End
 
 _RETRIED = ("TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", NOT_LOCAL, "READONLY")  # the last one of a demoted master
 _FIRST_MAP_S = 1.0  # for so long bulk work waits for the first map
@@ -60,18 +60,14 @@ class ClusterRouter(SingleRouter):
     def _new_wakeups(self) -> ClusterPubSub:
         return ClusterPubSub(self, self._connector)
 
-    def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
-        super().begin_anew(begin)
-        if self._state.closed:
+    def end(self, how: End, error: Exception) -> None:
+        super().end(how, error)
+        if how is not End.FORKED and self._state.closed:
             self.timer.cancel(self._look)  # else a retired context may need the map for its last clean-ups
-        waiting = self._for_known
+        waiting = () if how is End.FORKED else self._for_known
         self._reset()
         for call in waiting:
             call()
-
-    def after_fork_in_child(self) -> None:
-        self._reset()
-        super().after_fork_in_child()
 
     def _reset(self) -> None:
         self._asking = False

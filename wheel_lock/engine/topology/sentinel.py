@@ -8,7 +8,6 @@ would name an earlier master. While nothing is held or wanted, nothing is asked.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.pacing import Pace
@@ -19,6 +18,7 @@ from wheel_lock.net.pubsub import PubSub
 from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import JITTER
+from wheel_lock.runtime.ends import End
 
 # The Sentinel that leads a failover says the second when it ends, and the first when the new master is one.
 _CHANNELS = (b"+promoted-slave", b"+switch-master")
@@ -60,18 +60,15 @@ class SentinelRouter(SingleRouter):
                         sentinel.listen(channel, self)
             self._look()
 
-    def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
-        super().begin_anew(begin)
-        self.timer.cancel(self._next_look)
-        self.timer.cancel(self._next_follow)
+    def end(self, how: End, error: Exception) -> None:
+        super().end(how, error)
+        if how is End.FORKED:  # with alarms of the parent process
+            self._connector.after_fork_in_child()
+        else:
+            self.timer.cancel(self._next_look)
+            self.timer.cancel(self._next_follow)
         self._next_look = self._next_follow = None
         self._looking = self._look_again = False
-
-    def after_fork_in_child(self) -> None:
-        self._next_look = self._next_follow = None  # alarms of the parent process
-        self._looking = self._look_again = False
-        self._connector.after_fork_in_child()
-        super().after_fork_in_child()
 
     def on_subscribed(self, holds: bool) -> None:
         """Ask when a subscription is confirmed: earlier messages had no listener."""

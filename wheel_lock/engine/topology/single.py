@@ -14,6 +14,7 @@ from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node
 from wheel_lock.net.pubsub import PubSub
 from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.runtime.ends import End, end_all
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 
@@ -21,7 +22,7 @@ class SingleRouter(Router):
     """The router of one node, and the base class of all routers. Timer's thread only, but for what says otherwise.
 
     Those methods of ``Router`` that are not overridden here do nothing on one node. The engine also uses ``wakeups``,
-    ``busy``, ``begin_anew`` and ``after_fork_in_child``, so each router is a subclass of this class.
+    ``busy`` and ``end``, so each router is a subclass of this class.
 
     Args:
         leases: The leases of the engine.
@@ -108,12 +109,6 @@ class SingleRouter(Router):
     def when_known(self, begin: Callable[[], object]) -> None:
         begin()
 
-    def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
-        """Call ``begin`` with each connection for pub/sub, and forget the questions to Sentinels and nodes."""
-        for listener in [*self.listeners, *self.feeds]:
-            begin(listener)
-
-    def after_fork_in_child(self) -> None:
-        """Forget, in a forked child, the connections of the parent process."""
-        for listener in [*self.listeners, *self.feeds]:
-            listener.after_fork_in_child()
+    def end(self, how: End, error: Exception) -> None:
+        """End the nodes and the connections for pub/sub, and forget the questions to Sentinels and nodes."""
+        end_all((*self.shards, *self.listeners), how, error)

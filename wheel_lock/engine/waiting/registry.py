@@ -14,11 +14,12 @@ from wheel_lock.engine.waiting.fair_queue import FairWaitQueue
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue, WaitQueue
 from wheel_lock.engine.waiting.waiter import FirstWaiter, Waiter
-from wheel_lock.errors import ContextClosed, TooManyLocks, WheelLockError, copied, internal_error
+from wheel_lock.errors import ContextClosed, LockUnavailable, TooManyLocks, WheelLockError, copied, internal_error
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import Contention
 from wheel_lock.lock_types.holders import LockState
 from wheel_lock.net.pubsub import Listener, PubSub
+from wheel_lock.runtime.ends import REFUSALS, End
 from wheel_lock.runtime.failures import contain, guarded
 
 _LOOK_S = 1.0  # the longest time for which the holder of a lock is asked for
@@ -43,10 +44,9 @@ class WaitQueueRegistry:
         self.table = table
         self.pubsub = pubsub
         self.long_waits: LongWaits = LongWaits(table.state, self._longest, self._look)
-        self.after_fork_in_child()
+        self._reset()
 
-    def after_fork_in_child(self) -> None:
-        """Drop all waiters without completing them, in a forked child."""
+    def _reset(self) -> None:
         self.queues: dict[bytes, BaseWaitQueue] = {}
         self.in_flight: dict[bytes, FirstWaiter] = {}
         self.pollers: set[Waiter] = set()
@@ -151,18 +151,25 @@ class WaitQueueRegistry:
     def crashed(self, error: Exception) -> None:
         """Fail all waiters: any of them may be inconsistent. Held leases are not in doubt."""
         self.table.state.deaths += 1  # seen by a caller whose waiter was lost half-way
-        self.fail(internal_error(error, None))
-        self.pubsub.restart(error)
+        self._fail(internal_error(error, None))
+        self.pubsub.end(End.FAILED, error)
 
-    def fail(self, error: Exception) -> None:
-        """Fail all waiters."""
+    def end(self, how: End, error: Exception) -> None:
+        """Fail all waiters, or drop them without completing them where no caller is left."""
+        match how:
+            case End.CLOSING:
+                self._fail(error)
+            case End.FAILED | End.DIED:
+                self._fail(LockUnavailable(REFUSALS[how]))
+            case End.EXITING:
+                for waiter in self._drain():
+                    waiter.over = True
+            case End.FORKED:
+                self._reset()
+
+    def _fail(self, error: Exception) -> None:
         for waiter in self._drain():
             waiter.fail(copied(error))
-
-    def drop_all(self) -> None:
-        """Drop all waiters without completing them, at interpreter shutdown."""
-        for waiter in self._drain():
-            waiter.over = True
 
     def _drain(self) -> list[Waiter]:
         waiters = list(self.pollers)
