@@ -68,14 +68,14 @@ class Engine(EngineState):
         self.leases: LeaseTable = LeaseTable(self, self.losses.report)
         self.router = self.leases.router = router_for(connector, self.leases)
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
-        if fits(self, self.router.one_server):
-            self.direct: DirectLocks = DirectPath(self.leases, self.wait_queues, self.router.renewer)
+        if (renewer := self.router.only_renewer) is not None and fits(self):
+            self.direct: DirectLocks = DirectPath(self.leases, self.wait_queues, renewer)
         # In the order of their ends. First what is held is lost. The requests of nodes end before waiters and swaps, whose
         # ends send clean-ups.
         self._parts: Sequence[Part] = (self.direct, self.leases, self.router, Swaps(self.leases), self.wait_queues)
         self._shutdown = Shutdown(self._parts, self.leases, self.router, self.wait_queues)
         self.leases.on_ended = self._shutdown.on_lease_ended
-        self.stable: bool = self.router.stable
+        self.keeps_groups: bool = self.router.keeps_groups
         timer.attach(self)
         ENGINES.add(self)
 

@@ -118,11 +118,11 @@ class Router(Protocol):
 
     Attributes:
         shards: The shard of each node.
-        stable: True if a name lives on the same node for ever, and its wake-ups are counted there.
+        keeps_groups: True if a name lives on the same node for ever, so that its leases always have the same group.
         known: True if the nodes of all names are known, as far as they can be.
     """
 
-    stable: bool
+    keeps_groups: bool
     known: bool
     shards: Sequence[Shard]
 

@@ -66,7 +66,7 @@ class Shutdown:
         self._end_parts(End.EXITING if exiting else End.CLOSING, ContextClosed("The context has been closed"))
         until = timer.now + timeout_s
         hang_up = Future[None](lambda: timer.post(lambda: self._await_caller(until, future), state))
-        sweep = Sweep(self._leases, self._leases.held, hang_up)
+        sweep = Sweep(self._leases, hang_up)
         # Without a connection nothing is released: making one could take longer than ``timeout_s``.
         if state.options.release_on_close and any(node.connected for node in self._router.nodes):
             timer.call_at(until, lambda now: sweep.stop(), state)

@@ -177,11 +177,11 @@ class EngineState:
         debug_socket: The socket at which the context is shown, or None.
         spans: Makes the spans of acquires and releases; None without a tracer.
         nodes_needed: How many of the nodes must work: the majority of a quorum; None for all.
-        stable: True if a name lives on the same nodes for ever.
+        keeps_groups: True if the leases of a lock always have the same group: a name lives on the same nodes for ever.
     """
 
     leases: HeldLeases
-    stable: bool
+    keeps_groups: bool
     losses: LossReporter
     above: FailureDomain | None = None  # a failure of one engine puts nothing else in doubt
     nodes_needed: int | None = None

@@ -114,6 +114,8 @@ class Node:
     Attributes:
         observer, connector, expected_delay_s: The arguments of these names.
         single_key_mode: True if each script call is about one lease and declares its keys.
+        answers_for_all: True if an error reply to one call may hold for all: it is that of a server, and not of one server
+            among those to which a service passes calls on by their keys.
         declares: True if script calls about one lease declare their keys.
         batch_size: The number of leases that one call may be about.
         calls_for_a_batch: The number of calls for as many leases as usually share one.
@@ -178,6 +180,7 @@ class Node:
 
     def _set_mode(self, single_key: bool) -> None:
         self.single_key_mode = single_key
+        self.answers_for_all: bool = not single_key
         self.declares: bool = single_key or self.connector.in_cluster
         most = self._options.batch_size
         self.batch_size: int

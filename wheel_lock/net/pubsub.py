@@ -301,14 +301,14 @@ class PubSub(NodeObserver):
             if how is not End.FORKED:
                 self._timer.cancel(self._ping)
             self._reset()
-        # Whatever begins a close is its end here: nobody is to be woken any more.
+        # A close that begins is over here: no waiter is left to be woken.
         self._node.end(how if how is End.RETIRED or how in ANEW else End.CLOSED, error)
 
 
 INVALIDATIONS = b"__redis__:invalidate"
 """The channel on which a server sends invalidations, the keys that have changed, to clients that speak RESP2."""
 
-_UNNEEDED = ConnectionAbortedError("invalidations are not needed")  # read by nobody: no request there has a caller
+_UNNEEDED = ConnectionAbortedError("invalidations are not needed")  # never shown: no request there has a caller
 _IDLE_PINGS = 15  # a connection that is not needed for so many PINGs in a row is closed
 
 

@@ -62,7 +62,7 @@ class QuorumEngine(EngineState):
         waiters: Those of them whose first round was refused, which ``max_waiting`` counts.
     """
 
-    stable = True  # a name always has the same nodes
+    keeps_groups = True  # a name always has the same nodes
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ REFUSALS: Mapping[End, str] = {
 
 
 class Part(Protocol):
-    """What ends with something else."""
+    """An object that ends with another one, of which it is a part."""
 
     def end(self, how: End, error: Exception) -> None:
         """End, or begin anew; what is in progress is refused with ``error``, but for a forked child."""

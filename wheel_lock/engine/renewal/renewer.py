@@ -6,9 +6,8 @@ A group puts its leases on the wheel, and sorts those that are due.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
 from wheel_lock.engine.leases import LeaseTable
@@ -199,9 +198,10 @@ class Renewer:
         self.confirmed_at: float = -math.inf
         self.flow: Flow = Flow(self, self.table, self.router)
 
-    def new_connection(self, *arguments: Any) -> PipelinedConnection:
-        """Return the connection for renewals; the arguments are those of its class."""
-        return PipelinedConnection(*arguments)
+    @property
+    def new_connection(self) -> Callable[..., PipelinedConnection]:
+        """The class of the connection for renewals, or a function with the arguments of that."""
+        return PipelinedConnection
 
     def group(
         self, lock_type: LockType, timeout_s: float, timeout_ms: int, renew_every_s: float | None

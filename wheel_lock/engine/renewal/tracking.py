@@ -126,7 +126,7 @@ class Tracking(InvalidationListener):
         self.feed: InvalidationFeed = InvalidationFeed(
             self._timer, connector.listener(), options, state.launch, renewer, self
         )
-        self._opt_in = not connector.in_cluster
+        self._opt_in = not renewer.node.declares
         self._logged = False
         self._reset()
 
@@ -200,7 +200,7 @@ class Tracking(InvalidationListener):
             return
         if self.feed.server != node.server:
             return  # Sentinels have named another master: the connection to the old one is about to end
-        if node.single_key_mode:
+        if not node.answers_for_all:
             self._unavailable("a service that routes calls by their keys cannot redirect invalidations")
             return
         self._state = TrackingState.ASKED_FIRST if first else TrackingState.ASKED

@@ -6,7 +6,8 @@ connection, behind each request about held leases, also behind one that is sent 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
@@ -131,8 +132,9 @@ class WatchingRenewer(Renewer):
 
     # -- the node ----------------------------------------------------------------------------------------------------
 
-    def new_connection(self, *arguments: Any) -> PipelinedConnection:
-        return _RegisteringConnection(self, *arguments)
+    @property
+    def new_connection(self) -> Callable[..., PipelinedConnection]:
+        return partial(_RegisteringConnection, self)
 
     def ready(self, node: Node, *, new: bool) -> None:
         if node is self.node:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest
 from wheel_lock.errors import LockUnavailable, NotReplicated, WheelLockError, copied
+from wheel_lock.net.connection import PipelinedConnection
 from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node, NodeObserver
 from wheel_lock.protocol.resp import MalformedReply, Reply, command
@@ -57,10 +57,16 @@ class _Wait(CallerRequest):
         self._done(error)
 
 
-def new_node(table: LeaseTable, observer: NodeObserver, connector: Connector, **more: Any) -> Node:
-    """Return a node of an engine that reports to ``observer``. ``more`` are further arguments of its class."""
-    state = table.state
-    return Node(observer, state.timer, connector, state.options, state.counters, state.launch, **more)
+def new_node(
+    table: LeaseTable,
+    observer: NodeObserver,
+    connector: Connector,
+    pipeline: Callable[..., PipelinedConnection] = PipelinedConnection,
+    expected_delay_s: float = 0.0,
+) -> Node:
+    """Return a node of an engine that reports to ``observer``. The arguments are those of its class."""
+    state, timer = table.state, table.timer
+    return Node(observer, timer, connector, state.options, state.counters, state.launch, pipeline, expected_delay_s)
 
 
 class ReplicationBarrier:

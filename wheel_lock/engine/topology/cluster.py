@@ -41,14 +41,14 @@ _PAUSE_S = 0.05  # before a call that a node could not carry out is sent again
 class ClusterRouter(SingleRouter):
     """The router of a cluster."""
 
-    stable: bool = False
-    one_server: bool = False
+    keeps_groups: bool = False
     shards: list[Renewer]
     known: bool = False  # until a node has sent its slot map
 
     def __init__(self, leases: LeaseTable, connector: ClusterConnector) -> None:
         self._connector = connector
         super().__init__(leases, connector.to(connector.servers[0]))
+        self.only_renewer = None
         self._state = leases.state
         self._by_server: dict[Server, Renewer] = {connector.servers[0]: self.renewer}
         self._owners: list[Renewer] = [self.renewer] * SLOTS

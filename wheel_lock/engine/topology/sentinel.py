@@ -30,11 +30,11 @@ _PAUSE_S = 5.0  # at most, between two attempts to connect to a Sentinel: there 
 class SentinelRouter(SingleRouter):
     """The router of a master that Sentinels name: it subscribes to them, and asks them."""
 
-    one_server: bool = False
     listeners: list[PubSub]
 
     def __init__(self, leases: LeaseTable, connector: SentinelConnector) -> None:
         super().__init__(leases, connector)
+        self.only_renewer = None
         self._state = state = leases.state
         self._connector = connector
         options = dataclasses.replace(state.options, backoff_max_s=max(state.options.backoff_max_s, _PAUSE_S))

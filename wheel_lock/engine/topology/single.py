@@ -31,11 +31,10 @@ class SingleRouter(Router):
     Attributes:
         wakeups: The subscriptions of the engine's waiters.
         listeners: All connections for pub/sub.
-        one_server: True if there is one server for ever, so that a name never moves to another one.
+        only_renewer: The renewer, if there is one server for ever; None if names may move to another one.
     """
 
-    stable: bool = True
-    one_server: bool = True
+    keeps_groups: bool = True
     known: bool = True
 
     def __init__(self, leases: LeaseTable, connector: Connector) -> None:
@@ -43,6 +42,7 @@ class SingleRouter(Router):
         self.timer: HashedWheelTimer = leases.timer
         self._watched = WatchedKeys(leases) if leases.state.options.watch else None
         self.renewer: Renewer = self.new_renewer(connector)
+        self.only_renewer: Renewer | None = self.renewer
         self.shards: list[Renewer] = [self.renewer]
         self.wakeups: PubSub = self._new_wakeups()
         self.listeners: list[PubSub] = [self.wakeups]
