@@ -64,7 +64,7 @@ class Engine(EngineState):
     ) -> None:
         super().__init__(options, timer, launch)
         self.connector = connector
-        self.losses: LossReporter = LossReporter(self)
+        self.losses: LossReporter = LossReporter(self, timer, self.counters, lambda: self.label)
         self.leases: LeaseTable = LeaseTable(self, self.losses.report)
         self.router = self.leases.router = router_for(connector, self.leases)
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)

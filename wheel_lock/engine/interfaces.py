@@ -21,12 +21,6 @@ from wheel_lock.runtime.failures import FailureDomain
 F = TypeVar("F", bound=Future[None])
 
 
-class GrantBarrier(Protocol):
-    """Holds grants back until enough replicas have them; implemented by ``ReplicationBarrier``."""
-
-    def confirm(self, confirmed: Callable[[WheelLockError | None], object]) -> None: ...
-
-
 class Shard(FailureDomain, Protocol):
     """Keeps the leases of one node alive, as requests and the lease table see it; implemented by ``Renewer``.
 
@@ -34,14 +28,14 @@ class Shard(FailureDomain, Protocol):
         node: The node.
         acquiring_node: The node on its connection for acquires: another connection where replicas confirm grants.
         confirmed_at: When a grant or a renewal was last confirmed, in seconds of the timer's clock; -inf if never.
+        confirm_grant: Calls its argument when enough replicas have all grants so far; None if none need have them.
     """
 
     node: Node
     acquiring_node: Node
     confirmed_at: float
+    confirm_grant: Callable[[Callable[[WheelLockError | None], object]], object] | None
 
-    @property
-    def replication(self) -> GrantBarrier | None: ...
     @property
     def nodes(self) -> Sequence[Node]: ...
     def is_needed(self, node: Node) -> bool: ...
@@ -111,8 +105,8 @@ class Later(NamedTuple):
     maybe_executed: bool = False
 
 
-class Router(Protocol):
-    """The nodes of names, as requests, renewers and the lease table see them; implemented by ``SingleRouter``.
+class Router:
+    """The nodes of names, as requests, renewers and the lease table see them: here one node, on which all names live.
 
     Every router is a subclass of ``SingleRouter``, because the engine uses more of it than this.
 
@@ -122,22 +116,39 @@ class Router(Protocol):
         known: True if the nodes of all names are known, as far as they can be.
     """
 
-    keeps_groups: bool
-    known: bool
+    keeps_groups: bool = True
+    known: bool = True
     shards: Sequence[Shard]
 
     @property
-    def nodes(self) -> list[Node]: ...  # each once for each of its connections
-    def owns_names(self, shard: Shard) -> bool: ...  # True if a name may live there
-    def shard_of(self, key: bytes) -> Shard: ...  # from any thread
-    def group_of(self, group: LeaseGroup, key: bytes) -> LeaseGroup: ...  # from any thread; ``group`` on the key's node
-    def redirection(self, request: RoutedRequest, error: ServerError) -> Elsewhere | Later | None: ...
-    def home_of(self, request: RoutedRequest) -> Shard | None: ...  # where its key lives by now; None if it is there
-    def refused(self, node: Node, errors: Iterable[ServerError]) -> None: ...  # called when renewals are refused
-    def rehome(self, leases: Iterable[Lease]) -> list[Lease]: ...  # move those that live elsewhere, return the others
-    def when_known(self, begin: Callable[[], object]) -> None: ...  # call ``begin()``, after a bounded wait for the map
+    def nodes(self) -> list[Node]:  # each once for each of its connections
+        return [node for shard in self.shards for node in shard.nodes]
 
-    # These do nothing, unless a router overrides them.
+    def owns_names(self, shard: Shard) -> bool:  # True if a name may live there
+        return True
+
+    def shard_of(self, key: bytes) -> Shard:  # from any thread
+        return self.shards[0]
+
+    def group_of(self, group: LeaseGroup, key: bytes) -> LeaseGroup:  # from any thread; ``group`` on the key's node
+        return group
+
+    def redirection(self, request: RoutedRequest, error: ServerError) -> Elsewhere | Later | None:
+        return None
+
+    def home_of(self, request: RoutedRequest) -> Shard | None:  # where its key lives by now; None if it is there
+        return None
+
+    def refused(self, node: Node, errors: Iterable[ServerError]) -> None:  # called when renewals are refused
+        demoted = next((error for error in errors if error.code == "READONLY"), None)
+        if demoted is not None:
+            node.demoted(demoted)
+
+    def rehome(self, leases: Iterable[Lease]) -> list[Lease]:  # move those that live elsewhere, return the others
+        return list(leases)
+
+    def when_known(self, begin: Callable[[], object]) -> None:  # call ``begin()``, after a bounded wait for the map
+        begin()
 
     def refresh(self) -> None:  # fetch the slot map, soon
         return
@@ -238,11 +249,3 @@ class DirectLocks:
 
 
 NO_DIRECT_LOCKS = DirectLocks()
-
-
-class DebugSocket(Protocol):
-    """The socket at which a context is shown; implemented by ``diagnostics.debug_socket.DebugServer``."""
-
-    path: str
-
-    def close(self) -> None: ...

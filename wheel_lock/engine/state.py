@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from wheel_lock.engine.future import Future, end_quietly
-from wheel_lock.engine.interfaces import NO_DIRECT_LOCKS, DebugSocket, DirectLocks, Wait
+from wheel_lock.engine.interfaces import NO_DIRECT_LOCKS, DirectLocks, Wait
 from wheel_lock.engine.loss_events import LossReporter
 from wheel_lock.errors import (
     ContextClosed,
@@ -174,7 +174,6 @@ class EngineState:
         losses: Reports those that are lost. Set once, by the engine.
         token_head: What precedes the random part of each token; empty unless the context has a ``readable_owner``.
         direct: The direct path of uncontended locks (see engine/direct/path.py).
-        debug_socket: The socket at which the context is shown, or None.
         spans: Makes the spans of acquires and releases; None without a tracer.
         nodes_needed: How many of the nodes must work: the majority of a quorum; None for all.
         keeps_groups: True if the leases of a lock always have the same group: a name lives on the same nodes for ever.
@@ -198,7 +197,6 @@ class EngineState:
         self.unawaited: dict[object, None] = {}
         self.spans: Spans | None = None
         self.direct: DirectLocks = NO_DIRECT_LOCKS
-        self.debug_socket: DebugSocket | None = None
         self.name_tokens()
 
     def name_tokens(self) -> None:

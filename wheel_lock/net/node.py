@@ -56,7 +56,7 @@ _REQUESTS_A_TURN = 1000  # limit of waiting requests that are sent per turn: som
 _FINISHED: Callable[[NodeRequest], bool] = attrgetter("finished")
 
 
-class NodeObserver(Protocol):
+class NodeObserver:
     """The owner of a node: decides whether it is needed, and receives its events. Timer's thread only.
 
     A class that inherits from this one ignores the events for which it defines no method.
@@ -66,6 +66,7 @@ class NodeObserver(Protocol):
 
     def is_needed(self, node: Node) -> bool:
         """Return whether to reconnect although no request is queued."""
+        raise NotImplementedError
 
     def queued(self, node: Node) -> None:
         """Called when a request has been queued because there is no connection."""

@@ -312,12 +312,12 @@ _UNNEEDED = ConnectionAbortedError("invalidations are not needed")  # never show
 _IDLE_PINGS = 15  # a connection that is not needed for so many PINGs in a row is closed
 
 
-class InvalidationListener(Listener, Protocol):
+class InvalidationListener(Listener):
     """A receiver of invalidations, and of the client id of the connection on which they arrive."""
 
     def is_interested(self) -> bool:
         """Return whether the connection is needed now. Without need for half a minute it is closed."""
-        ...
+        raise NotImplementedError
 
     def on_ready(self) -> None:
         """Called when a connection is subscribed, and its client id is known."""

@@ -81,7 +81,7 @@ class QuorumEngine(EngineState):
         self.waiters: set[QuorumWaiter] = set()
         self.long_waits: LongWaits = LongWaits(self, self._longest)
         self.longest_s: float = longest_s
-        self.losses: LossReporter = LossReporter(self)
+        self.losses: LossReporter = LossReporter(self, timer, self.counters, lambda: self.label)
         self.leases: QuorumLeases = QuorumLeases(self, self.losses.report)
         self._node_timeout_s = node_timeout_s
         self._groups: Groups[QuorumGroup] = Groups()

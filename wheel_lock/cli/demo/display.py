@@ -43,7 +43,7 @@ def occupancy(run: Run) -> list[int]:
     return found
 
 
-class LiveWatch:
+class LiveWatch(Watch):
     """Draws the wheel and the statistics while the locks are held; a status line before and after that."""
 
     def __init__(self, console: Console, headline: str) -> None:

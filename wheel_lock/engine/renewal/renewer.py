@@ -18,18 +18,18 @@ from wheel_lock.engine.renewal.groups import Groups
 from wheel_lock.engine.renewal.overdue import Overdue
 from wheel_lock.engine.renewal.tracking import Tracking
 from wheel_lock.engine.requests.cleanup import Cleanup
-from wheel_lock.engine.requests.replication import ReplicationBarrier, new_node
+from wheel_lock.engine.requests.replication import Confirmed, ReplicationBarrier, new_node
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import HELD, Event, Lease, local_deadline
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.connection import PipelinedConnection
 from wheel_lock.net.connector import Connector
-from wheel_lock.net.node import Node
+from wheel_lock.net.node import Node, NodeObserver
 from wheel_lock.observe.health import LATE_S, NodeHealth
 from wheel_lock.options import latest_renewal_s, shortest_timeout_s
 from wheel_lock.protocol.resp import LONG_TEXT, error_text, int_arg
-from wheel_lock.runtime.ends import ANEW, End, end_all
+from wheel_lock.runtime.ends import ANEW, End, Part, end_all
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
 
@@ -163,11 +163,12 @@ class RenewalGroup:
         return [lease for lease in live if lease.state is held]  # a loss may have ended another one, too
 
 
-class Renewer:
+class Renewer(NodeObserver):
     """Keeps the leases of one node alive. Timer's thread only, but for what says otherwise.
 
     Attributes:
         flow: The renewals.
+        nodes: The node, once for each of its connections.
         tracking: Has the node report changes of keys; None if the locks are not watched.
         every_ticks, tick_share: Each node of several has ticks of its own: those with remainder ``tick_share``.
     """
@@ -184,17 +185,20 @@ class Renewer:
         self._groups: Groups[RenewalGroup] = Groups()
         # The latest ones by the arguments of group(), so that an acquire finds its group by one look-up.
         self._found: dict[tuple[LockType, float, int, float | None], RenewalGroup] = {}
-        self.replication: ReplicationBarrier | None = (
-            ReplicationBarrier(table, self, connector) if self._options.min_replicas else None
-        )
-        self.acquiring_node: Node = self.node if self.replication is None else self.replication.node
+        self.nodes: list[Node] = [self.node]
+        self.confirm_grant: Callable[[Confirmed], object] | None = None
+        self._parts: list[Part] = [self.node]
+        if self._options.min_replicas:
+            barrier = ReplicationBarrier(table, self, connector)
+            self.nodes.append(barrier.node)
+            self.confirm_grant = barrier.confirm
+            self._parts.append(barrier)
+        self.acquiring_node: Node = self.nodes[-1]
         self.every_ticks = 1
         self.tick_share = 0
         self._reset()
 
     def _reset(self) -> None:
-        if self.replication is not None:
-            self.replication.begin_anew()
         self.confirmed_at: float = -math.inf
         self.flow: Flow = Flow(self, self.table, self.router)
 
@@ -295,11 +299,6 @@ class Renewer:
 
     # -- the node ----------------------------------------------------------------------------------------------------
 
-    @property
-    def nodes(self) -> list[Node]:
-        """The node, once for each of its connections."""
-        return [self.node] if self.replication is None else [self.node, self.replication.node]
-
     def is_needed(self, node: Node) -> bool:
         return bool(self.table.held) and self.router.owns_names(self)
 
@@ -348,7 +347,7 @@ class Renewer:
 
     def end(self, how: End, error: Exception) -> None:
         """End the connections, and what is in flight; in a forked child the groups of the parent's leases, too."""
-        end_all(self.nodes, how, error)
+        end_all(self._parts, how, error)
         if how is End.FORKED:
             self._groups.end()
             self._found.clear()

@@ -76,11 +76,11 @@ class AcquireMany(BulkOperation):
 
     def batch_done(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
         """Handle the outcome of one batch when enough replicas have it, and go on."""
-        replicas = shard_at(batch.node).replication
-        if replicas is None or len(failed) == len(batch.leases):
+        confirm_grant = shard_at(batch.node).confirm_grant
+        if confirm_grant is None or len(failed) == len(batch.leases):
             super().batch_done(batch, failed)
         else:
-            replicas.confirm(partial(self._replicated, batch, failed))
+            confirm_grant(partial(self._replicated, batch, failed))
 
     def _replicated(self, batch: BulkBatch, failed: dict[int, int | ServerError], error: WheelLockError | None) -> None:
         if batch not in self._in_flight:

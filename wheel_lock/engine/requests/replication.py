@@ -18,6 +18,7 @@ from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node, NodeObserver
 from wheel_lock.protocol.resp import MalformedReply, Reply, command
 from wheel_lock.protocol.scripts import Command
+from wheel_lock.runtime.ends import ANEW, End
 from wheel_lock.runtime.failures import guarded
 
 Confirmed = Callable[[WheelLockError | None], object]
@@ -79,10 +80,15 @@ class ReplicationBarrier:
         self._table = table
         expected_delay_s = 2 * table.state.options.replica_timeout_s  # the WAIT in flight, and the next one
         self.node: Node = new_node(table, observer, connector, expected_delay_s=expected_delay_s)
-        self.begin_anew()
+        self._reset()
 
-    def begin_anew(self) -> None:
-        """Forget all grants, after the death of the thread or in a forked child."""
+    def end(self, how: End, error: Exception) -> None:
+        """End the connection, and forget all grants if that begins anew."""
+        self.node.end(how, error)
+        if how in ANEW:
+            self._reset()
+
+    def _reset(self) -> None:
         self._granted: list[tuple[object, Confirmed]] = []
         self._waiting = False
 
