@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.background import EVENTUALLY_S
 from tests.support.waiting import eventually
+from wheel_lock.runtime import loop
 from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
@@ -148,11 +149,12 @@ def fall_asleep(timer: HashedWheelTimer) -> int:
             return turns
 
 
-class Member:
+class Member(loop.Member):
     """A member of a timer that notes its notifications."""
 
+    busy = False
+
     def __init__(self) -> None:
-        self.busy = False
         self.notes: list[object] = []
 
     def end(self, how: End, error: Exception) -> None:

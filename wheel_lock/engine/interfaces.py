@@ -11,6 +11,7 @@ from wheel_lock.engine.future import Future
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Group, Lease
 from wheel_lock.lock_types.base import LockType
+from wheel_lock.net.connection import NodeRequest
 from wheel_lock.net.node import Node
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import LockOptions
@@ -75,22 +76,6 @@ node_of: Callable[[Lease], Node] = attrgetter("group.renewer.node")  # the node 
 acquiring_node_of: Callable[[Lease], Node] = attrgetter("group.renewer.acquiring_node")  # for its acquire
 
 
-class RoutedRequest(Protocol):
-    """A request as a router sees it, which changes nothing of it; implemented by ``Request``."""
-
-    @property
-    def sent_asking(self) -> bool: ...
-    @property
-    def declared(self) -> bool: ...
-    @property
-    def node(self) -> Node: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def wanted(self) -> bool: ...
-    def node_on(self, shard: Shard) -> Node: ...
-
-
 class Elsewhere(NamedTuple):
     """A router's decision: send the request to ``shard``, the owner of its key, or if ``asking`` once."""
 
@@ -133,10 +118,10 @@ class Router:
     def group_of(self, group: LeaseGroup, key: bytes) -> LeaseGroup:  # from any thread; ``group`` on the key's node
         return group
 
-    def redirection(self, request: RoutedRequest, error: ServerError) -> Elsewhere | Later | None:
+    def redirection(self, request: NodeRequest, error: ServerError) -> Elsewhere | Later | None:
         return None
 
-    def home_of(self, request: RoutedRequest) -> Shard | None:  # where its key lives by now; None if it is there
+    def home_of(self, request: NodeRequest) -> Shard | None:  # where its key lives by now; None if it is there
         return None
 
     def refused(self, node: Node, errors: Iterable[ServerError]) -> None:  # called when renewals are refused
@@ -196,18 +181,46 @@ class PendingSwap(Protocol):
 class Wait(Protocol):
     """A caller's wait for a lock, on the timer's thread; implemented by ``Waiter`` and ``QuorumWaiter``."""
 
+    __slots__ = ()
+
     def begin(self) -> None: ...
     def give_up(self) -> None: ...
 
 
-class OnPath(Wait, Protocol):
-    """A lock on the direct path; implemented by ``DirectHold``."""
+class OnPath(Wait):
+    """The base class of a lock on the direct path. ``acquire`` and ``release`` are called on the thread of its caller."""
 
-    @property
-    def lease(self) -> Lease: ...
-    def acquire(self) -> bool: ...  # on the thread of its caller, like ``release``
-    def release(self, new_future: Callable[[], F], done: F) -> F | None: ...
-    def finish_release(self, future: Future[None]) -> None: ...
+    __slots__ = ()
+
+    lease: Lease
+
+    def acquire(self) -> bool:
+        """Send the acquire, and wait for the reply.
+
+        Returns:
+            True if it was granted; False if the engine goes on with the wait, whose future is to be waited for.
+        """
+        raise NotImplementedError
+
+    def release(self, new_future: Callable[[], F], done: F) -> F | None:
+        """Send the release, and wait for the reply.
+
+        Args:
+            new_future: Makes a future that the caller can wait for.
+            done: The result if it is released.
+
+        Returns:
+            ``done``; a new future if the engine goes on with the release; None if the lock is not on the path any more, so
+            that nothing has been done.
+
+        Raises:
+            LockTimeout, LockUnavailable: As for ``Lock.release``.
+        """
+        raise NotImplementedError
+
+    def finish_release(self, future: Future[None]) -> None:
+        """Release the lock for a caller that was interrupted in its release, or that had to leave it to the engine."""
+        raise NotImplementedError
 
 
 class DirectLocks:

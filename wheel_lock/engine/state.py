@@ -34,6 +34,7 @@ from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.ends import ANEW, LOSSES, End
 from wheel_lock.runtime.failures import FailureDomain, guarded
+from wheel_lock.runtime.loop import Member
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 if TYPE_CHECKING:  # it imports OpenTelemetry
@@ -155,7 +156,7 @@ class HeldLeases:
         raise NotImplementedError
 
 
-class EngineState:
+class EngineState(Member):
     """An engine as its parts and lock objects see it: shared state, and the failure domain of calls without a smaller one.
 
     Args:

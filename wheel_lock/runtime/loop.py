@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from wheel_lock.forks import in_forked_child
 from wheel_lock.runtime import native
@@ -56,21 +56,21 @@ _SHUTDOWN = "interpreter shutdown"  # in the text of the exceptions of Python 3.
 AWAKE, LONG = -math.inf, math.inf  # in place of the time until which the thread sleeps
 
 
-class Member(Part, Protocol):
+class Member(Part):
     """A part that runs on a loop's thread, and ends when that thread dies, in a forked child, and before a stop."""
 
     @property
     def busy(self) -> bool:
         """True if the part waits for a reply."""
-        ...
+        raise NotImplementedError
 
 
-class Flusher(FailureDomain, Protocol):
-    """A part that has data to write at the end of a turn."""
+class Flusher(FailureDomain):
+    """A base class for what has data to write at the end of a turn."""
 
     def flush(self) -> None:
         """Write the data."""
-        ...
+        raise NotImplementedError
 
 
 class _Asleep(NamedTuple):

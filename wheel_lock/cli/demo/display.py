@@ -16,7 +16,7 @@ from rich.text import Text
 
 from wheel_lock import ContextStats
 from wheel_lock.cli.demo.ring import AHEAD, BEHIND, HAND, TRACK, Picture
-from wheel_lock.cli.demo.run import Plan, Run
+from wheel_lock.cli.demo.run import Plan, Run, Watch
 from wheel_lock.cli.demo.watch import Rates, slack
 from wheel_lock.cli.output import StatusLine, duration, number, share
 
