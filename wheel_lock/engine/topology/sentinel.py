@@ -143,5 +143,5 @@ class SentinelRouter(SingleRouter):
         error = ConnectionAbortedError(f"the Sentinels say that {named} is the master now")
         for node in self.nodes:
             node.leave_for(masters, error)
-        for listener in (self.wakeups, *self.feeds):
+        for listener in (self.wakeups, *[tracking.feed for tracking in self.trackings]):
             listener.leave_for(masters, error)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from wheel_lock.engine.interfaces import Router
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
-from wheel_lock.engine.renewal.tracking import WatchedKeys
+from wheel_lock.engine.renewal.tracking import Tracking, WatchedKeys
 from wheel_lock.engine.renewal.watching import WatchingRenewer
 from wheel_lock.net.connector import Connector
 from wheel_lock.net.pubsub import PubSub
@@ -53,16 +53,14 @@ class SingleRouter(Router):
         return PubSub(state.timer, connector, state.options, state.launch, state, on_moved)
 
     @property
-    def feeds(self) -> list[PubSub]:
-        """The connections for invalidations of held locks."""
-        return [renewer.tracking.feed for renewer in self.shards if renewer.tracking is not None]
+    def trackings(self) -> list[Tracking]:
+        """What has each node report changes of held locks, if they are watched."""
+        return [tracking for renewer in self.shards if (tracking := renewer.tracking) is not None]
 
     @property
     def watching(self) -> bool:
         """True if each node that is asked to watch held locks does. From any thread."""
-        asked = [
-            renewer.tracking for renewer in self.shards if renewer.tracking is not None and renewer.tracking.wanted
-        ]
+        asked = [tracking for tracking in self.trackings if tracking.wanted]
         return bool(asked) and all(tracking.on for tracking in asked)
 
     @property
