@@ -73,7 +73,7 @@ class Engine(EngineState):
         # In the order of their ends. First what is held is lost. The requests of nodes end before waiters and swaps, whose
         # ends send clean-ups.
         self._parts: Sequence[Part] = (self.direct, self.leases, self.router, Swaps(self.leases), self.wait_queues)
-        self._shutdown = Shutdown(self._parts, self.leases, self.router, self.wait_queues)
+        self._shutdown = Shutdown(self._parts, self.leases)
         self.leases.on_ended = self._shutdown.on_lease_ended
         self.keeps_groups: bool = self.router.keeps_groups
         timer.attach(self)

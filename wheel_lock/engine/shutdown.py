@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.bulk_operations import Sweep
-from wheel_lock.engine.topology.single import SingleRouter
-from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.errors import ContextClosed
 from wheel_lock.runtime.ends import ANEW, End, Part, end_all
 from wheel_lock.runtime.failures import guarded
@@ -41,18 +39,15 @@ class Shutdown:
 
     Args:
         parts: The parts of the engine, in the order of their ends.
-        leases, router, wait_queues: Those among them from which it is seen when an end is over.
+        leases: That among them which holds leases.
     """
 
-    def __init__(
-        self, parts: Sequence[Part], leases: LeaseTable, router: SingleRouter, wait_queues: WaitQueueRegistry
-    ) -> None:
+    def __init__(self, parts: Sequence[Part], leases: LeaseTable) -> None:
         self._parts = parts
         self._leases = leases
         self._state = leases.state
         self._timer = leases.timer
-        self._router = router
-        self._wait_queues = wait_queues
+        self._router = leases.router
         self._retired = False
         self._closing: Future[None] | None = None  # of the caller that closes the engine
 
@@ -132,7 +127,7 @@ class Shutdown:
         if self._leases.held or self._state.closed:
             return
         nodes = self._router.nodes
-        if not self._wait_queues and not any(node.ready and node.busy for node in nodes):
+        if not self._leases.listener and not any(node.ready and node.busy for node in nodes):
             self._end_parts(End.RETIRED, ConnectionAbortedError("nothing is held"))
             if not any(node.busy for node in nodes):
                 return
