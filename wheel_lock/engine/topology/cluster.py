@@ -49,7 +49,7 @@ class ClusterRouter(SingleRouter):
     def __init__(self, leases: LeaseTable, connector: ClusterConnector) -> None:
         self._connector = connector
         super().__init__(leases, connector.to(connector.servers[0]))
-        self.only_renewer = None
+        self.only_renewer: Renewer | None = None
         self._state = leases.state
         self._by_server: dict[Server, Renewer] = {connector.servers[0]: self.renewer}
         self._owners: list[Renewer] = [self.renewer] * SLOTS

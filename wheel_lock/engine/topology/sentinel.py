@@ -11,6 +11,7 @@ import dataclasses
 
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.pacing import Pace
+from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.net.connector import Server
@@ -34,7 +35,7 @@ class SentinelRouter(SingleRouter):
 
     def __init__(self, leases: LeaseTable, connector: SentinelConnector) -> None:
         super().__init__(leases, connector)
-        self.only_renewer = None
+        self.only_renewer: Renewer | None = None
         self._state = state = leases.state
         self._connector = connector
         options = dataclasses.replace(state.options, backoff_max_s=max(state.options.backoff_max_s, _PAUSE_S))
