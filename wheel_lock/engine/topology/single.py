@@ -54,7 +54,7 @@ class SingleRouter(Router):
 
     @property
     def trackings(self) -> list[Tracking]:
-        """What has each node report changes of held locks, if they are watched."""
+        """The tracking of each node, if held locks are watched."""
         return [tracking for renewer in self.shards if (tracking := renewer.tracking) is not None]
 
     @property
