@@ -79,7 +79,6 @@ def test_members_are_notified_although_one_of_them_fails(
     kill(started(timer))
     eventually(lambda: all(member.notes == [End.DIED] for member in members), EVENTUALLY_S)
     eventually(lambda: len(messages(caplog, logging.ERROR)) == 4, EVENTUALLY_S)  # three failures, one death
-    eventually(lambda: timer.name not in [thread.name for thread in threading.enumerate()], EVENTUALLY_S)
     started(timer)
 
 
