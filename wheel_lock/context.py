@@ -476,7 +476,7 @@ def _at_exit() -> None:
         if (engine.held_count or engine.timer.running) and not engine.closed and not engine.timer.stopped:
             ended: SyncFuture[None] = SyncFuture(engine)
             ended.limit(engine, _EXIT_TIMEOUT_S)
-            engine.post_if_open(partial(engine.end, _EXIT_TIMEOUT_S, ended))
+            engine.post_if_open(partial(engine.exit, _EXIT_TIMEOUT_S, ended))
             closing.append(ended)
     for ended in closing:
         try:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 import redis
@@ -389,7 +389,8 @@ def supervised(
     script: str, act: Callable[[MadeLock, Signals], None], *, margin_s: float = 0.0
 ) -> tuple[int, list[str]]:
     """Run a script under a made lock; ``act`` is called by another thread. Return the status and what is said."""
-    lock, said = MadeLock(), list[str]()
+    lock: Any = MadeLock()
+    said: list[str] = []
     plan = Plan(["/bin/sh", "-c", script], {}, margin_s, 5.0, signal.SIGTERM)
     with Signals() as signals:
         thread = threading.Thread(target=act, args=[lock, signals])
@@ -448,7 +449,8 @@ def test_a_signal_from_before_the_start_prevents_it(tmp_path: Path) -> None:
     with Signals() as signals:
         os.kill(os.getpid(), signal.SIGTERM)
         plan = Plan(["/bin/sh", "-c", f": > {tmp_path}/started"], {}, 0.0, 5.0, signal.SIGTERM)
-        assert Supervisor(MadeLock(), plan, signals, print).run() == 143
+        lock: Any = MadeLock()
+        assert Supervisor(lock, plan, signals, print).run() == 143
     assert not (tmp_path / "started").exists()
 
 

@@ -26,7 +26,7 @@ from wheel_lock.engine.renewal.condition import AWAY
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
-from wheel_lock.errors import LossReason
+from wheel_lock.errors import ContextClosed, LossReason
 from wheel_lock.lease import NO_OWNER, Lease, Owner, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.lock_types.base import LockType
@@ -38,6 +38,7 @@ from wheel_lock.observe.stats import snapshot
 from wheel_lock.options import ContextOptions, lock_name, lock_options
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import Reply, lease_args
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.notifier import NOTIFIER, NOTIFIERS, Notifier
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.runtime.tokens import new_token
@@ -675,6 +676,10 @@ class Rig:
     def close_engine(self, timeout: float = 5.0, **how: Any) -> Future[None]:
         return self.ask(lambda future: self.engine.close(timeout, future, **how))
 
+    def end(self, how: End) -> None:
+        """End the engine as its timer would."""
+        self.engine.end(how, ContextClosed("The timer has been stopped"))
+
     def fork(self) -> None:
         """Do what is done in a forked child."""
         self.timer._forked()
@@ -750,9 +755,7 @@ class Rig:
 
     def close(self) -> None:
         """Close every socket, and fail if the timer's thread had to survive anything."""
-        self.engine.router.renewer.node.close(ConnectionAbortedError("the test is over"))
-        for listener in (self.engine.router.wakeups, *self.engine.router.feeds):
-            listener.close(ConnectionAbortedError("the test is over"))
+        self.engine.router.end(End.CLOSED, ConnectionAbortedError("the test is over"))
         for server in self.servers:
             server.close()
         for sock in self.connector.sockets + self.connector.listeners.sockets:

@@ -14,10 +14,11 @@ from wheel_lock.engine.renewal.flow import Batch, Flow
 from wheel_lock.engine.renewal.renewer import RenewalGroup
 from wheel_lock.engine.waiting.wait_queue import WaitQueue
 from wheel_lock.engine.waiting.waiter import Waiter
-from wheel_lock.errors import LossReason, WheelLockError
+from wheel_lock.errors import LockUnavailable, LossReason, WheelLockError
 from wheel_lock.lease import Event, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.options import ContextOptions
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.notifier import NOTIFIER
 
@@ -153,6 +154,17 @@ def test_a_waiter_that_fails_ends_with_the_error_outside_of_queues_too(failing: 
         wait = failing.wait("a", blocking=False)
         failing.say(NIL)
     assert isinstance(wait.error, WheelLockError)
+
+
+@pytest.mark.parametrize("broken", ["direct", "leases", "router", "wait_queues"])
+def test_a_part_whose_end_fails_keeps_no_other_one_from_ending(failing: WaitingRig, broken: str) -> None:
+    holder, waits, server = failing.hold_first("a"), failing.wait("a"), failing.server
+    with breaking(type(getattr(failing.engine, broken)), "end"):
+        failing.end(End.DIED)
+    server.take()
+    assert (holder.lease.state is State.LOST) == (broken != "leases")
+    assert server.hung_up == (broken != "router")
+    assert isinstance(waits.error, LockUnavailable)  # by its part, or by the node at which it tries
 
 
 def test_a_domain_that_fails_itself_hands_over_to_the_one_above(caplog: pytest.LogCaptureFixture) -> None:

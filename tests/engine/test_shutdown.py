@@ -10,6 +10,7 @@ from tests.engine.rig import FINE, GONE, OK, REFUSED, START, TICK_S, Rig, array,
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason
+from wheel_lock.runtime.ends import End
 
 
 def test_closing_sweeps_in_chunks_a_few_at_a_time() -> None:
@@ -112,7 +113,7 @@ def test_a_stopped_timer_ends_every_lease_and_hangs_up_also_where_a_close_is_und
     if closing:
         assert not rig.close_engine().done
         assert rig.server.one("release_many").pairs == [(lease.key, lease.token)]
-    rig.engine.timer_stopped()
+    rig.end(End.STOPPED)
     rig.turn()
     assert not rig.is_valid(lease)
     assert rig.reasons == [("a", LossReason.CONTEXT_CLOSED)]
@@ -140,7 +141,7 @@ def test_a_close_is_over_in_the_last_turn_of_a_timer_that_stops(
         rig.say(OK, *[FINE] * len(leases))
         rig.server.one("release_many")  # of the grant, which came too late
     assert not closed.done
-    rig.engine.timer_stopped()
+    rig.end(End.STOPPED)
     rig.timer.turn()
     assert closed.done, "its caller would wait until its next check"
     assert closed.error is None

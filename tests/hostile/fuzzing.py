@@ -28,6 +28,7 @@ from wheel_lock.net.connector import Server
 from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.keys import wake_channel
+from wheel_lock.runtime.ends import End, end_all
 from wheel_lock.runtime.native import allocate_lock
 from wheel_lock.runtime.notifier import NOTIFIER
 
@@ -234,9 +235,7 @@ class FuzzedCluster(FuzzedEngine):
         self.connector.servers.clear()
 
     def close(self) -> None:
-        for renewer in self.engine.router.shards:
-            for node in renewer.nodes:
-                node.close(ConnectionAbortedError("the test is over"))
+        end_all(self.engine.router.shards, End.CLOSED, ConnectionAbortedError("the test is over"))
         super().close()
 
 

@@ -18,6 +18,7 @@ from wheel_lock.protocol.resp import lease_args
 from wheel_lock.quorum import node
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.lease import QuorumLease
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.notifier import NOTIFIER, NOTIFIERS
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.runtime.tokens import new_token
@@ -156,8 +157,7 @@ class QuorumRig:
 
     def close(self) -> None:
         for engine in self.engine.engines:
-            engine.node.close(ConnectionAbortedError("the test is over"))
-            engine.router.wakeups.close(ConnectionAbortedError("the test is over"))
+            engine.router.end(End.CLOSED, ConnectionAbortedError("the test is over"))
         for connector in self._connectors:
             for server in connector.servers:
                 server.close()

@@ -12,13 +12,14 @@ import pytest
 from tests.support.background import EVENTUALLY_S
 from tests.support.timers import NewTimer, ask, kill, messages
 from tests.support.waiting import eventually
+from wheel_lock.runtime.loop import Flusher
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock
 
 READ = selectors.EVENT_READ
 
 
-class Writer:
+class Writer(Flusher):
     """Notes when it writes."""
 
     above = None

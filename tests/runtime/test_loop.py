@@ -15,6 +15,8 @@ import pytest
 from tests.support.background import EVENTUALLY_S, Background
 from tests.support.timers import Gate, Member, NewTimer, ask, fall_asleep, messages, timer_thread
 from tests.support.waiting import eventually
+from wheel_lock.runtime.ends import End
+from wheel_lock.runtime.loop import Flusher
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock, settle
 
@@ -279,7 +281,7 @@ def test_a_socket_with_the_number_of_another_does_not_get_its_events(
 def test_what_fails_in_a_turn_is_logged_and_all_else_is_done(
     by_hand: HashedWheelTimer, clock: ManualClock, new_pair: NewPair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Writer:
+    class Writer(Flusher):
         above = None
 
         def __init__(self, number: int) -> None:
@@ -333,7 +335,7 @@ def test_members_are_notified_of_the_stop_before_it(timer: HashedWheelTimer, bef
     stopped: list[bool] = []
 
     class Watching(Member):
-        def timer_stopped(self) -> None:
+        def end(self, how: End, error: Exception) -> None:
             timer.post(lambda: stopped.append(timer.in_thread))
 
     member = Watching()

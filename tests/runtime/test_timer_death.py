@@ -11,6 +11,7 @@ import pytest
 from tests.support.background import EVENTUALLY_S
 from tests.support.timers import Member, NewTimer, ask, drain, kill, messages, nothing
 from tests.support.waiting import eventually
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock, settle
 
@@ -62,38 +63,23 @@ def test_a_thread_that_the_end_of_the_interpreter_refuses_is_no_death(
     assert messages(caplog, logging.WARNING) == []
 
 
+@pytest.mark.parametrize("error", [ValueError("on purpose"), SystemExit()])  # the latter as if it is killed once more
 def test_members_are_notified_although_one_of_them_fails(
-    timer: HashedWheelTimer, caplog: pytest.LogCaptureFixture
+    timer: HashedWheelTimer, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     class Failing(Member):
-        def thread_died(self) -> None:
-            super().thread_died()
-            raise ValueError("on purpose")
+        def end(self, how: End, reason: Exception) -> None:
+            super().end(how, reason)
+            if how is End.DIED:
+                raise error
 
     members = [Failing() for _ in range(3)]
     for member in members:
         timer.attach(member)
     kill(started(timer))
-    eventually(lambda: all(member.notes == ["thread died"] for member in members), EVENTUALLY_S)
+    eventually(lambda: all(member.notes == [End.DIED] for member in members), EVENTUALLY_S)
     eventually(lambda: len(messages(caplog, logging.ERROR)) == 4, EVENTUALLY_S)  # three failures, one death
-    settle(timer)
-
-
-def test_a_second_death_while_the_first_is_being_reported_is_survived_too(timer: HashedWheelTimer) -> None:
-    class Exiting(Member):
-        def thread_died(self) -> None:
-            super().thread_died()
-            raise SystemExit  # as when it is killed once more just here
-
-    members = [Exiting() for _ in range(3)]
-    for member in members:
-        timer.attach(member)
     started(timer)
-    timer.post(exit_thread)
-    eventually(lambda: timer.deaths, EVENTUALLY_S)
-    eventually(lambda: timer.name not in [thread.name for thread in threading.enumerate()], EVENTUALLY_S)
-    ask(timer)
-    assert all(member.notes for member in members)
 
 
 def test_alarms_are_gone_because_their_owners_were_notified(timer: HashedWheelTimer, clock: ManualClock) -> None:
@@ -112,7 +98,7 @@ def test_only_one_thread_runs_at_a_time(new_timer: NewTimer) -> None:
     at_work = threading.Event()
 
     class Slow(Member):
-        def thread_died(self) -> None:
+        def end(self, how: End, error: Exception) -> None:
             timer.post(at_work.set)  # as a caller would, who has not noticed
             together.set()
             at_work.wait(0.5)

@@ -12,6 +12,7 @@ from tests.support.background import EVENTUALLY_S, Background, in_a_fork
 from tests.support.timers import Gate, Member, NewTimer, ask, drain, fall_asleep, nothing
 from tests.support.waiting import eventually
 from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.loop import LOOPS
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock, settle
@@ -33,7 +34,7 @@ def test_the_child_has_an_empty_timer_and_the_parents_goes_on(timer: HashedWheel
         assert timer.pending == 0
         assert timer.next_due_at() is None
         assert not any(alarm in timer.wheel for alarm in alarms)
-        assert member.notes == ["forked"]
+        assert member.notes == [End.FORKED]
         assert not inherited.cancel()
         timer.new_timeout(lambda timeout: ran.append("own"), 2.0)
         settle(timer)

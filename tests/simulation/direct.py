@@ -52,10 +52,10 @@ class Poll:
 def replacements(world: World) -> list[tuple[Any, str, Any]]:
     """Return objects, names of their attributes, and what stands for those during a simulation."""
 
-    def fits(engine: Engine, one_server: bool) -> bool:
+    def fits(engine: Engine) -> bool:
         options = engine.options
         kept_off = options.max_held is not None or options.watch or options.declare_keys
-        return world.settings.direct and one_server and not kept_off
+        return world.settings.direct and not kept_off
 
     def receiver(sock: Sock, most: int) -> Callable[[], bytes]:
         return partial(sock.recv, most)

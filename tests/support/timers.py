@@ -17,6 +17,8 @@ import pytest
 
 from tests.support.background import EVENTUALLY_S
 from tests.support.waiting import eventually
+from wheel_lock.runtime import loop
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
 
@@ -147,21 +149,16 @@ def fall_asleep(timer: HashedWheelTimer) -> int:
             return turns
 
 
-class Member:
+class Member(loop.Member):
     """A member of a timer that notes its notifications."""
 
+    busy = False
+
     def __init__(self) -> None:
-        self.busy = False
-        self.notes: list[str] = []
+        self.notes: list[object] = []
 
-    def thread_died(self) -> None:
-        self.notes.append("thread died")
-
-    def after_fork_in_child(self) -> None:
-        self.notes.append("forked")
-
-    def timer_stopped(self) -> None:
-        self.notes.append("timer stopped")
+    def end(self, how: End, error: Exception) -> None:
+        self.notes.append(how)
 
 
 ALLOCATIONS = 60  # exceeds the allocations of any call here

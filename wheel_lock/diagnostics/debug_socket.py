@@ -77,12 +77,12 @@ def serve_debug(engine: EngineState, path: object = None) -> str:
     if not hasattr(socket, "AF_UNIX"):
         raise OSError(errno.EAFNOSUPPORT, "this system has no unix sockets")
     wanted = None if path is None else checked_path(path)
-    server = engine.debug_socket
+    server = SERVER_OF.get(engine)
     if server is not None:
         if wanted in (None, server.path):
             return server.path
         raise ValueError(f"the context is shown at {server.path} already, so it cannot be shown at {wanted}")
-    engine.debug_socket = server = DebugServer(engine, wanted or _default_path())
+    SERVER_OF[engine] = server = DebugServer(engine, wanted or _default_path())
     return server.path
 
 
@@ -230,8 +230,8 @@ class DebugServer:
     def _end(self) -> None:
         self._closed = True
         engine = self._engine()
-        if engine is not None and engine.debug_socket is self:
-            engine.debug_socket = None
+        if engine is not None and SERVER_OF.get(engine) is self:
+            del SERVER_OF[engine]
 
     def _close_all(self) -> None:
         for sock in (self._listener, *self._clients):
@@ -315,7 +315,8 @@ def _answer(engine: EngineState, line: bytes) -> dict[str, Any]:
     return {"error": 'the request must be {"get": "state", "names": NUMBER} or {"get": "dump"}'}
 
 
-SERVERS: WeakRegistry[DebugServer] = WeakRegistry()
+SERVER_OF: weakref.WeakKeyDictionary[EngineState, DebugServer] = weakref.WeakKeyDictionary()
+SERVERS: WeakRegistry[DebugServer] = WeakRegistry()  # also those whose context is gone
 
 
 def _after_fork() -> None:

@@ -19,7 +19,7 @@ from wheel_lock.engine.requests.force_release import ForceRelease
 from wheel_lock.engine.requests.look import Look, look_at
 from wheel_lock.engine.requests.query import Query
 from wheel_lock.engine.requests.release import release
-from wheel_lock.engine.shutdown import Shutdown
+from wheel_lock.engine.shutdown import Shutdown, Swaps
 from wheel_lock.engine.state import EngineState, Launch
 from wheel_lock.engine.topology import AnyConnector, router_for
 from wheel_lock.engine.topology.single import SingleRouter
@@ -36,6 +36,7 @@ from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions, lock_name
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
+from wheel_lock.runtime.ends import End, Part, end_all
 from wheel_lock.runtime.greenlets import start_helper_thread
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.runtime.weak_registry import WeakRegistry
@@ -63,15 +64,18 @@ class Engine(EngineState):
     ) -> None:
         super().__init__(options, timer, launch)
         self.connector = connector
-        self.losses: LossReporter = LossReporter(self)
+        self.losses: LossReporter = LossReporter(self, timer, self.counters, lambda: self.label)
         self.leases: LeaseTable = LeaseTable(self, self.losses.report)
         self.router = self.leases.router = router_for(connector, self.leases)
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
-        self._shutdown = Shutdown(self.leases, self.router, self.wait_queues)
-        if fits(self, self.router.one_server):
-            self.direct: DirectLocks = DirectPath(self.leases, self.wait_queues, self.router.renewer)
+        if (renewer := self.router.only_renewer) is not None and fits(self):
+            self.direct: DirectLocks = DirectPath(self.leases, self.wait_queues, renewer)
+        # In the order of their ends. First what is held is lost. The requests of nodes end before waiters and swaps, whose
+        # ends send clean-ups.
+        self._parts: Sequence[Part] = (self.direct, self.leases, self.router, Swaps(self.leases), self.wait_queues)
+        self._shutdown = Shutdown(self._parts, self.leases)
         self.leases.on_ended = self._shutdown.on_lease_ended
-        self.stable: bool = self.router.stable
+        self.keeps_groups: bool = self.router.keeps_groups
         timer.attach(self)
         ENGINES.add(self)
 
@@ -240,30 +244,21 @@ class Engine(EngineState):
         """Close the connections as soon as nothing is held: the context object has been collected."""
         self._shutdown.retire()
 
-    def timer_stopped(self) -> None:
-        self.timer.post(self._shutdown.stop, self)
-
     def crashed(self, error: Exception) -> None:
         log_given_up(len(self.leases.held), error)
-        self._shutdown.begin_anew(LossReason.INTERNAL_ERROR, error, "The engine that keeps the locks has failed")
+        self.end(End.FAILED, error)
 
-    def thread_died(self) -> None:
-        message = "The thread that keeps the locks ended before it answered"
-        self._shutdown.begin_anew(LossReason.THREAD_DIED, RuntimeError("the timer's thread died"), message)
-
-    def after_fork_in_child(self) -> None:
+    def end(self, how: End, error: Exception) -> None:
+        """Close in the last turn of a timer that is STOPPED; else begin anew with all parts."""
+        if how is End.STOPPED:
+            self.timer.post(partial(self._shutdown.stop, error), self)
+            return
         self.deaths += 1
-        self.name_tokens()
-        self.unawaited.clear()
-        self.leases.forget()
-        for renewer in self.router.shards:
-            renewer.start_empty()
-        self.direct.after_fork_in_child()
-        self.wait_queues.after_fork_in_child()
-        self.router.after_fork_in_child()
-        for node in self.router.nodes:
-            node.after_fork_in_child()
-        self.counters.reset()
+        if how is End.FORKED:
+            self.name_tokens()
+            self.unawaited.clear()
+            self.counters.reset()
+        end_all(self._parts, how, error)
 
 
 ENGINES: WeakRegistry[EngineState] = WeakRegistry()

@@ -11,19 +11,15 @@ from wheel_lock.engine.future import Future
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Group, Lease
 from wheel_lock.lock_types.base import LockType
+from wheel_lock.net.connection import NodeRequest
 from wheel_lock.net.node import Node
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.failures import FailureDomain
 
 F = TypeVar("F", bound=Future[None])
-
-
-class GrantBarrier(Protocol):
-    """Holds grants back until enough replicas have them; implemented by ``ReplicationBarrier``."""
-
-    def confirm(self, confirmed: Callable[[WheelLockError | None], object]) -> None: ...
 
 
 class Shard(FailureDomain, Protocol):
@@ -33,14 +29,14 @@ class Shard(FailureDomain, Protocol):
         node: The node.
         acquiring_node: The node on its connection for acquires: another connection where replicas confirm grants.
         confirmed_at: When a grant or a renewal was last confirmed, in seconds of the timer's clock; -inf if never.
+        confirm_grant: Calls its argument when enough replicas have all grants so far; None if none need have them.
     """
 
     node: Node
     acquiring_node: Node
     confirmed_at: float
+    confirm_grant: Callable[[Callable[[WheelLockError | None], object]], object] | None
 
-    @property
-    def replication(self) -> GrantBarrier | None: ...
     @property
     def nodes(self) -> Sequence[Node]: ...
     def is_needed(self, node: Node) -> bool: ...
@@ -80,22 +76,6 @@ node_of: Callable[[Lease], Node] = attrgetter("group.renewer.node")  # the node 
 acquiring_node_of: Callable[[Lease], Node] = attrgetter("group.renewer.acquiring_node")  # for its acquire
 
 
-class RoutedRequest(Protocol):
-    """A request as a router sees it, which changes nothing of it; implemented by ``Request``."""
-
-    @property
-    def sent_asking(self) -> bool: ...
-    @property
-    def declared(self) -> bool: ...
-    @property
-    def node(self) -> Node: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def wanted(self) -> bool: ...
-    def node_on(self, shard: Shard) -> Node: ...
-
-
 class Elsewhere(NamedTuple):
     """A router's decision: send the request to ``shard``, the owner of its key, or if ``asking`` once."""
 
@@ -110,33 +90,50 @@ class Later(NamedTuple):
     maybe_executed: bool = False
 
 
-class Router(Protocol):
-    """The nodes of names, as requests, renewers and the lease table see them; implemented by ``SingleRouter``.
+class Router:
+    """The nodes of names, as requests, renewers and the lease table see them: here one node, on which all names live.
 
     Every router is a subclass of ``SingleRouter``, because the engine uses more of it than this.
 
     Attributes:
         shards: The shard of each node.
-        stable: True if a name lives on the same node for ever, and its wake-ups are counted there.
+        keeps_groups: True if a name lives on the same node for ever, so that its leases always have the same group.
         known: True if the nodes of all names are known, as far as they can be.
     """
 
-    stable: bool
-    known: bool
+    keeps_groups: bool = True
+    known: bool = True
     shards: Sequence[Shard]
 
     @property
-    def nodes(self) -> list[Node]: ...  # each once for each of its connections
-    def owns_names(self, shard: Shard) -> bool: ...  # True if a name may live there
-    def shard_of(self, key: bytes) -> Shard: ...  # from any thread
-    def group_of(self, group: LeaseGroup, key: bytes) -> LeaseGroup: ...  # from any thread; ``group`` on the key's node
-    def redirection(self, request: RoutedRequest, error: ServerError) -> Elsewhere | Later | None: ...
-    def home_of(self, request: RoutedRequest) -> Shard | None: ...  # where its key lives by now; None if it is there
-    def refused(self, node: Node, errors: Iterable[ServerError]) -> None: ...  # called when renewals are refused
-    def rehome(self, leases: Iterable[Lease]) -> list[Lease]: ...  # move those that live elsewhere, return the others
-    def when_known(self, begin: Callable[[], object]) -> None: ...  # call ``begin()``, after a bounded wait for the map
+    def nodes(self) -> list[Node]:  # each once for each of its connections
+        return [node for shard in self.shards for node in shard.nodes]
 
-    # These do nothing, unless a router overrides them.
+    def owns_names(self, shard: Shard) -> bool:  # True if a name may live there
+        return True
+
+    def shard_of(self, key: bytes) -> Shard:  # from any thread
+        return self.shards[0]
+
+    def group_of(self, group: LeaseGroup, key: bytes) -> LeaseGroup:  # from any thread; ``group`` on the key's node
+        return group
+
+    def redirection(self, request: NodeRequest, error: ServerError) -> Elsewhere | Later | None:
+        return None
+
+    def home_of(self, request: NodeRequest) -> Shard | None:  # where its key lives by now; None if it is there
+        return None
+
+    def refused(self, node: Node, errors: Iterable[ServerError]) -> None:  # called when renewals are refused
+        demoted = next((error for error in errors if error.code == "READONLY"), None)
+        if demoted is not None:
+            node.demoted(demoted)
+
+    def rehome(self, leases: Iterable[Lease]) -> list[Lease]:  # move those that live elsewhere, return the others
+        return list(leases)
+
+    def when_known(self, begin: Callable[[], object]) -> None:  # call ``begin()``, after a bounded wait for the map
+        begin()
 
     def refresh(self) -> None:  # fetch the slot map, soon
         return
@@ -184,18 +181,46 @@ class PendingSwap(Protocol):
 class Wait(Protocol):
     """A caller's wait for a lock, on the timer's thread; implemented by ``Waiter`` and ``QuorumWaiter``."""
 
+    __slots__ = ()
+
     def begin(self) -> None: ...
     def give_up(self) -> None: ...
 
 
-class OnPath(Wait, Protocol):
-    """A lock on the direct path; implemented by ``DirectHold``."""
+class OnPath(Wait):
+    """The base class of a lock on the direct path. ``acquire`` and ``release`` are called on the thread of its caller."""
 
-    @property
-    def lease(self) -> Lease: ...
-    def acquire(self) -> bool: ...  # on the thread of its caller, like ``release``
-    def release(self, new_future: Callable[[], F], done: F) -> F | None: ...
-    def finish_release(self, future: Future[None]) -> None: ...
+    __slots__ = ()
+
+    lease: Lease
+
+    def acquire(self) -> bool:
+        """Send the acquire, and wait for the reply.
+
+        Returns:
+            True if it was granted; False if the engine goes on with the wait, whose future is to be waited for.
+        """
+        raise NotImplementedError
+
+    def release(self, new_future: Callable[[], F], done: F) -> F | None:
+        """Send the release, and wait for the reply.
+
+        Args:
+            new_future: Makes a future that the caller can wait for.
+            done: The result if it is released.
+
+        Returns:
+            ``done``; a new future if the engine goes on with the release; None if the lock is not on the path any more, so
+            that nothing has been done.
+
+        Raises:
+            LockTimeout, LockUnavailable: As for ``Lock.release``.
+        """
+        raise NotImplementedError
+
+    def finish_release(self, future: Future[None]) -> None:
+        """Release the lock for a caller that was interrupted in its release, or that had to leave it to the engine."""
+        raise NotImplementedError
 
 
 class DirectLocks:
@@ -232,19 +257,8 @@ class DirectLocks:
         """Note that the keys of ``leases`` were removed by force; return those that are not on the path."""
         return list(leases)
 
-    def end(self) -> None:
-        """Take over what is held, and close the connection, because the engine ends or begins anew."""
-
-    def after_fork_in_child(self) -> None:
-        """In a forked child: nothing is on the path, and the connection is the parent's."""
+    def end(self, how: End, error: Exception) -> None:
+        """Close the connection, and take over what is held; in a forked child it is the parent's, as the connection is."""
 
 
 NO_DIRECT_LOCKS = DirectLocks()
-
-
-class DebugSocket(Protocol):
-    """The socket at which a context is shown; implemented by ``diagnostics.debug_socket.DebugServer``."""
-
-    path: str
-
-    def close(self) -> None: ...

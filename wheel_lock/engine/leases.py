@@ -50,10 +50,6 @@ class LeaseTable(HeldLeases):
         self.granted_at: float = 0.0
         self.unhold: Callable[[Lease, None], object] = self.held.pop
 
-    def forget(self) -> None:
-        super().forget()
-        self.swaps.clear()
-
     # -- a lease begins ----------------------------------------------------------------------------------------------
 
     def grant(self, leases: Sequence[Lease], options: LockOptions, sent_at: float) -> bool:

@@ -12,7 +12,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 from wheel_lock.errors import LossReason, counted, quoted
 from wheel_lock.lease import Event, Lease
@@ -84,31 +83,23 @@ class HeldBack:
         self._calls.clear()
 
 
-class LossSource(FailureDomain, Protocol):
-    """An engine, as the reporter of its losses sees it.
-
-    Attributes:
-        timer: The timer; slow callbacks are watched on its wheel.
-        counters: Count the run times of the callbacks of threads.
-    """
-
-    timer: HashedWheelTimer
-    counters: Counters
-
-    @property
-    def label(self) -> str: ...
-
-
 class LossReporter:
     """Reports the losses of one context's leases. Timer's thread only.
 
     Args:
         engine: The engine of the context.
+        timer: Its timer; slow callbacks are watched on its wheel.
+        counters: Count the run times of the callbacks of threads.
+        label: Returns the label of the context.
     """
 
-    def __init__(self, engine: LossSource) -> None:
+    def __init__(
+        self, engine: FailureDomain, timer: HashedWheelTimer, counters: Counters, label: Callable[[], str]
+    ) -> None:
         self._engine = engine
-        self._timer = timer = engine.timer
+        self._timer = timer
+        self._counters = counters
+        self._label = label
         self._abandoned: dict[Lease, None] = {}
         self._gathered: Alarm | None = None
         self._in_loops, self._in_threads = Notifier(), Notifier()
@@ -123,7 +114,7 @@ class LossReporter:
             NOTIFIER.post(_warn_abandoned, abandoned)
             self._gather(abandoned)
         if len(abandoned) < len(lost):
-            NOTIFIER.post(_log, [lease for lease in lost if lease.loss is not LossReason.ABANDONED], self._engine.label)
+            NOTIFIER.post(_log, [lease for lease in lost if lease.loss is not LossReason.ABANDONED], self._label())
         self._call_each(lost, at)
 
     def _call_each(self, lost: Sequence[Lease], at: float) -> None:
@@ -140,7 +131,7 @@ class LossReporter:
         for notifier, leases in called.items():
             if leases:
                 notifier.post(
-                    _call_back, notifier, leases, at, self._engine.counters if notifier is self._in_threads else None
+                    _call_back, notifier, leases, at, self._counters if notifier is self._in_threads else None
                 )
                 self._slow[notifier].look_later()
 
@@ -156,7 +147,7 @@ class LossReporter:
         gathered = [lease for lease in self._abandoned if lease.group.alive]  # in a forked child they are the parent's
         self._abandoned.clear()
         if gathered:
-            NOTIFIER.post(_log, gathered, self._engine.label)
+            NOTIFIER.post(_log, gathered, self._label())
 
 
 def _call_back(notifier: Notifier, leases: Sequence[Lease], at: float, counters: Counters | None) -> None:

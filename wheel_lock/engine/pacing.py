@@ -1,6 +1,6 @@
 """The pace at which wake-ups are followed by tries.
 
-Any user who may publish can wake waiters, and each try costs the server a command. The first wake-ups are followed at once,
+A user who may publish can wake waiters, and each try costs the server a command. The first wake-ups are followed at once,
 and so are those of a lock that changes hands. Wake-ups in vain, after which the tries find nothing changed, cause one try
 per tick. (The announcements of Sentinels are followed at such a pace, too.)
 """

@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.bulk_operations import Sweep
-from wheel_lock.engine.topology.single import SingleRouter
-from wheel_lock.engine.waiting.registry import WaitQueueRegistry
-from wheel_lock.errors import ContextClosed, LockUnavailable, LossReason
-from wheel_lock.net.pubsub import PubSub
+from wheel_lock.errors import ContextClosed
+from wheel_lock.runtime.ends import ANEW, End, Part, end_all
 from wheel_lock.runtime.failures import guarded
 
 _LOOK_AGAIN_S = 0.02
 _CALLER_S = 0.25  # at most, for a caller's own request: the caller may be the one that closes, in a signal's handler
 
 
-class Shutdown:
-    """Ends one engine. Timer's thread only."""
+class Swaps:
+    """The swaps of one engine as a part that ends behind its nodes. Timer's thread only.
 
-    def __init__(self, leases: LeaseTable, router: SingleRouter, wait_queues: WaitQueueRegistry) -> None:
+    Requests of nodes are refused by then. A swap may wait for an alarm, which is gone, and perhaps has no caller yet: one
+    that was interrupted releases later.
+    """
+
+    def __init__(self, leases: LeaseTable) -> None:
+        self._swaps = leases.swaps
+
+    def end(self, how: End, error: Exception) -> None:
+        """Fail the swaps, unless they are those of a parent process."""
+        if how is End.FORKED:
+            self._swaps.clear()
+        elif how in ANEW:
+            for swap in tuple(self._swaps.values()):
+                guarded(None, swap.on_unavailable, error)
+
+
+class Shutdown:
+    """Ends one engine. Timer's thread only.
+
+    Args:
+        parts: The parts of the engine, in the order of their ends.
+        leases: That among them which holds leases.
+    """
+
+    def __init__(self, parts: Sequence[Part], leases: LeaseTable) -> None:
+        self._parts = parts
         self._leases = leases
         self._state = leases.state
         self._timer = leases.timer
-        self._router = router
-        self._wait_queues = wait_queues
+        self._router = leases.router
         self._retired = False
         self._closing: Future[None] | None = None  # of the caller that closes the engine
 
@@ -36,10 +57,11 @@ class Shutdown:
             future.set_result(None)
             return
         self._closing = future
-        self._end_parts(ContextClosed("The context has been closed"), exiting)
+        state.closed = True
+        self._end_parts(End.EXITING if exiting else End.CLOSING, ContextClosed("The context has been closed"))
         until = timer.now + timeout_s
         hang_up = Future[None](lambda: timer.post(lambda: self._await_caller(until, future), state))
-        sweep = Sweep(self._leases, self._leases.held, hang_up)
+        sweep = Sweep(self._leases, hang_up)
         # Without a connection nothing is released: making one could take longer than ``timeout_s``.
         if state.options.release_on_close and any(node.connected for node in self._router.nodes):
             timer.call_at(until, lambda now: sweep.stop(), state)
@@ -47,15 +69,8 @@ class Shutdown:
         else:
             sweep.stop()
 
-    def _end_parts(self, error: ContextClosed, exiting: bool = False) -> None:
-        """End whatever could begin to hold something. Waiters receive ``error``, unless the interpreter is ``exiting``."""
-        self._state.closed = True
-        self._state.direct.end()
-        if exiting:
-            self._wait_queues.drop_all()
-        else:
-            self._wait_queues.fail(error)
-        self._router.begin_anew(lambda wakeups: wakeups.close(error))
+    def _end_parts(self, how: End, error: Exception) -> None:
+        end_all(self._parts, how, error, self._state)
 
     def _await_caller(self, until: float, future: Future[None]) -> None:
         """Hang up when the caller on the direct path has its reply: it releases itself what it is granted now."""
@@ -84,44 +99,20 @@ class Shutdown:
         if any(node.begins for node in nodes) and timer.now < until:
             timer.call_at(timer.now + _LOOK_AGAIN_S, lambda now: self._hang_up(until, future), self._state)
             return
-        self._close_nodes(ContextClosed("The context has been closed"))
+        self._end_close(ContextClosed("The context has been closed"))
 
-    def _close_nodes(self, error: Exception) -> None:
-        """Close the connections to the nodes, which ends a close that is under way."""
-        try:
-            for node in self._router.nodes:
-                node.close(error)
-        finally:
-            closing, self._closing = self._closing, None
-            if closing is not None:
-                closing.set_result(None)
+    def _end_close(self, error: Exception) -> None:
+        self._end_parts(End.CLOSED, error)
+        closing, self._closing = self._closing, None
+        if closing is not None:
+            closing.set_result(None)
 
-    def stop(self) -> None:
-        """End without a release: the timer stops for good, in this very turn."""
-        stopped = ContextClosed("The timer has been stopped")
+    def stop(self, error: Exception) -> None:
+        """End without a release, with ``error``: the timer stops for good, in this very turn."""
         if not self._state.closed:
-            self._end_parts(stopped)
-        # Also during a close, which will not get that far any more.
-        self._leases.mark_lost(list(self._leases.held), LossReason.CONTEXT_CLOSED)
-        self._close_nodes(stopped)
-
-    def begin_anew(self, reason: LossReason, error: Exception, message: str) -> None:
-        """Lose everything for ``reason`` and start empty; requests end with ``error``, waiters with ``message``."""
-        leases, router = self._leases, self._router
-        self._state.deaths += 1
-        guarded(None, self._state.direct.end)
-        leases.mark_lost(list(leases.held), reason)
-        steps: list[Callable[[], object]] = [partial(node.restart, error) for node in router.nodes]
-        # Requests of nodes are refused by now. Swaps wait for an alarm, which is gone, and perhaps have no caller yet: one
-        # that was interrupted releases later.
-        steps.extend(partial(swap.on_unavailable, error) for swap in tuple(leases.swaps.values()))
-        steps.append(partial(self._wait_queues.fail, LockUnavailable(message)))
-        steps.append(partial(router.begin_anew, lambda wakeups: wakeups.restart(error)))
-        steps.extend(renewer.restart for renewer in router.shards)
-        for step in steps:
-            guarded(None, step)  # the failure of a step does not prevent the others
-        leases.held.clear()
-        leases.acquiring = 0
+            self._state.closed = True
+            self._end_parts(End.CLOSING, error)
+        self._end_close(error)  # also during a close, which will not get that far any more
 
     def retire(self) -> None:
         self._retired = True
@@ -136,11 +127,8 @@ class Shutdown:
         if self._leases.held or self._state.closed:
             return
         nodes = self._router.nodes
-        if not self._wait_queues and not any(node.ready and node.busy for node in nodes):
-            self._state.direct.end()
-            for node in nodes:
-                node.retire()
-            self._router.begin_anew(PubSub.retire)
+        if not self._leases.listener and not any(node.ready and node.busy for node in nodes):
+            self._end_parts(End.RETIRED, ConnectionAbortedError("nothing is held"))
             if not any(node.busy for node in nodes):
                 return
             # A clean-up that is left gets a connection once more.

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from wheel_lock.engine.future import Future, end_quietly
-from wheel_lock.engine.interfaces import NO_DIRECT_LOCKS, DebugSocket, DirectLocks, Wait
+from wheel_lock.engine.interfaces import NO_DIRECT_LOCKS, DirectLocks, Wait
 from wheel_lock.engine.loss_events import LossReporter
 from wheel_lock.errors import (
     ContextClosed,
@@ -32,7 +32,9 @@ from wheel_lock.options import MAX_SECONDS, ContextOptions, LockOptions
 from wheel_lock.protocol.owners import owner_head
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
+from wheel_lock.runtime.ends import ANEW, LOSSES, End
 from wheel_lock.runtime.failures import FailureDomain, guarded
+from wheel_lock.runtime.loop import Member
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 if TYPE_CHECKING:  # it imports OpenTelemetry
@@ -63,10 +65,15 @@ class HeldLeases:
         self.held: dict[Lease, None] = {}
         self.acquiring: int = 0
 
-    def forget(self) -> None:
-        """Drop all leases without reporting them."""
-        self.held.clear()
-        self.acquiring = 0
+    def end(self, how: End, error: Exception) -> None:
+        """Lose the held leases, if that is an end of theirs; in a forked child drop them, because they are the parent's."""
+        try:
+            if how in LOSSES:
+                self.mark_lost(list(self.held), LOSSES[how])
+        finally:
+            if how in ANEW:
+                self.held.clear()
+                self.acquiring = 0
 
     def admission_error(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
         """Return why ``wanted`` more locks may not be acquired, or None if they may."""
@@ -149,7 +156,7 @@ class HeldLeases:
         raise NotImplementedError
 
 
-class EngineState:
+class EngineState(Member):
     """An engine as its parts and lock objects see it: shared state, and the failure domain of calls without a smaller one.
 
     Args:
@@ -168,14 +175,13 @@ class EngineState:
         losses: Reports those that are lost. Set once, by the engine.
         token_head: What precedes the random part of each token; empty unless the context has a ``readable_owner``.
         direct: The direct path of uncontended locks (see engine/direct/path.py).
-        debug_socket: The socket at which the context is shown, or None.
         spans: Makes the spans of acquires and releases; None without a tracer.
         nodes_needed: How many of the nodes must work: the majority of a quorum; None for all.
-        stable: True if a name lives on the same nodes for ever.
+        keeps_groups: True if the leases of a lock always have the same group: a name lives on the same nodes for ever.
     """
 
     leases: HeldLeases
-    stable: bool
+    keeps_groups: bool
     losses: LossReporter
     above: FailureDomain | None = None  # a failure of one engine puts nothing else in doubt
     nodes_needed: int | None = None
@@ -192,7 +198,6 @@ class EngineState:
         self.unawaited: dict[object, None] = {}
         self.spans: Spans | None = None
         self.direct: DirectLocks = NO_DIRECT_LOCKS
-        self.debug_socket: DebugSocket | None = None
         self.name_tokens()
 
     def name_tokens(self) -> None:
@@ -427,7 +432,7 @@ class EngineState:
         """
         raise NotImplementedError
 
-    def end(self, timeout_s: float, future: Future[None]) -> None:
+    def exit(self, timeout_s: float, future: Future[None]) -> None:
         """Close an engine in use, at interpreter shutdown. All work that was posted before has begun by now."""
         self.losses.flush()
         if self.in_use:

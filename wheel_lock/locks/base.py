@@ -159,7 +159,7 @@ class BaseLock(Side):
     def _new_lease(self, key: bytes, token: str | bytes | None = None) -> Lease:
         """Return a pending lease of the caller."""
         engine, options, group = self._engine, self._options, self._group
-        if token is not None or group is None or not group.alive or not engine.stable:
+        if token is not None or group is None or not group.alive or not engine.keeps_groups:
             lock_type = self._lock_type if token is None else self._type_with_caller_token()
             group = engine.group(key, lock_type, options)
             if token is None:

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from functools import partial
 from typing import Any, NoReturn
 
-from wheel_lock.diagnostics.debug_socket import serve_debug
+from wheel_lock.diagnostics.debug_socket import SERVER_OF, serve_debug
 from wheel_lock.diagnostics.dump import TextFile, dump
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.state import EngineState
@@ -75,7 +75,7 @@ class BaseContext(Side):
 
     def _end_debug(self) -> None:
         """Remove the socket of :meth:`serve_debug`."""
-        server = self._engine.debug_socket
+        server = SERVER_OF.get(self._engine)
         if server is not None:
             server.close()
 

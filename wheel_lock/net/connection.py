@@ -27,6 +27,7 @@ from wheel_lock.protocol.resp import MalformedReply, Reply, command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.failures import FailureDomain, contain, guarded
 from wheel_lock.runtime.held_calls import receiver, sender
+from wheel_lock.runtime.loop import Flusher
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 _READ_BYTES = 16_000  # size of each connection's buffer; most replies are shorter
@@ -118,7 +119,7 @@ class BareCommand:
     crashed: Callable[..., None] = _ignore
 
 
-class PipelinedConnection:
+class PipelinedConnection(Flusher):
     """A pipelined connection. Timer's thread only.
 
     Args:

@@ -14,7 +14,7 @@ A caller's time limit ends its request, not the connection, because it may be sh
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import Protocol, TypeVar
@@ -40,6 +40,7 @@ from wheel_lock.protocol.scripts import Command, rights_call
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import Backoff
+from wheel_lock.runtime.ends import ANEW, End
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -55,7 +56,7 @@ _REQUESTS_A_TURN = 1000  # limit of waiting requests that are sent per turn: som
 _FINISHED: Callable[[NodeRequest], bool] = attrgetter("finished")
 
 
-class NodeObserver(Protocol):
+class NodeObserver:
     """The owner of a node: decides whether it is needed, and receives its events. Timer's thread only.
 
     A class that inherits from this one ignores the events for which it defines no method.
@@ -65,6 +66,7 @@ class NodeObserver(Protocol):
 
     def is_needed(self, node: Node) -> bool:
         """Return whether to reconnect although no request is queued."""
+        raise NotImplementedError
 
     def queued(self, node: Node) -> None:
         """Called when a request has been queued because there is no connection."""
@@ -113,6 +115,8 @@ class Node:
     Attributes:
         observer, connector, expected_delay_s: The arguments of these names.
         single_key_mode: True if each script call is about one lease and declares its keys.
+        answers_for_all: True if an error reply to one call may hold for all: it is that of a server, and not of one server
+            among those to which a service passes calls on by their keys.
         declares: True if script calls about one lease declare their keys.
         batch_size: The number of leases that one call may be about.
         calls_for_a_batch: The number of calls for as many leases as usually share one.
@@ -177,6 +181,7 @@ class Node:
 
     def _set_mode(self, single_key: bool) -> None:
         self.single_key_mode = single_key
+        self.answers_for_all: bool = not single_key
         self.declares: bool = single_key or self.connector.in_cluster
         most = self._options.batch_size
         self.batch_size: int
@@ -406,7 +411,7 @@ class Node:
         self.observer.trouble(self)
         self._log(logger.debug, "connect_failed", "cannot connect to %s: %s", error)
         if self._pipeline is None and is_fatal(error):
-            self._refuse_all(error)
+            self._refuse(self.take_waiting(), error)
         elif self._pipeline is None and self._failures > 1 and self._is_hopeless(error):
             self.refuse_impatient(error)
         elif (pipeline := self._pipeline) is not None and self._suspected:
@@ -417,8 +422,8 @@ class Node:
                 pipeline.drop(error)
         self._retry_if_needed()
 
-    def _refuse_all(self, error: Exception) -> None:
-        for request in self.take_waiting():
+    def _refuse(self, requests: Iterable[NodeRequest], error: Exception) -> None:
+        for request in requests:
             guarded(request, request.on_unavailable, error)
 
     def _is_hopeless(self, error: Exception) -> bool:
@@ -478,24 +483,6 @@ class Node:
             self._log(logger.debug, "connection_lost", "lost the connection to %s: %s", error)
             self._set_retry()  # a pause even before the first attempt: a server may hang up right after each accept
 
-    def close(self, error: Exception) -> None:
-        """Close the connection for good; unanswered and queued requests are refused with ``error``."""
-        self._closed = True
-        self._timer.cancel(self._retry)
-        self._retry = None
-        self._connecting = False
-        self._backoff = self._new_backoff()  # so an attempt under way is over
-        self._hang_up(error)
-        self._refuse_all(error)
-
-    def _hang_up(self, error: Exception) -> None:
-        """Close the connection; its unanswered requests are refused with ``error``."""
-        if self._pipeline is not None:
-            unanswered = self._pipeline.close()
-            self._pipeline = None
-            for request in unanswered:
-                guarded(request, request.on_unavailable, error)
-
     def take_waiting(self) -> list[NodeRequest]:
         """Remove and return the requests that wait for a connection, or for room in it."""
         return [*self._own.take_all(), *self._waiting.take_all()]
@@ -533,27 +520,26 @@ class Node:
         if request is not None and not request.finished:
             self.send(request)
 
-    def retire(self) -> None:
-        """Close the connection unless requests are queued; the next request connects again."""
-        if not self._has_queued:
-            self._hang_up(ConnectionAbortedError("nothing is held"))
+    def end(self, how: End, error: Exception) -> None:
+        """End the connection; unanswered and queued requests are refused with ``error``.
 
-    def restart(self, error: Exception) -> None:
-        """Start again after the death of the timer's thread; unanswered and queued requests are refused with ``error``."""
-        unanswered = [] if self._pipeline is None else self._pipeline.close()
-        requests = [*unanswered, *self.take_waiting()]
-        closed, expected, server = self._closed, self._expected, self.server
-        self._timer.cancel(self._retry)
-        self._reset()
-        self._closed, self.server = closed, server  # a server that was there is waited for
-        for request in requests:
-            guarded(request, request.on_unavailable, error)
-        for timed in expected:  # some wait for something else than a reply: their time limits still apply
-            if not timed.finished:
-                timed.look_later()
-
-    def after_fork_in_child(self) -> None:
-        """In a forked child: drop the parent's socket and requests without touching what the parent shares."""
-        if self._pipeline is not None:
-            self._pipeline.after_fork_in_child()
-        self._reset()
+        Before the end of a close there is no effect, and requests that are queued keep a node from being RETIRED.
+        """
+        if how is End.FORKED:  # what the parent shares is not touched
+            if self._pipeline is not None:
+                self._pipeline.after_fork_in_child()
+            self._reset()
+        elif how is End.RETIRED and not self._has_queued:
+            pipeline, self._pipeline = self._pipeline, None
+            self._refuse([] if pipeline is None else pipeline.close(), error)
+        elif how is End.CLOSED or how in ANEW:
+            unanswered = [] if self._pipeline is None else self._pipeline.close()
+            requests = [*unanswered, *self.take_waiting()]
+            closed, expected, server = self._closed or how is End.CLOSED, self._expected, self.server
+            self._timer.cancel(self._retry)
+            self._reset()
+            self._closed, self.server = closed, server  # a server that was there is waited for
+            self._refuse(requests, error)
+            for timed in expected:  # some wait for something else than a reply: their time limits still apply
+                if not timed.finished:
+                    timed.look_later()

@@ -20,6 +20,7 @@ from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.resp import MalformedReply, Reply, error_text
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.ends import ANEW, End
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -292,41 +293,31 @@ class PubSub(NodeObserver):
             self._node.connect()
             self._set_ping()
 
-    def close(self, error: Exception) -> None:
-        """Close the connection for good; all listeners are removed."""
-        self._listeners.clear()
-        self._end_subscriptions()
-        self._node.close(error)
-
-    def retire(self) -> None:
-        """Close the connection until the next :meth:`listen`."""
-        self._end_subscriptions()
-        self._node.retire()
-
-    def restart(self, error: Exception) -> None:
-        """Start again, without listeners, after the death of the timer's thread."""
-        self._timer.cancel(self._ping)
-        self._reset()
-        self._node.restart(error)
-
-    def after_fork_in_child(self) -> None:
-        """In a forked child: drop the parent's connection and listeners."""
-        self._reset()
-        self._node.after_fork_in_child()
+    def end(self, how: End, error: Exception) -> None:
+        """End the connection; it has no listeners any more, unless it is only RETIRED until the next :meth:`listen`."""
+        if how is End.RETIRED:
+            self._end_subscriptions()
+        else:
+            if how is not End.FORKED:
+                self._timer.cancel(self._ping)
+            self._reset()
+        # A close that begins is over here: no waiter is left to be woken.
+        self._node.end(how if how is End.RETIRED or how in ANEW else End.CLOSED, error)
 
 
 INVALIDATIONS = b"__redis__:invalidate"
 """The channel on which a server sends invalidations, the keys that have changed, to clients that speak RESP2."""
 
+_UNNEEDED = ConnectionAbortedError("invalidations are not needed")  # never shown: no request there has a caller
 _IDLE_PINGS = 15  # a connection that is not needed for so many PINGs in a row is closed
 
 
-class InvalidationListener(Listener, Protocol):
+class InvalidationListener(Listener):
     """A receiver of invalidations, and of the client id of the connection on which they arrive."""
 
     def is_interested(self) -> bool:
         """Return whether the connection is needed now. Without need for half a minute it is closed."""
-        ...
+        raise NotImplementedError
 
     def on_ready(self) -> None:
         """Called when a connection is subscribed, and its client id is known."""
@@ -397,15 +388,17 @@ class InvalidationFeed(PubSub):
     def stop(self) -> None:
         """Close the connection until the next :meth:`start`."""
         self._timer.cancel(self._ping)
-        self._node.retire()
+        self._node.end(End.RETIRED, _UNNEEDED)
         self._reset()
         guarded(self._listener, self._listener.on_stopped)
 
-    retire = stop
-
-    def close(self, error: Exception) -> None:
-        super().close(error)
-        guarded(self._listener, self._listener.on_stopped)
+    def end(self, how: End, error: Exception) -> None:
+        if how is End.RETIRED:
+            self.stop()
+        else:
+            super().end(how, error)
+            if how not in ANEW:
+                guarded(self._listener, self._listener.on_stopped)
 
     def trouble(self, node: Node) -> None:
         if not node.connected and not self._lost and node.last_error is not None and self._listeners:
@@ -417,7 +410,7 @@ class InvalidationFeed(PubSub):
 
     def ready(self, node: Node, *, new: bool) -> None:
         if not self._listeners:
-            node.retire()  # stopped while it was being connected
+            node.end(End.RETIRED, _UNNEEDED)  # stopped while it was being connected
             return
         if new:
             # Before SUBSCRIBE, behind which RESP2 allows nothing but subscriptions and PING.

@@ -32,6 +32,7 @@ from wheel_lock.quorum.acquire import QuorumWaiter
 from wheel_lock.quorum.lease import QuorumGroup, QuorumLease, QuorumLeases, Vote
 from wheel_lock.quorum.node import Masters, NodeEngine
 from wheel_lock.quorum.tally import VoteTally
+from wheel_lock.runtime.ends import REFUSALS, End
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.greenlets import start_helper_thread
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -61,7 +62,7 @@ class QuorumEngine(EngineState):
         waiters: Those of them whose first round was refused, which ``max_waiting`` counts.
     """
 
-    stable = True  # a name always has the same nodes
+    keeps_groups = True  # a name always has the same nodes
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class QuorumEngine(EngineState):
         self.waiters: set[QuorumWaiter] = set()
         self.long_waits: LongWaits = LongWaits(self, self._longest)
         self.longest_s: float = longest_s
-        self.losses: LossReporter = LossReporter(self)
+        self.losses: LossReporter = LossReporter(self, timer, self.counters, lambda: self.label)
         self.leases: QuorumLeases = QuorumLeases(self, self.losses.report)
         self._node_timeout_s = node_timeout_s
         self._groups: Groups[QuorumGroup] = Groups()
@@ -210,7 +211,7 @@ class QuorumEngine(EngineState):
         if error is not None:
             future.set_exception(error)
             return
-        self.leases.end(lease, Event.RELEASE)
+        self.leases.end_one(lease, Event.RELEASE)
         self.counters.held.add(self.timer.now - lease.acquired_at)
         tally = self._tally(partial(self._released, lease, future))
         for vote in lease.votes:
@@ -378,43 +379,38 @@ class QuorumEngine(EngineState):
         for engine in self.engines:
             engine.retire()
 
-    def timer_stopped(self) -> None:
-        self.timer.post(self._stop, self)
-
-    def _stop(self) -> None:
+    def _stop(self, error: Exception) -> None:
         if not self.closed:
             self.closed: bool = True
-            self._end_acquires(ContextClosed("The timer has been stopped"))
-            self.leases.mark_lost(list(self.leases.held), LossReason.CONTEXT_CLOSED)
+            self._end_acquires(error)
+            self.leases.end(End.CLOSED, error)
 
     def crashed(self, error: Exception) -> None:
         log_given_up(len(self.leases.held), error)
-        self._restart(LossReason.INTERNAL_ERROR, "The engine that keeps the locks has failed")
+        self.end(End.FAILED, error)
 
-    def thread_died(self) -> None:
-        self._restart(LossReason.THREAD_DIED, "The thread that keeps the locks ended before it answered")
-
-    def _restart(self, reason: LossReason, message: str) -> None:
+    def end(self, how: End, error: Exception) -> None:
+        """Close in the last turn of a timer that is STOPPED; else begin anew."""
+        if how is End.STOPPED:
+            self.timer.post(partial(self._stop, error), self)
+            return
         self.deaths += 1
-        self.leases.mark_lost(list(self.leases.held), reason)
-        self._end_acquires(LockUnavailable(message))
-        self.leases.forget()
+        if how is End.FORKED:
+            self.name_tokens()
+            self._groups.end()
+            self.acquires.clear()
+            self.waiters.clear()
+            self.counters.reset()
+        guarded(None, self.leases.end, how, error)
+        if how in REFUSALS:
+            self._end_acquires(LockUnavailable(REFUSALS[how]))
 
-    def _end_acquires(self, error: WheelLockError | None) -> None:
+    def _end_acquires(self, error: Exception | None) -> None:
         for waiter in tuple(self.acquires):
             if error is None:
                 waiter.end()
             else:
                 waiter.fail(type(error)(str(error)))  # a copy each: a traceback belongs to one caller
-
-    def after_fork_in_child(self) -> None:
-        self.deaths += 1
-        self.name_tokens()
-        self._groups.end()
-        self.leases.forget()
-        self.acquires.clear()
-        self.waiters.clear()
-        self.counters.reset()
 
 
 def _counted(name: str | bytes, future: Future[bool], tally: VoteTally) -> None:

@@ -310,7 +310,7 @@ class QuorumLeases(HeldLeases):
             lease.loss = why = lease.loss or reason or lease.lapse_reason()
             if lease.state is not State.RELEASING:  # the time held has been counted at the release
                 self.state.counters.held.add(self.timer.now - lease.acquired_at)
-            self.end(lease, Event.LOSE)
+            self.end_one(lease, Event.LOSE)
             self.state.counters.lost[why] += 1
             for vote in lease.votes:
                 if vote.in_flight is not None or why is not LossReason.CONTEXT_CLOSED:  # else released in bulk
@@ -319,7 +319,7 @@ class QuorumLeases(HeldLeases):
             if not self.state.exiting:
                 lease.owner.lost(lease)
 
-    def end(self, lease: QuorumLease, event: Event) -> None:
+    def end_one(self, lease: QuorumLease, event: Event) -> None:
         """Remove ``lease`` from the held ones, and from the wheel; ``event`` is its release or loss."""
         lease.transition(event)
         self.held.pop(lease, None)

@@ -31,6 +31,7 @@ from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.owners import token_id
 from wheel_lock.protocol.resp import error_text
 from wheel_lock.protocol.server_errors import code_of
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer
 
@@ -185,10 +186,11 @@ class NodeEngine(Engine):
         self.leases.report_lost = partial(NOTIFIER.post, _log_lost)
         self._look_at: float = -math.inf
 
-    def after_fork_in_child(self) -> None:
-        super().after_fork_in_child()
-        self.history.after_fork_in_child()
-        self._look_at = -math.inf
+    def end(self, how: End, error: Exception) -> None:
+        super().end(how, error)
+        if how is End.FORKED:
+            self.history.after_fork_in_child()
+            self._look_at = -math.inf
 
     def look_again(self) -> None:
         """Connect, after a pause: the node may be a master of its own by now."""

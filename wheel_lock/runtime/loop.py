@@ -27,13 +27,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from wheel_lock.forks import in_forked_child
 from wheel_lock.runtime import native
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.clock import Clock
 from wheel_lock.runtime.dispatch import dispatch
+from wheel_lock.runtime.ends import End, Part, end_all
 from wheel_lock.runtime.failures import FailureDomain, contain, log_failure
 from wheel_lock.runtime.greenlets import SystemThread, new_thread
 from wheel_lock.runtime.interruptions import finaliser, uninterrupted_start
@@ -55,33 +56,21 @@ _SHUTDOWN = "interpreter shutdown"  # in the text of the exceptions of Python 3.
 AWAKE, LONG = -math.inf, math.inf  # in place of the time until which the thread sleeps
 
 
-class Member(Protocol):
-    """A part that runs on a loop's thread and is called at the end of that thread."""
+class Member(Part):
+    """A part that runs on a loop's thread, and ends when that thread dies, in a forked child, and before a stop."""
 
     @property
     def busy(self) -> bool:
         """True if the part waits for a reply."""
-        ...
-
-    def thread_died(self) -> None:
-        """End everything: the thread has died, and all alarms are gone."""
-        ...
-
-    def after_fork_in_child(self) -> None:
-        """Drop everything in a forked child: it belongs to the parent."""
-        ...
-
-    def timer_stopped(self) -> None:
-        """End everything: the loop is about to stop for good."""
-        ...
+        raise NotImplementedError
 
 
-class Flusher(FailureDomain, Protocol):
-    """A part that has data to write at the end of a turn."""
+class Flusher(FailureDomain):
+    """A base class for what has data to write at the end of a turn."""
 
     def flush(self) -> None:
         """Write the data."""
-        ...
+        raise NotImplementedError
 
 
 class _Asleep(NamedTuple):
@@ -492,7 +481,9 @@ class Loop:
         )
         # The log first: a caller whose lock is lost finds the cause there.
         calls: Iterator[Callable[[], object]] = itertools.chain(
-            [partial(NOTIFIER.post, log)], completed, (member.thread_died for member in self._members)
+            [partial(NOTIFIER.post, log)],
+            completed,
+            (partial(member.end, End.DIED, RuntimeError("the timer's thread died")) for member in self._members),
         )
         try:
             for call in calls:
@@ -515,8 +506,7 @@ class Loop:
         self._inbox = deque()
         self._changed = deque()
         self._reset()
-        for member in self._members:
-            member.after_fork_in_child()
+        end_all(self._members, End.FORKED, RuntimeError("the process was forked"))
 
 
 @uninterrupted_start

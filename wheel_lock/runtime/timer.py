@@ -14,11 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from operator import attrgetter
 
-from wheel_lock.errors import TimerStopped, TooManyTimeouts
+from wheel_lock.errors import ContextClosed, TimerStopped, TooManyTimeouts
 from wheel_lock.exclusion import exclusively
 from wheel_lock.forks import in_forked_child
 from wheel_lock.options import count, seconds
 from wheel_lock.runtime.clock import Clock, SystemClock
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.interruptions import insist
 from wheel_lock.runtime.loop import AWAKE, LONG, LOOPS, Loop
@@ -243,7 +244,7 @@ class HashedWheelTimer(Loop):
         if self.in_thread:
             raise RuntimeError("stop() cannot be called on the timer's own thread")
         for member in list(self._members):
-            member.timer_stopped()
+            member.end(End.STOPPED, ContextClosed("The timer has been stopped"))
         self.stopped = True
         unprocessed: set[Timeout] = set()
         while self._pending:

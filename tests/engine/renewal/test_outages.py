@@ -9,6 +9,7 @@ import pytest
 from tests.engine.rig import START, TICK_S, Rig, array, error, names
 from tests.support.logged import Log
 from wheel_lock.lease import State
+from wheel_lock.runtime.ends import End
 
 
 def refusing(rig: Rig, text: str) -> Callable[[], object]:
@@ -111,6 +112,6 @@ def test_a_loss_ends_the_outage_when_the_node_is_met_again(rig: Rig, log: Log) -
 def test_a_thread_that_dies_leaves_no_warning_behind(rig: Rig, log: Log) -> None:
     rig.hold("a", 30.0)
     rig.be_away(0.5)
-    rig.engine.thread_died()
+    rig.end(End.DIED)
     rig.go_on(5.0)
     assert [text for _, text in log.lines if "unreachable" in text] == []

@@ -69,7 +69,7 @@ def test_an_abandoned_lease_is_in_the_log_at_the_end_of_the_interpreter(rig: Rig
     lease = rig.hold("a")
     with logged() as log, pytest.warns(ResourceWarning, match="abandoned"):
         rig.post(lambda: rig.engine.abandon(lease))
-        rig.post(lambda: rig.engine.end(1.0, Future(lambda: None)))
+        rig.post(lambda: rig.engine.exit(1.0, Future(lambda: None)))
         assert log.said("abandoned")
 
 

@@ -20,6 +20,7 @@ from wheel_lock.errors import (
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import READ, WRITE
 from wheel_lock.options import lock_options
+from wheel_lock.runtime.ends import End
 
 REASONS = {0: LossReason.KEY_GONE, -1: LossReason.TAKEN}
 
@@ -154,8 +155,8 @@ ENDS: dict[str, Callable[[Rig, Swapping], object]] = {
         rig.ask(partial(rig.engine.close, 1.0)),
         rig.go_on(1.1),
     ),
-    "thread died": lambda rig, swapping: rig.engine.thread_died(),
-    "stopped": lambda rig, swapping: (rig.engine.timer_stopped(), rig.turn()),
+    "thread died": lambda rig, swapping: rig.end(End.DIED),
+    "stopped": lambda rig, swapping: (rig.end(End.STOPPED), rig.turn()),
 }
 
 

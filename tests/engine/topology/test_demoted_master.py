@@ -12,6 +12,7 @@ from tests.engine.rig import FINE, GONE, Rig, agreement, array, error, names
 from tests.protocol.test_server_errors import ROWS, error_of
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later
+from wheel_lock.engine.requests.base import Request
 from wheel_lock.engine.topology.cluster import _PAUSE_S, ClusterRouter
 from wheel_lock.lease import State
 from wheel_lock.protocol.server_errors import ServerError
@@ -88,6 +89,8 @@ def test_a_request_for_many_of_which_each_entry_is_refused_goes_to_the_next_mast
 
 
 def test_a_script_that_a_cluster_refuses_half_way_may_have_been_executed() -> None:
-    router: Any = SimpleNamespace(refresh=lambda: None, node=SimpleNamespace())
+    router: Any = SimpleNamespace(refresh=lambda: None)
+    request: Any = object.__new__(Request)
+    request.node = SimpleNamespace()
     for text, maybe in ((READ_ONLY, False), (READ_ONLY.replace("READONLY", "TRYAGAIN"), True), ("TRYAGAIN", False)):
-        assert ClusterRouter.redirection(router, router, ServerError(text)) == Later(_PAUSE_S, maybe)
+        assert ClusterRouter.redirection(router, request, ServerError(text)) == Later(_PAUSE_S, maybe)

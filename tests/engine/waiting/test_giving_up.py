@@ -14,6 +14,7 @@ from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, LockU
 from wheel_lock.lease import State
 from wheel_lock.lock_types import EXCLUSIVE, FAIR
 from wheel_lock.options import lock_name
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
 
 
@@ -78,7 +79,7 @@ def be_gone(rig: WaitingRig) -> None:
         (lambda rig: rig.say(BUSY), LockServerError),
         (be_silent, LockTimeout),
         (be_gone, LockUnavailable),
-        (lambda rig: (rig.engine.timer_stopped(), rig.turn()), ContextClosed),
+        (lambda rig: (rig.end(End.STOPPED), rig.turn()), ContextClosed),
     ],
     ids=["error", "silence", "gone", "stopped"],
 )
@@ -119,7 +120,7 @@ def test_the_end_of_the_context_is_everybodys_and_a_try_under_way_is_undone(rig:
 def test_the_death_of_the_thread_is_everybodys_and_not_for_ever(rig: WaitingRig, stage: Stage, fate: str) -> None:
     waits = stage(rig)
     holder = rig.lines
-    rig.post(rig.engine.thread_died if fate == "died" else lambda: rig.engine.crashed(BUG))
+    rig.post((lambda: rig.end(End.DIED)) if fate == "died" else lambda: rig.engine.crashed(BUG))
     assert each_its_own(waits) == [LockUnavailable] * 5
     assert (len(holder), rig.waiting, holder.in_flight) == (0, 0, {})
     again = rig.wait("a")

@@ -27,6 +27,18 @@ BY_HAND = tuple(
             "deadline = local_deadline(self.sent_at, outcome / 1000)",
             "deadline = local_deadline(self.timer.clock.now(), outcome / 1000)",
         ),
+        (
+            "what is held does not end with the thread",
+            "engine/engine.py",
+            "(self.direct, self.leases, self.router, Swaps(self.leases), self.wait_queues)",
+            "(self.direct, self.router, Swaps(self.leases), self.wait_queues)",
+        ),
+        (
+            "what waits does not end with the engine",
+            "engine/engine.py",
+            "(self.direct, self.leases, self.router, Swaps(self.leases), self.wait_queues)",
+            "(self.direct, self.leases, self.router, Swaps(self.leases))",
+        ),
         ("clocks are trusted to run at the same rate", "options.py", "DRIFT = 0.99", "DRIFT = 1.0"),
         (
             "a renewal does not compare the token",

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from wheel_lock import ContextStats
 from wheel_lock.cli.demo.ring import AHEAD, BEHIND, HAND, TRACK, Picture
-from wheel_lock.cli.demo.run import Plan, Run
+from wheel_lock.cli.demo.run import Plan, Run, Watch
 from wheel_lock.cli.demo.watch import Rates, slack
 from wheel_lock.cli.output import StatusLine, duration, number, share
 
@@ -43,7 +43,7 @@ def occupancy(run: Run) -> list[int]:
     return found
 
 
-class LiveWatch:
+class LiveWatch(Watch):
     """Draws the wheel and the statistics while the locks are held; a status line before and after that."""
 
     def __init__(self, console: Console, headline: str) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from wheel_lock import ContextStats, Lock, LockContext, WheelLockError
 from wheel_lock.cli import server
@@ -50,7 +50,7 @@ class Plan:
     seconds: float
 
 
-class Watch(Protocol):
+class Watch:
     """An observer of a run."""
 
     def acquired(self, run: Run) -> None:

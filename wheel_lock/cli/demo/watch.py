@@ -10,7 +10,7 @@ import time
 from collections import deque
 
 from wheel_lock import ContextStats
-from wheel_lock.cli.demo.run import Run
+from wheel_lock.cli.demo.run import Run, Watch
 from wheel_lock.cli.output import Messages, StatusLine, duration, number
 
 _RATE_OVER_S = 1.0
@@ -43,7 +43,7 @@ def slack(stats: ContextStats) -> str:
     return duration(stats.renewal_slack_min_s if stats.renewed else None)
 
 
-class QuietWatch(Messages):
+class QuietWatch(Messages, Watch):
     """For scripts: at most a status line on stderr, and sleep while the locks are held."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class QuietWatch(Messages):
         super().done()
 
 
-class PlainWatch(Messages):
+class PlainWatch(Messages, Watch):
     """Prints a line about once a second."""
 
     def __init__(self) -> None:

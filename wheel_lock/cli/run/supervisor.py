@@ -6,9 +6,8 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from wheel_lock import LossReason
+from wheel_lock import Lock
 from wheel_lock.cli.run.child import Child
 from wheel_lock.cli.run.signals import ENDING, Signals
 
@@ -37,15 +36,6 @@ class Plan:
     signal: signal.Signals
 
 
-class HeldLock(Protocol):
-    """The part of a lock that the supervision reads."""
-
-    @property
-    def lost(self) -> LossReason | None: ...
-
-    def remaining(self) -> float: ...
-
-
 class Supervisor:
     """Runs the command of a plan while ``lock`` is held.
 
@@ -53,7 +43,7 @@ class Supervisor:
         say: Shows a sentence. Never blocks.
     """
 
-    def __init__(self, lock: HeldLock, plan: Plan, signals: Signals, say: Callable[[str], None]) -> None:
+    def __init__(self, lock: Lock, plan: Plan, signals: Signals, say: Callable[[str], None]) -> None:
         self._lock = lock
         self._plan = plan
         self._signals = signals

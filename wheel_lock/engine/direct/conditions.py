@@ -16,11 +16,11 @@ _FREE_THREADED = "t" in getattr(sys, "abiflags", "")
 _SYSTEM_HAS_IT: bool = hasattr(select, "poll") and sys.implementation.name == "cpython" and not _FREE_THREADED
 
 
-def fits(engine: EngineState, one_server: bool) -> bool:
-    """Return whether an engine may have a direct path: ``one_server``, and nothing that must see each grant at once."""
+def fits(engine: EngineState) -> bool:
+    """Return whether an engine of one server may have a direct path: nothing must see each grant at once."""
     options = engine.options
     counted = options.max_held is not None or options.min_replicas > 0
     watched = options.watch or options.declare_keys
     real = engine.timer.threaded and isinstance(engine.timer.clock, SystemClock)  # a caller waits in real time
     quick = engine.timer.scale.tick_s <= _LONGEST_TICK_S
-    return not (counted or watched) and one_server and real and quick and _SYSTEM_HAS_IT
+    return not (counted or watched) and real and quick and _SYSTEM_HAS_IT

@@ -27,7 +27,7 @@ from typing import Protocol, TypeVar
 
 from wheel_lock.engine.direct.connection import DirectConnection, NoReply, NotSent
 from wheel_lock.engine.future import Future, end_quietly
-from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.interfaces import OnPath, group_of
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
@@ -66,7 +66,7 @@ class HoldOwner(Protocol):
     ) -> None: ...
 
 
-class DirectHold:
+class DirectHold(OnPath):
     """One lock on the direct path, from its acquire to its release, or until the timer's thread takes it over.
 
     Attributes:
@@ -113,11 +113,6 @@ class DirectHold:
     # -- on the thread of its caller ---------------------------------------------------------------------------------
 
     def acquire(self) -> bool:
-        """Send the acquire, and wait for the reply.
-
-        Returns:
-            True if it was granted; False if the engine goes on with the wait, whose future is to be waited for.
-        """
         path, wait, lease, connection = self.path, self.wait, self.lease, self.connection
         state, clock, claim = path.state, path.clock, path.claim
         claim[lease] = self
@@ -187,19 +182,6 @@ class DirectHold:
         raise ContextClosed("The context has been closed")
 
     def release(self, new_future: Callable[[], F], done: F) -> F | None:
-        """Send the release, and wait for the reply.
-
-        Args:
-            new_future: Makes a future that the caller can wait for.
-            done: The result if it is released.
-
-        Returns:
-            ``done``; a new future if the engine goes on with the release; None if the lock is not on the path any more, so
-            that nothing has been done.
-
-        Raises:
-            LockTimeout, LockUnavailable: As for ``Lock.release``.
-        """
         path, lease, connection = self.path, self.lease, self.connection
         node, now = self.wait.node, path.clock()
         fits = now < lease.deadline and not path.queues.queues and connection.pipeline is node.pipeline and node.ready
@@ -280,5 +262,4 @@ class DirectHold:
         self.wait.give_up()
 
     def finish_release(self, future: Future[None]) -> None:
-        """Release the lock for a caller that was interrupted in its release, or that had to leave it to the engine."""
         self.path.go_on(self, future)

@@ -47,6 +47,7 @@ from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.failures import guarded
 
 LOOK_S = 0.1  # between two looks of the timer's thread while the path is in use
@@ -123,7 +124,7 @@ class DirectPath(DirectLocks):
         self._connecting = False  # written by the timer's thread
         self._uses_before = 0  # the connection was opened
 
-    def after_fork_in_child(self) -> None:
+    def _forked(self) -> None:
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.after_fork_in_child()
@@ -314,7 +315,13 @@ class DirectPath(DirectLocks):
         if reconnected and hold.lease.state is HELD:
             self._renewer.doubt([hold.lease])
 
-    def end(self) -> None:
+    def end(self, how: End, error: Exception) -> None:
+        if how is End.FORKED:
+            self._forked()
+        elif how is not End.CLOSED:  # what is granted since the close began, its caller releases itself
+            self._end()
+
+    def _end(self) -> None:
         self.watched = self._connecting = False
         for hold in list(self.claim.values()):
             if hold.take_over() or TAKEN in hold.ends.values():  # the latter if the thread has died in it

@@ -44,7 +44,7 @@ def _is_counted(lease: Lease) -> bool:
     return lease.limits is not None and lease.limits.max_renewals is not None
 
 
-class _Look(Query):
+class _Look(Query[bool]):
     """The query whether the server knows a lease, whose key it registers."""
 
     __slots__ = ("_lease",)
@@ -73,6 +73,17 @@ class Why(enum.Enum):
     UNREGISTERED = enum.auto()  # changes of its key are not reported
 
 
+class Progress(enum.Enum):
+    """The state of the calls about leases that are to be checked."""
+
+    IDLE = enum.auto()  # nothing is to be checked
+    POSTED = enum.auto()  # the next calls are sent in the next turn
+    BLOCKED = enum.auto()  # there is something to check, and the node takes no call now
+
+
+IDLE, POSTED, BLOCKED = Progress
+
+
 class EarlyChecks:
     """The leases of one node that are to be checked. Timer's thread only.
 
@@ -83,7 +94,7 @@ class EarlyChecks:
         takes_more: Returns whether the node takes another call.
 
     Attributes:
-        blocked: True if there is something to check, and the node takes no call now.
+        progress: Whether there is something to check, and whether the node takes a call now.
         registers: False while calls are sent that are not to register keys.
     """
 
@@ -95,10 +106,9 @@ class EarlyChecks:
         self._timer = table.timer
         self._send = send
         self._takes_more = takes_more
-        self.blocked: bool = False
+        self.progress: Progress = IDLE
         self.registers: bool = True
         self._in_flight = 0
-        self._posted = False
         self._rest: Alarm | None = None  # after a pass over all watched leases
         self._window = -math.inf  # when the second began in which registrations are counted
         self._in_window = 0
@@ -181,12 +191,11 @@ class EarlyChecks:
 
     def go_on(self) -> None:
         """Send the next calls in the next turn, so that what comes in one turn shares them."""
-        if self._posted:
+        if self.progress is POSTED:
             return
         wanted = bool(self._unverified) or any(self._queues.values())
-        self._posted = wanted and self._has_room
-        self.blocked = wanted and not self._posted
-        if self._posted:
+        self.progress = (POSTED if self._has_room else BLOCKED) if wanted else IDLE
+        if self.progress is POSTED:
             self._timer.post(self._send_next, self._renewer)
         elif not wanted and self._pass_began is not None and not self._in_flight:
             self._end_pass(self._pass_began)
@@ -196,7 +205,7 @@ class EarlyChecks:
         return self._in_flight < _CALLS * self._renewer.node.calls_for_a_batch and self._takes_more()
 
     def _send_next(self) -> None:
-        self._posted = False
+        self.progress = IDLE
         if self._has_room:
             leases, self.registers = self._take()
             try:

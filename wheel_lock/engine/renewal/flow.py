@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from wheel_lock.engine.interfaces import Later, LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.renewal.checks import EarlyChecks
+from wheel_lock.engine.renewal.checks import BLOCKED, EarlyChecks
 from wheel_lock.engine.renewal.condition import WELL, Sign
 from wheel_lock.engine.renewal.joint import JointTicks
 from wheel_lock.engine.renewal.outages import Outage
@@ -278,14 +278,14 @@ class Flow:
                     self.retries.overdue.discard(lease)
         if batch.early:
             self.checks.answered()
-        elif self.checks.blocked:
+        elif self.checks.progress is BLOCKED:
             self.checks.go_on()
 
     def confirmed(self, batch: Batch, failed: Sequence[tuple[int, int | ServerError]]) -> None:
         """Confirm the leases of a batch but for the ``failed`` entries."""
         now = self._timer.clock.now()  # not the turn's time: the process may have stood still before the reply was read
         retries = self.retries
-        if self._node.single_key_mode:
+        if not self._node.answers_for_all:
             retries.note_answer(not_now=False)
         if retries.condition is not WELL:
             retries.note(Sign.EXECUTED)
@@ -395,13 +395,13 @@ class Flow:
 
     def answered_with(self, error: ServerError) -> None:
         """Note, of a proxy, whether the server behind it can execute nothing now (BUSY, LOADING ...)."""
-        if self._node.single_key_mode and self.retries.note_answer(not_now=error.code in NOT_NOW):
+        if not self._node.answers_for_all and self.retries.note_answer(not_now=error.code in NOT_NOW):
             self.drain()
 
     def failed(self, batch: Batch, error: ServerError) -> None:
         """Handle an error reply to a whole batch (BUSY, LOADING, READONLY, ...). It proves nothing about any lease."""
-        if batch.node.single_key_mode and len(batch.leases) == 1:  # after ASK that is another node
-            self.deferred(batch)  # behind a proxy the error may concern this lease alone
+        if not batch.node.answers_for_all and len(batch.leases) == 1:  # after ASK that is another node
+            self.deferred(batch)
         else:
             self.interrupted(batch)
             self.retries.note_refused(batch.params.lock_type.renew)

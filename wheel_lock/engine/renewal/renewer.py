@@ -6,9 +6,8 @@ A group puts its leases on the wheel, and sorts those that are due.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
 from wheel_lock.engine.leases import LeaseTable
@@ -19,17 +18,18 @@ from wheel_lock.engine.renewal.groups import Groups
 from wheel_lock.engine.renewal.overdue import Overdue
 from wheel_lock.engine.renewal.tracking import Tracking
 from wheel_lock.engine.requests.cleanup import Cleanup
-from wheel_lock.engine.requests.replication import ReplicationBarrier, new_node
+from wheel_lock.engine.requests.replication import Confirmed, ReplicationBarrier, new_node
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import HELD, Event, Lease, local_deadline
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.connection import PipelinedConnection
 from wheel_lock.net.connector import Connector
-from wheel_lock.net.node import Node
+from wheel_lock.net.node import Node, NodeObserver
 from wheel_lock.observe.health import LATE_S, NodeHealth
 from wheel_lock.options import latest_renewal_s, shortest_timeout_s
 from wheel_lock.protocol.resp import LONG_TEXT, error_text, int_arg
+from wheel_lock.runtime.ends import ANEW, End, Part, end_all
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
 
@@ -163,11 +163,12 @@ class RenewalGroup:
         return [lease for lease in live if lease.state is held]  # a loss may have ended another one, too
 
 
-class Renewer:
+class Renewer(NodeObserver):
     """Keeps the leases of one node alive. Timer's thread only, but for what says otherwise.
 
     Attributes:
         flow: The renewals.
+        nodes: The node, once for each of its connections.
         tracking: Has the node report changes of keys; None if the locks are not watched.
         every_ticks, tick_share: Each node of several has ticks of its own: those with remainder ``tick_share``.
     """
@@ -184,23 +185,27 @@ class Renewer:
         self._groups: Groups[RenewalGroup] = Groups()
         # The latest ones by the arguments of group(), so that an acquire finds its group by one look-up.
         self._found: dict[tuple[LockType, float, int, float | None], RenewalGroup] = {}
-        self.replication: ReplicationBarrier | None = (
-            ReplicationBarrier(table, self, connector) if self._options.min_replicas else None
-        )
-        self.acquiring_node: Node = self.node if self.replication is None else self.replication.node
+        self.nodes: list[Node] = [self.node]
+        self.confirm_grant: Callable[[Confirmed], object] | None = None
+        self._parts: list[Part] = [self.node]
+        if self._options.min_replicas:
+            barrier = ReplicationBarrier(table, self, connector)
+            self.nodes.append(barrier.node)
+            self.confirm_grant = barrier.confirm
+            self._parts.append(barrier)
+        self.acquiring_node: Node = self.nodes[-1]
         self.every_ticks = 1
         self.tick_share = 0
         self._reset()
 
     def _reset(self) -> None:
-        if self.replication is not None:
-            self.replication.begin_anew()
         self.confirmed_at: float = -math.inf
         self.flow: Flow = Flow(self, self.table, self.router)
 
-    def new_connection(self, *arguments: Any) -> PipelinedConnection:
-        """Return the connection for renewals; the arguments are those of its class."""
-        return PipelinedConnection(*arguments)
+    @property
+    def new_connection(self) -> Callable[..., PipelinedConnection]:
+        """The class of the connection for renewals, or a function with the arguments of that."""
+        return PipelinedConnection
 
     def group(
         self, lock_type: LockType, timeout_s: float, timeout_ms: int, renew_every_s: float | None
@@ -294,11 +299,6 @@ class Renewer:
 
     # -- the node ----------------------------------------------------------------------------------------------------
 
-    @property
-    def nodes(self) -> list[Node]:
-        """The node, once for each of its connections."""
-        return [self.node] if self.replication is None else [self.node, self.replication.node]
-
     def is_needed(self, node: Node) -> bool:
         return bool(self.table.held) and self.router.owns_names(self)
 
@@ -345,16 +345,16 @@ class Renewer:
         """True if there is no connection, no call in flight and no overdue lease."""
         return self.flow.idle and not any(node.busy or node.connected for node in self.nodes)
 
-    def restart(self) -> None:
-        """Reset everything that is in flight, after the death of the thread."""
-        self.flow.stop()
-        self._reset()
-
-    def start_empty(self) -> None:
-        """In a forked child: drop everything, and mark the groups of the parent's leases as not alive."""
-        self._groups.end()
-        self._found.clear()
-        self._reset()
+    def end(self, how: End, error: Exception) -> None:
+        """End the connections, and what is in flight; in a forked child the groups of the parent's leases, too."""
+        end_all(self._parts, how, error)
+        if how is End.FORKED:
+            self._groups.end()
+            self._found.clear()
+        elif how in ANEW:
+            self.flow.stop()
+        if how in ANEW:
+            self._reset()
 
     @property
     def above(self) -> EngineState:
@@ -365,6 +365,4 @@ class Renewer:
         leases = [lease for lease in self.table.held if group_of(lease).renewer is self]
         log_given_up(len(leases), error)
         self.table.mark_lost(leases, LossReason.INTERNAL_ERROR)
-        for node in self.nodes:
-            node.restart(error)
-        self.restart()
+        self.end(End.FAILED, error)

@@ -28,6 +28,7 @@ from wheel_lock.net.pubsub import InvalidationFeed, InvalidationListener
 from wheel_lock.protocol.resp import MalformedReply, Reply, error_text
 from wheel_lock.protocol.server_errors import NOT_NOW, ServerError
 from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.ends import ANEW, End
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.notifier import NOTIFIER
 
@@ -125,12 +126,17 @@ class Tracking(InvalidationListener):
         self.feed: InvalidationFeed = InvalidationFeed(
             self._timer, connector.listener(), options, state.launch, renewer, self
         )
-        self._opt_in = not connector.in_cluster
+        self._opt_in = not renewer.node.declares
         self._logged = False
-        self.reset()
+        self._reset()
 
-    def reset(self) -> None:
-        """Forget what the node has been asked."""
+    def end(self, how: End, error: Exception) -> None:
+        """End the feed; from a new beginning on the node has been asked nothing."""
+        self.feed.end(how, error)
+        if how in ANEW:
+            self._reset()
+
+    def _reset(self) -> None:
         self.wanted: bool = False
         self._state = TrackingState.OFF
         self._asked: _TrackingCommand | None = None
@@ -194,7 +200,7 @@ class Tracking(InvalidationListener):
             return
         if self.feed.server != node.server:
             return  # Sentinels have named another master: the connection to the old one is about to end
-        if node.single_key_mode:
+        if not node.answers_for_all:
             self._unavailable("a service that routes calls by their keys cannot redirect invalidations")
             return
         self._state = TrackingState.ASKED_FIRST if first else TrackingState.ASKED

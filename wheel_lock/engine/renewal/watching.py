@@ -6,7 +6,8 @@ connection, behind each request about held leases, also behind one that is sent 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
@@ -20,6 +21,7 @@ from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import MalformedReply, Reply, name_arg
 from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.runtime.ends import End
 
 _REFUSALS = ("NOPERM", "ERR")  # other errors concern this moment, or this key
 
@@ -94,18 +96,11 @@ class WatchingRenewer(Renewer):
         self._watched = watched
         self.tracking = Tracking(self, table, watched)
 
-    def restart(self) -> None:
-        super().restart()
-        self.tracking.reset()
-
-    def start_empty(self) -> None:
-        super().start_empty()
-        self.tracking.reset()
-        self._watched.clear()
-
-    def crashed(self, error: Exception) -> None:
-        super().crashed(error)
-        self.tracking.feed.restart(error)
+    def end(self, how: End, error: Exception) -> None:
+        super().end(how, error)
+        self.tracking.end(how, error)
+        if how is End.FORKED:
+            self._watched.clear()
 
     # -- leases ------------------------------------------------------------------------------------------------------
 
@@ -137,8 +132,9 @@ class WatchingRenewer(Renewer):
 
     # -- the node ----------------------------------------------------------------------------------------------------
 
-    def new_connection(self, *arguments: Any) -> PipelinedConnection:
-        return _RegisteringConnection(self, *arguments)
+    @property
+    def new_connection(self) -> Callable[..., PipelinedConnection]:
+        return partial(_RegisteringConnection, self)
 
     def ready(self, node: Node, *, new: bool) -> None:
         if node is self.node:

@@ -148,11 +148,11 @@ class Acquire(CallerRequest):
             self.retry_ms = status.retry_ms
             # An earlier try for several leases, whose reply was lost, may have been granted those that are free.
             self._reject(self.maybe_executed_before and len(self.leases) > 1)
-        elif (replicas := shard_at(self.node).replication) is None:
+        elif (confirm_grant := shard_at(self.node).confirm_grant) is None:
             self.finish()
             self.take(status)
         else:
-            replicas.confirm(partial(self._replicated, status))
+            confirm_grant(partial(self._replicated, status))
 
     def _no_lock(self, refusal: Refusal) -> ServerError:
         return ServerError(

@@ -35,7 +35,7 @@ from wheel_lock.net.connection import BareCommand, NodeRequest
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import LONG_TEXT, Reply, error_text
-from wheel_lock.protocol.scripts import Command
+from wheel_lock.protocol.scripts import Command, Script
 from wheel_lock.protocol.server_errors import ServerError, remedy_for
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -562,7 +562,7 @@ def in_calls(leases: list[Lease], size: int) -> list[list[Lease]]:
     return [leases[start : start + size] for start in range(0, len(leases), size)]
 
 
-def batch_call(script: Any, lock_type: LockType, leases: Sequence[Lease], *first: bytes) -> Command:
+def batch_call(script: Script, lock_type: LockType, leases: Sequence[Lease], *first: bytes) -> Command:
     """Return the call of a batched script about ``leases``, whose encoded arguments begin with ``first``."""
     body = b"".join((*first, *[lease.lease_args for lease in leases]))
     return Command(script, 0, len(first) + lock_type.args_per_lease * len(leases), body)

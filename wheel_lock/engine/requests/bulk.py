@@ -10,7 +10,6 @@ import enum
 import itertools
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Shard, group_of
@@ -180,15 +179,12 @@ class BulkOperation:
     may_wait = False  # batches wait for room in a full connection
     releases = False  # batches count as awaited after their call has ended, because other owners wait for the locks
 
-    def __init__(self, table: LeaseTable, leases: Iterable[Lease], future: Future[Any]) -> None:
+    def __init__(self, table: LeaseTable) -> None:
         self.table = table
-        self._future = future
         self._backlogs: dict[Node, NodeBacklog] = {}
         self._early: list[Lease] = []  # put in before a slot map says which node they live on
         self.stage: Stage = Stage.SEALED
         self._in_flight: set[BulkBatch] = set()
-        if leases:
-            self.put(leases)
 
     def put(self, leases: Iterable[Lease]) -> None:
         """Add leases."""

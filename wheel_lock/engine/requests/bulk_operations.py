@@ -50,7 +50,8 @@ class AcquireMany(BulkOperation):
     def __init__(
         self, table: LeaseTable, options: LockOptions, future: Future[None], all_or_nothing: bool = False
     ) -> None:
-        super().__init__(table, (), future)
+        super().__init__(table)
+        self._future = future
         self.stage: Stage = Stage.FILLING
         self._all_or_nothing = all_or_nothing
         self._places = 0  # the number of leases that LeaseTable.acquiring still counts
@@ -75,11 +76,11 @@ class AcquireMany(BulkOperation):
 
     def batch_done(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
         """Handle the outcome of one batch when enough replicas have it, and go on."""
-        replicas = shard_at(batch.node).replication
-        if replicas is None or len(failed) == len(batch.leases):
+        confirm_grant = shard_at(batch.node).confirm_grant
+        if confirm_grant is None or len(failed) == len(batch.leases):
             super().batch_done(batch, failed)
         else:
-            replicas.confirm(partial(self._replicated, batch, failed))
+            confirm_grant(partial(self._replicated, batch, failed))
 
     def _replicated(self, batch: BulkBatch, failed: dict[int, int | ServerError], error: WheelLockError | None) -> None:
         if batch not in self._in_flight:
@@ -250,7 +251,8 @@ class ReleaseMany(BulkOperation):
         future: Future[dict[str | bytes, LossReason]],
         begun: Callable[[], object],
     ) -> None:
-        super().__init__(table, (), future)
+        super().__init__(table)
+        self._future = future
         self.stage: Stage = Stage.FILLING
         self.most_in_flight: int = _BATCHES_MEANWHILE
         self._leases = leases
@@ -407,6 +409,11 @@ class Sweep(BulkOperation):
     """End all leases when a context is closed: batch by batch they are marked lost, and released at the server."""
 
     most_in_flight = 3  # because a loss is more work than a release
+
+    def __init__(self, table: LeaseTable, future: Future[None]) -> None:
+        super().__init__(table)
+        self._future = future
+        self.put(table.held)
 
     def call(self, leases: Sequence[Lease]) -> Command:
         return group_of(leases[0]).lock_type.release_many(leases)

@@ -13,7 +13,7 @@ from wheel_lock.options import lock_name
 from wheel_lock.runtime.failures import guarded
 
 
-class Look(Query):
+class Look(Query[LockState]):
     """The query for the state of a lock. ``limit_s``, if given, bounds it further than the ``response_timeout``."""
 
     __slots__ = ()

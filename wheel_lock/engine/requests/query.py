@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Generic, TypeVar
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.leases import LeaseTable
@@ -13,8 +13,10 @@ from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
+T = TypeVar("T")
 
-class Query(CallerRequest):
+
+class Query(CallerRequest, Generic[T]):
     """A plain read about a name and its key; ``future`` receives what ``read`` returns for the reply."""
 
     __slots__ = ("_call", "_future", "_key", "_read")
@@ -25,8 +27,8 @@ class Query(CallerRequest):
         name: str | bytes,
         key: bytes,
         call: Command,
-        read: Callable[[Reply], Any],
-        future: Future[Any],
+        read: Callable[[Reply], T],
+        future: Future[T],
     ) -> None:
         super().__init__(table, table.router.shard_of(key).node, name)
         self._key = key

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest
 from wheel_lock.errors import LockUnavailable, NotReplicated, WheelLockError, copied
+from wheel_lock.net.connection import PipelinedConnection
 from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node, NodeObserver
 from wheel_lock.protocol.resp import MalformedReply, Reply, command
 from wheel_lock.protocol.scripts import Command
+from wheel_lock.runtime.ends import ANEW, End
 from wheel_lock.runtime.failures import guarded
 
 Confirmed = Callable[[WheelLockError | None], object]
@@ -57,10 +58,16 @@ class _Wait(CallerRequest):
         self._done(error)
 
 
-def new_node(table: LeaseTable, observer: NodeObserver, connector: Connector, **more: Any) -> Node:
-    """Return a node of an engine that reports to ``observer``. ``more`` are further arguments of its class."""
-    state = table.state
-    return Node(observer, state.timer, connector, state.options, state.counters, state.launch, **more)
+def new_node(
+    table: LeaseTable,
+    observer: NodeObserver,
+    connector: Connector,
+    pipeline: Callable[..., PipelinedConnection] = PipelinedConnection,
+    expected_delay_s: float = 0.0,
+) -> Node:
+    """Return a node of an engine that reports to ``observer``. The arguments are those of its class."""
+    state, timer = table.state, table.timer
+    return Node(observer, timer, connector, state.options, state.counters, state.launch, pipeline, expected_delay_s)
 
 
 class ReplicationBarrier:
@@ -73,10 +80,15 @@ class ReplicationBarrier:
         self._table = table
         expected_delay_s = 2 * table.state.options.replica_timeout_s  # the WAIT in flight, and the next one
         self.node: Node = new_node(table, observer, connector, expected_delay_s=expected_delay_s)
-        self.begin_anew()
+        self._reset()
 
-    def begin_anew(self) -> None:
-        """Forget all grants, after the death of the thread or in a forked child."""
+    def end(self, how: End, error: Exception) -> None:
+        """End the connection, and forget all grants if that begins anew."""
+        self.node.end(how, error)
+        if how in ANEW:
+            self._reset()
+
+    def _reset(self) -> None:
         self._granted: list[tuple[object, Confirmed]] = []
         self._waiting = False
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from math import inf
 from operator import attrgetter
 
-from wheel_lock.engine.interfaces import Elsewhere, Later, LeaseGroup, RoutedRequest, Shard, group_of
+from wheel_lock.engine.interfaces import Elsewhere, Later, LeaseGroup, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.requests.base import Request
@@ -20,14 +20,15 @@ from wheel_lock.engine.topology.sharded_pubsub import ClusterPubSub
 from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, State
 from wheel_lock.net.cluster import MOST_NODES, ClusterConnector, SlotRange
+from wheel_lock.net.connection import NodeRequest
 from wheel_lock.net.connector import NothingListens, Server, as_server, sanitize
 from wheel_lock.net.node import Node
-from wheel_lock.net.pubsub import PubSub
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 from wheel_lock.protocol.resp import MalformedReply
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import Backoff
+from wheel_lock.runtime.ends import End
 
 _RETRIED = ("TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", NOT_LOCAL, "READONLY")  # the last one of a demoted master
 _FIRST_MAP_S = 1.0  # for so long bulk work waits for the first map
@@ -41,14 +42,14 @@ _PAUSE_S = 0.05  # before a call that a node could not carry out is sent again
 class ClusterRouter(SingleRouter):
     """The router of a cluster."""
 
-    stable: bool = False
-    one_server: bool = False
+    keeps_groups: bool = False
     shards: list[Renewer]
     known: bool = False  # until a node has sent its slot map
 
     def __init__(self, leases: LeaseTable, connector: ClusterConnector) -> None:
         self._connector = connector
         super().__init__(leases, connector.to(connector.servers[0]))
+        self.only_renewer: Renewer | None = None
         self._state = leases.state
         self._by_server: dict[Server, Renewer] = {connector.servers[0]: self.renewer}
         self._owners: list[Renewer] = [self.renewer] * SLOTS
@@ -60,18 +61,14 @@ class ClusterRouter(SingleRouter):
     def _new_wakeups(self) -> ClusterPubSub:
         return ClusterPubSub(self, self._connector)
 
-    def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
-        super().begin_anew(begin)
-        if self._state.closed:
+    def end(self, how: End, error: Exception) -> None:
+        super().end(how, error)
+        if how is not End.FORKED and self._state.closed:
             self.timer.cancel(self._look)  # else a retired context may need the map for its last clean-ups
-        waiting = self._for_known
+        waiting = () if how is End.FORKED else self._for_known
         self._reset()
         for call in waiting:
             call()
-
-    def after_fork_in_child(self) -> None:
-        self._reset()
-        super().after_fork_in_child()
 
     def _reset(self) -> None:
         self._asking = False
@@ -113,7 +110,8 @@ class ClusterRouter(SingleRouter):
         if not self.known:
             self.refresh()
 
-    def redirection(self, request: RoutedRequest, error: ServerError) -> Elsewhere | Later | None:
+    def redirection(self, request: NodeRequest, error: ServerError) -> Elsewhere | Later | None:
+        assert isinstance(request, Request)
         code = error.code
         if code in ("MOVED", "ASK"):
             slot, server = self._read_redirection(error, request)
@@ -129,7 +127,7 @@ class ClusterRouter(SingleRouter):
             return Later(_PAUSE_S, error.in_script and code != "READONLY")
         return None
 
-    def _moved(self, request: RoutedRequest, slot: int, target: Renewer) -> Elsewhere | Later:
+    def _moved(self, request: Request, slot: int, target: Renewer) -> Elsewhere | Later:
         """According to another node, ``target`` is the owner of the slot."""
         self.refresh()
         now = self.timer.now
@@ -148,7 +146,7 @@ class ClusterRouter(SingleRouter):
             self._masters.add(target)
         return Elsewhere(target)
 
-    def _asked(self, request: RoutedRequest, target: Renewer) -> Elsewhere | Later:
+    def _asked(self, request: Request, target: Renewer) -> Elsewhere | Later:
         """While the slot migrates, ``target`` serves the key. If that redirects, too, the owner is asked after a pause."""
         node = request.node_on(target)
         if request.wanted and (request.sent_asking or not node.ready):
@@ -156,7 +154,7 @@ class ClusterRouter(SingleRouter):
             return Later(_PAUSE_S)
         return Elsewhere(target, asking=True)
 
-    def _read_redirection(self, error: ServerError, request: RoutedRequest) -> tuple[int, Server | None]:
+    def _read_redirection(self, error: ServerError, request: Request) -> tuple[int, Server | None]:
         slot, host, port = error.redirection or (SLOTS, "", "")
         if slot >= SLOTS:
             raise MalformedReply(f"{str(error)[:40]!r} is no redirection")
@@ -167,7 +165,8 @@ class ClusterRouter(SingleRouter):
             raise MalformedReply(f"{str(error)[:40]!r} is no redirection to where a node can be")
         return slot, self._connector.known_place(server[0] or "", server[1])
 
-    def home_of(self, request: RoutedRequest) -> Shard | None:
+    def home_of(self, request: NodeRequest) -> Shard | None:
+        assert isinstance(request, Request)
         home = None if request.key is None else self.shard_of(request.key)
         return None if home is None or request.node in home.nodes else home
 

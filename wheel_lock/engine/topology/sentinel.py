@@ -8,10 +8,10 @@ would name an earlier master. While nothing is held or wanted, nothing is asked.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.pacing import Pace
+from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.net.connector import Server
@@ -19,6 +19,7 @@ from wheel_lock.net.pubsub import PubSub
 from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import JITTER
+from wheel_lock.runtime.ends import End
 
 # The Sentinel that leads a failover says the second when it ends, and the first when the new master is one.
 _CHANNELS = (b"+promoted-slave", b"+switch-master")
@@ -30,11 +31,11 @@ _PAUSE_S = 5.0  # at most, between two attempts to connect to a Sentinel: there 
 class SentinelRouter(SingleRouter):
     """The router of a master that Sentinels name: it subscribes to them, and asks them."""
 
-    one_server: bool = False
     listeners: list[PubSub]
 
     def __init__(self, leases: LeaseTable, connector: SentinelConnector) -> None:
         super().__init__(leases, connector)
+        self.only_renewer: Renewer | None = None
         self._state = state = leases.state
         self._connector = connector
         options = dataclasses.replace(state.options, backoff_max_s=max(state.options.backoff_max_s, _PAUSE_S))
@@ -60,18 +61,15 @@ class SentinelRouter(SingleRouter):
                         sentinel.listen(channel, self)
             self._look()
 
-    def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
-        super().begin_anew(begin)
-        self.timer.cancel(self._next_look)
-        self.timer.cancel(self._next_follow)
+    def end(self, how: End, error: Exception) -> None:
+        super().end(how, error)
+        if how is End.FORKED:  # with alarms of the parent process
+            self._connector.after_fork_in_child()
+        else:
+            self.timer.cancel(self._next_look)
+            self.timer.cancel(self._next_follow)
         self._next_look = self._next_follow = None
         self._looking = self._look_again = False
-
-    def after_fork_in_child(self) -> None:
-        self._next_look = self._next_follow = None  # alarms of the parent process
-        self._looking = self._look_again = False
-        self._connector.after_fork_in_child()
-        super().after_fork_in_child()
 
     def on_subscribed(self, holds: bool) -> None:
         """Ask when a subscription is confirmed: earlier messages had no listener."""
@@ -146,5 +144,5 @@ class SentinelRouter(SingleRouter):
         error = ConnectionAbortedError(f"the Sentinels say that {named} is the master now")
         for node in self.nodes:
             node.leave_for(masters, error)
-        for listener in (self.wakeups, *self.feeds):
+        for listener in (self.wakeups, *[tracking.feed for tracking in self.trackings]):
             listener.leave_for(masters, error)

@@ -6,13 +6,12 @@ all nodes pass on classic messages. When a slot moves, its channels move along.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.net.capabilities import SHARDED
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.net.pubsub import Listener, PubSub
+from wheel_lock.runtime.ends import End, end_all
 from wheel_lock.runtime.failures import guarded
 
 
@@ -59,30 +58,14 @@ class ClusterPubSub(PubSub):
                 self.listen(channel, listener)
         for renewer, shard in list(self._shards.items()):
             if not shard.needed and not self._router.owns_names(renewer):
-                shard.retire()
+                shard.end(End.RETIRED, ConnectionAbortedError("its node owns no hash slots any more"))
                 del self._shards[renewer]
 
     # -- all connections ---------------------------------------------------------------------------------------------
 
-    def close(self, error: Exception) -> None:
-        self._end(lambda shard: shard.close(error))
-        super().close(error)
-
-    def retire(self) -> None:
-        for shard in self._shards.values():
-            shard.retire()
-        super().retire()
-
-    def restart(self, error: Exception) -> None:
-        self._end(lambda shard: shard.restart(error))
-        super().restart(error)
-
-    def after_fork_in_child(self) -> None:
-        self._end(lambda shard: shard.after_fork_in_child())
-        super().after_fork_in_child()
-
-    def _end(self, end: Callable[[PubSub], object]) -> None:
-        for shard in self._shards.values():
-            end(shard)
-        self._shards.clear()
-        self._subscribed_at.clear()
+    def end(self, how: End, error: Exception) -> None:
+        end_all(self._shards.values(), how, error)
+        if how is not End.RETIRED:
+            self._shards.clear()
+            self._subscribed_at.clear()
+        super().end(how, error)

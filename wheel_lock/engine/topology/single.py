@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from wheel_lock.engine.interfaces import Elsewhere, Later, LeaseGroup, RoutedRequest, Router, Shard
+from wheel_lock.engine.interfaces import Router
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
-from wheel_lock.engine.renewal.tracking import WatchedKeys
+from wheel_lock.engine.renewal.tracking import Tracking, WatchedKeys
 from wheel_lock.engine.renewal.watching import WatchingRenewer
-from wheel_lock.lease import Lease
 from wheel_lock.net.connector import Connector
-from wheel_lock.net.node import Node
 from wheel_lock.net.pubsub import PubSub
-from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.runtime.ends import End, end_all
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 
 class SingleRouter(Router):
     """The router of one node, and the base class of all routers. Timer's thread only, but for what says otherwise.
-
-    Those methods of ``Router`` that are not overridden here do nothing on one node. The engine also uses ``wakeups``,
-    ``busy``, ``begin_anew`` and ``after_fork_in_child``, so each router is a subclass of this class.
 
     Args:
         leases: The leases of the engine.
@@ -30,18 +25,15 @@ class SingleRouter(Router):
     Attributes:
         wakeups: The subscriptions of the engine's waiters.
         listeners: All connections for pub/sub.
-        one_server: True if there is one server for ever, so that a name never moves to another one.
+        only_renewer: The renewer, if there is one server for ever; None if names may move to another one.
     """
-
-    stable: bool = True
-    one_server: bool = True
-    known: bool = True
 
     def __init__(self, leases: LeaseTable, connector: Connector) -> None:
         self.leases = leases
         self.timer: HashedWheelTimer = leases.timer
         self._watched = WatchedKeys(leases) if leases.state.options.watch else None
         self.renewer: Renewer = self.new_renewer(connector)
+        self.only_renewer: Renewer | None = self.renewer
         self.shards: list[Renewer] = [self.renewer]
         self.wakeups: PubSub = self._new_wakeups()
         self.listeners: list[PubSub] = [self.wakeups]
@@ -61,20 +53,14 @@ class SingleRouter(Router):
         return PubSub(state.timer, connector, state.options, state.launch, state, on_moved)
 
     @property
-    def nodes(self) -> list[Node]:
-        return [node for renewer in self.shards for node in renewer.nodes]
-
-    @property
-    def feeds(self) -> list[PubSub]:
-        """The connections for invalidations of held locks."""
-        return [renewer.tracking.feed for renewer in self.shards if renewer.tracking is not None]
+    def trackings(self) -> list[Tracking]:
+        """The tracking of each node, if held locks are watched."""
+        return [tracking for renewer in self.shards if (tracking := renewer.tracking) is not None]
 
     @property
     def watching(self) -> bool:
         """True if each node that is asked to watch held locks does. From any thread."""
-        asked = [
-            renewer.tracking for renewer in self.shards if renewer.tracking is not None and renewer.tracking.wanted
-        ]
+        asked = [tracking for tracking in self.trackings if tracking.wanted]
         return bool(asked) and all(tracking.on for tracking in asked)
 
     @property
@@ -82,38 +68,9 @@ class SingleRouter(Router):
         """True if a request waits for its reply, or for a connection."""
         return self.wakeups.busy or any(node.busy for node in self.nodes)
 
-    def owns_names(self, shard: Shard) -> bool:
-        return True
-
     def shard_of(self, key: bytes) -> Renewer:
         return self.renewer
 
-    def group_of(self, group: LeaseGroup, key: bytes) -> LeaseGroup:
-        return group
-
-    def redirection(self, request: RoutedRequest, error: ServerError) -> Elsewhere | Later | None:
-        return None
-
-    def home_of(self, request: RoutedRequest) -> Shard | None:
-        return None
-
-    def refused(self, node: Node, errors: Iterable[ServerError]) -> None:
-        demoted = next((error for error in errors if error.code == "READONLY"), None)
-        if demoted is not None:
-            node.demoted(demoted)
-
-    def rehome(self, leases: Iterable[Lease]) -> list[Lease]:
-        return list(leases)
-
-    def when_known(self, begin: Callable[[], object]) -> None:
-        begin()
-
-    def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
-        """Call ``begin`` with each connection for pub/sub, and forget the questions to Sentinels and nodes."""
-        for listener in [*self.listeners, *self.feeds]:
-            begin(listener)
-
-    def after_fork_in_child(self) -> None:
-        """Forget, in a forked child, the connections of the parent process."""
-        for listener in [*self.listeners, *self.feeds]:
-            listener.after_fork_in_child()
+    def end(self, how: End, error: Exception) -> None:
+        """End the nodes and the connections for pub/sub, and forget the questions to Sentinels and nodes."""
+        end_all((*self.shards, *self.listeners), how, error)

@@ -62,7 +62,7 @@ class FairWaitQueue(BaseWaitQueue):
                 self.handle(contender, SUBSCRIBED)
 
     def on_message(self, message: bytes) -> None:
-        """Have the waiter try that a message names. Any user who may publish can have sent it: the server decides."""
+        """Have the waiter try that a message names. Each user who may publish can have sent it: the server decides."""
         contender = self._contenders.get(message)
         if contender is not None:
             self.handle(contender, MESSAGE)

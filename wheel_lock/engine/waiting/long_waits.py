@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Protocol
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.state import EngineState
@@ -99,7 +99,7 @@ class LongWaits:
         held = "its holder is not known" if holder is None else f"held by {holder}"
         waited_s = self._state.timer.now - still[0].began_at
         among = "" if len(still) == 1 else f"{counted(len(still))}, among them "
-        fields: dict[str, Any] = log_fields(
+        fields = log_fields(
             "long_wait",
             names=[wait.name for wait in still[:_NAMES_IN_LOG]],
             locks=len(still),

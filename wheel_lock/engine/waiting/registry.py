@@ -13,52 +13,29 @@ from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.fair_queue import FairWaitQueue
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue, WaitQueue
-from wheel_lock.engine.waiting.waiter import FirstWaiter, Waiter
-from wheel_lock.errors import ContextClosed, TooManyLocks, WheelLockError, copied, internal_error
+from wheel_lock.engine.waiting.waiter import Registry, Waiter
+from wheel_lock.errors import LockUnavailable, copied, internal_error
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import Contention
 from wheel_lock.lock_types.holders import LockState
 from wheel_lock.net.pubsub import Listener, PubSub
+from wheel_lock.runtime.ends import REFUSALS, End
 from wheel_lock.runtime.failures import contain, guarded
 
 _LOOK_S = 1.0  # the longest time for which the holder of a lock is asked for
 
 
-class WaitQueueRegistry:
-    """All wait queues of one engine. Timer's thread only.
+class WaitQueueRegistry(Registry):
+    """All wait queues of one engine. Timer's thread only."""
 
-    Args:
-        table: The leases of the engine.
-        pubsub: The subscriptions that wake waiters.
-
-    Attributes:
-        long_waits: Warns of waits that last for long.
-        in_flight: By queue key, the waiter that makes the first try while there is no queue.
-        pollers: The waiters that poll.
-        queues: The wait queues, by queue key.
-        waiting: The number of waiters in queues.
-    """
+    queues: dict[bytes, BaseWaitQueue]
 
     def __init__(self, table: LeaseTable, pubsub: PubSub) -> None:
-        self.table = table
-        self.pubsub = pubsub
+        super().__init__(table, pubsub)
         self.long_waits: LongWaits = LongWaits(table.state, self._longest, self._look)
-        self.after_fork_in_child()
-
-    def after_fork_in_child(self) -> None:
-        """Drop all waiters without completing them, in a forked child."""
-        self.queues: dict[bytes, BaseWaitQueue] = {}
-        self.in_flight: dict[bytes, FirstWaiter] = {}
-        self.pollers: set[Waiter] = set()
-        self.waiting: int = 0
 
     def __len__(self) -> int:
         return len(self.queues)
-
-    @property
-    def count(self) -> int:
-        """The number of callers that wait."""
-        return self.waiting + len(self.pollers)
 
     def waits(self) -> list[tuple[str | bytes, int, float]]:
         """Return for each name its number of waiters and when the longest wait began. From any thread. O(names).
@@ -82,12 +59,10 @@ class WaitQueueRegistry:
         look_at(self.table, [name], _LOOK_S, future)
 
     def find(self, queue_key: bytes) -> BaseWaitQueue | None:
-        """Return the queue of ``queue_key`` if it has waiters, or its lock is held by this process; else None."""
         queue = self.queues.get(queue_key)
         return queue if queue is not None and (queue or queue.held_here) else None
 
     def open(self, waiter: Waiter) -> BaseWaitQueue:
-        """Return the queue of the lock that ``waiter`` waits for, after creating it if there is none."""
         queue = self.queues.get(waiter.queue_key)
         if queue is None:
             queue_class = FairWaitQueue if waiter.lock_type.contention is Contention.SERVER_QUEUE else WaitQueue
@@ -96,22 +71,12 @@ class WaitQueueRegistry:
         return queue
 
     def close(self, queue_key: bytes, queue: Listener, channel: bytes) -> None:
-        """Drop an empty queue."""
         if self.queues.get(queue_key) is queue:  # else all queues were dropped in the very step in which it came due
             del self.queues[queue_key]
             self.pubsub.ignore(channel, queue)
 
     def _queue_of(self, lease: Lease) -> BaseWaitQueue | None:
         return self.queues.get(group_of(lease).lock_type.queue_key(lease.key)) if self.queues else None
-
-    def admission_error(self, name: str | bytes) -> WheelLockError | None:
-        """Return why one more caller may not wait, or None if it may."""
-        if self.table.state.closed:
-            return ContextClosed("The context has been closed", name)
-        most = self.table.state.options.max_waiting
-        if most is not None and self.count >= most:
-            return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context", name)
-        return None
 
     def release(self, lease: Lease, send: Callable[[bool], object]) -> None:
         """Send a release by ``send(quiet)``, and behind it, in the same write, the try of a waiter of this process.
@@ -149,20 +114,26 @@ class WaitQueueRegistry:
         return self.table.state
 
     def crashed(self, error: Exception) -> None:
-        """Fail all waiters: any of them may be inconsistent. Held leases are not in doubt."""
         self.table.state.deaths += 1  # seen by a caller whose waiter was lost half-way
-        self.fail(internal_error(error, None))
-        self.pubsub.restart(error)
+        self._fail(internal_error(error, None))
+        self.pubsub.end(End.FAILED, error)
 
-    def fail(self, error: Exception) -> None:
-        """Fail all waiters."""
+    def end(self, how: End, error: Exception) -> None:
+        """Fail all waiters, or drop them without completing them where no caller is left."""
+        match how:
+            case End.CLOSING:
+                self._fail(error)
+            case End.FAILED | End.DIED:
+                self._fail(LockUnavailable(REFUSALS[how]))
+            case End.EXITING:
+                for waiter in self._drain():
+                    waiter.over = True
+            case End.FORKED:
+                self._reset()
+
+    def _fail(self, error: Exception) -> None:
         for waiter in self._drain():
             waiter.fail(copied(error))
-
-    def drop_all(self) -> None:
-        """Drop all waiters without completing them, at interpreter shutdown."""
-        for waiter in self._drain():
-            waiter.over = True
 
     def _drain(self) -> list[Waiter]:
         waiters = list(self.pollers)
