@@ -182,7 +182,7 @@ class PendingSwap(Protocol):
 
 
 class Wait(Protocol):
-    """A caller's wait for a lock, on the timer's thread; implemented by ``Waiter`` and ``QuorumWaiter``."""
+    """A caller's wait for a lock, on the timer's thread; implemented by ``Waiter``."""
 
     def begin(self) -> None: ...
     def give_up(self) -> None: ...
