@@ -146,7 +146,7 @@ def test_groups_live_as_long_as_their_leases() -> None:
         assert kept.group is rig.engine.group(b"n", EXCLUSIVE, kept.options)
         rig.timer._forked()
         assert not kept.is_valid(rig.now)
-        assert not any(vote.alive for vote in kept.votes)
+        assert not any(vote.live is not None for vote in kept.votes)
         assert rig.engine.group(b"n", EXCLUSIVE, kept.options).alive
 
 

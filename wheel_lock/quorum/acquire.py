@@ -92,15 +92,9 @@ class QuorumWaiter(Waiter):
         """Ask all nodes, unless the context admits no more locks."""
         table, options = self.table, self.options
         if self._attempts:
-            first = self._lease
-            self._lease = QuorumLease(
-                first.name,
-                lease_args(self.key, first.another_token()),
-                first.params,
-                first.owner,
-                first.on_lost,
-                first.call_site,
-            )
+            last = self._lease
+            wire = lease_args(self.key, last.another_token())
+            self._lease = QuorumLease(last.name, wire, last.params, last.owner, last.on_lost, last.call_site)
         lease = self._lease
         error = table.admission_error(lease.name, 1)
         if error is not None:

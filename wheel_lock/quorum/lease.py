@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.interfaces import Shard
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.groups import Groups
 from wheel_lock.engine.renewal.renewer import Renewer
@@ -118,11 +119,6 @@ class Vote(Owner):
     def ended(self) -> bool:
         """True if the holder has ended, so that its leases are not renewed any more."""
         return self.quorum_lease.owner.ended
-
-    @property
-    def alive(self) -> bool:
-        """True if the node's lease has not ended, as far as known. (It may have expired, or not count yet.)"""
-        return self.live is not None
 
     @property
     def live(self) -> Lease | None:
@@ -355,7 +351,7 @@ class Majority(SingleRouter):
     def heal_later(self, lease: QuorumLease) -> None:
         """Schedule :meth:`heal` after a renewal interval if a node does not grant a held lease."""
         every_s = lease.options.renew_every_s
-        if lease.state > EXTENDING or every_s is None or all(vote.alive or vote.in_flight for vote in lease.votes):
+        if lease.state > EXTENDING or every_s is None or all(vote.live or vote.in_flight for vote in lease.votes):
             return
         if lease not in self.timer.wheel:
             self.timer.wheel.schedule(lease, self.timer.scale.ceil(self.timer.now + every_s))
@@ -366,7 +362,7 @@ class Majority(SingleRouter):
         if lease.state > EXTENDING or lease.owner.ended or options is None:
             return
         for vote in lease.votes:
-            if vote.alive or vote.in_flight is not None:
+            if vote.live or vote.in_flight:
                 continue
             if vote.node.node.ready:
                 vote.ask(lease.another_token(), options, self.limit_s(options.timeout_s))
@@ -408,6 +404,10 @@ class Majority(SingleRouter):
 
     def clean_up(self, leases: Sequence[Lease], node: Node | None = None) -> None:
         """Do nothing: the votes of a lease that has ended are withdrawn one by one."""
+
+    def by_shard(self, leases: Iterable[Lease]) -> Iterable[tuple[Shard, Iterable[Lease]]]:
+        """Return all as leases of one node. Only a close asks, which sends nothing: the nodes release the votes."""
+        return [(self.engines[0].router.renewer, leases)]
 
     def after_fork_in_child(self) -> None:
         self.groups.end()

@@ -313,8 +313,8 @@ BY_HAND = tuple(
         (
             "the rounds of a majority share one token",
             "quorum/acquire.py",
-            "lease_args(self.key, first.another_token()),",
-            "lease_args(self.key, first.token),",
+            "wire = lease_args(self.key, last.another_token())",
+            "wire = lease_args(self.key, last.token)",
         ),
         (
             "a wake-up between two waits is lost",
