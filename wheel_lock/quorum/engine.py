@@ -64,11 +64,9 @@ class QuorumEngine(Engine):
     ) -> None:
         self.quorum: int = len(clients) // 2 + 1
         self.nodes_needed: int | None = self.quorum
-
         router = partial(Majority, quorum=self.quorum, node_timeout_s=node_timeout_s, longest_s=longest_s)
-        self._compose(
-            options, timer, start_helper_thread, router
-        )  # before the nodes' engines: it says why an acquire ends
+        # Before the engines of its nodes are made: when the timer stops, it says why an acquire ends.
+        self._compose(options, timer, start_helper_thread, router)
         per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
         masters = Masters()
         self.engines: list[NodeEngine] = self.router.engines
