@@ -55,8 +55,8 @@ class QuorumGroup:
     def __init__(self, renewer: Majority, options: LockOptions) -> None:
         self.renewer = renewer
         self.options = options
-        self.timeout_s = options.timeout_s
-        self.alive = True
+        self.timeout_s: float = options.timeout_s
+        self.alive: bool = True
 
     def begin(self, leases: Sequence[QuorumLease], sent_at: float) -> None:
         for lease in leases:
@@ -324,7 +324,7 @@ class Majority(SingleRouter):
         self.listeners: list[PubSub] = []
         self.engines: list[NodeEngine] = []
         self.quorum = quorum
-        self.longest_s = longest_s
+        self.longest_s: float = longest_s
         self.confirmed_at: float = -math.inf
         self._node_timeout_s = node_timeout_s
         self.groups: Groups[QuorumGroup] = Groups()
