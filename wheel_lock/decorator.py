@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from wheel_lock.aio import call as aio_call
 from wheel_lock.aio.lock import Lock as AsyncLock
-from wheel_lock.engine.state import EngineState
+from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.lease import Owner
 from wheel_lock.locks.base import BaseLock
@@ -28,10 +28,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # The locks of running calls, by their owners. Weak: a lock is collected with its call, also if that is interrupted.
-_calls: weakref.WeakValueDictionary[tuple[Owner, EngineState, str | bytes], BaseLock] = weakref.WeakValueDictionary()
+_calls: weakref.WeakValueDictionary[tuple[Owner, Engine, str | bytes], BaseLock] = weakref.WeakValueDictionary()
 
 
-def _call_of(lock: BaseLock, owner: Owner) -> tuple[Owner, EngineState, str | bytes]:
+def _call_of(lock: BaseLock, owner: Owner) -> tuple[Owner, Engine, str | bytes]:
     """Return the key of a call that acquires ``lock``. Raises LockAlreadyHeld if a call of the same owner holds it."""
     call = owner, lock._engine, lock.name
     outer = _calls.get(call)

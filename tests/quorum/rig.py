@@ -118,7 +118,7 @@ class QuorumRig:
         options = lock_options(timeout, **terms)
         key = lock_name("n", b"")
         group = self.engine.group(key, EXCLUSIVE, options)
-        return QuorumLease("n", lease_args(key, new_token()), group, owner, self._losses.append, None, options)
+        return QuorumLease("n", lease_args(key, new_token()), group, owner, self._losses.append)
 
     def begin(self, lease: QuorumLease, *, limit: float | None = None, future: Waiting | None = None) -> Waiting:
         """Begin to acquire."""

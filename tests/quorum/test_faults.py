@@ -206,7 +206,7 @@ def test_a_master_with_two_addresses_has_one_vote(masters: Masters, log: Log) ->
         lock = context.lock("order:42", timeout=2.0, renew_every=0.2)
         assert lock.acquire(blocking_timeout=LONG_S)
         eventually(lambda: log.said("are one master"))
-        assert sum(vote.alive for vote in held_by(lock).votes) == 2
+        assert sum(vote.live is not None for vote in held_by(lock).votes) == 2
         other.pause()
         eventually(lambda: lock.lost is LossReason.NOT_CONFIRMED, timeout_s=LONG_S)
         assert not acquirable(context)

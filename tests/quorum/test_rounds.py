@@ -141,12 +141,12 @@ def test_groups_live_as_long_as_their_leases() -> None:
         del lease
         rig.go_on(1.0, 0, 1, 2)
         gc.collect()
-        assert len(rig.engine._groups) <= 2
+        assert len(rig.engine.router.groups) <= 2
         assert max(len(engine.router.renewer._groups) for engine in rig.engine.engines) <= 300
-        assert kept.params is rig.engine.group(b"n", EXCLUSIVE, kept.options)
+        assert kept.group is rig.engine.group(b"n", EXCLUSIVE, kept.options)
         rig.timer._forked()
         assert not kept.is_valid(rig.now)
-        assert not any(vote.alive for vote in kept.votes)
+        assert not any(vote.live is not None for vote in kept.votes)
         assert rig.engine.group(b"n", EXCLUSIVE, kept.options).alive
 
 

@@ -190,7 +190,7 @@ class HolderRules(ServerRules):
             options = engine.options  # most contexts have no limits, and this runs after each event
             if options.max_held is not None and len(engine.held) > options.max_held:
                 self.broken("limits", f"{len(engine.held)} locks are held, and not {options.max_held}")
-            if options.max_waiting is not None and isinstance(engine, Engine):
+            if options.max_waiting is not None:
                 waiting = engine.wait_queues.count
                 if waiting > options.max_waiting:
                     self.broken("limits", f"{waiting} callers wait, and not {options.max_waiting}")
@@ -198,10 +198,10 @@ class HolderRules(ServerRules):
     def _check_rounds(self, votes: QuorumEngine) -> None:
         """Those who wait for a majority have another round soon, however long the last one took."""
         now = votes.timer.clock.now()
-        for waiter in votes.waiters:
+        for waiter in votes.wait_queues.pollers:
             if waiter.tick >= 0:
                 self.exercised["rounds"] += 1
-                most_s = _LONGEST_PAUSE * max(votes.options.fallback_s, waiter._lease.options.retry_every_s or 0.0)
+                most_s = _LONGEST_PAUSE * max(votes.options.fallback_s, waiter.options.retry_every_s or 0.0)
                 pause_s = votes.timer.scale.seconds(waiter.tick) - now
                 if pause_s > most_s + _GRACE_S:
                     self.broken(
@@ -351,7 +351,7 @@ class HolderRules(ServerRules):
         engine = lock._engine
         if (
             limit is not None
-            and isinstance(engine, Engine)
+            and engine.nodes_needed is None
             and engine.options.response_timeout_s > _LONGEST_LIMIT_S
             and isinstance(engine.connector, SimulatedConnector)
             and engine.router.renewer.acquiring_node.server is None

@@ -12,7 +12,6 @@ from tests.simulation.network import LATE_S
 from tests.simulation.operations import CALLERS_TOKEN
 from tests.simulation.record import SAME_S, Free, Record, Span, Wait
 from tests.simulation.server import ZSet
-from wheel_lock.engine.engine import Engine
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import permits_key, queue_keys
 from wheel_lock.protocol.scripts import Script
@@ -205,7 +204,7 @@ class ServerRules(Record):
     def waiting(self, process: Process, lock: Any) -> Iterator[Wait]:
         """A caller waits to be woken, or polls."""
         polls = lock._options.retry_every_s is not None
-        in_line = isinstance(lock._engine, Engine) and lock._lock_type.name in _IN_LINE and not polls
+        in_line = lock._engine.nodes_needed is None and lock._lock_type.name in _IN_LINE and not polls
         queue = (lock._engine, lock.name) if in_line else None
         wait = Wait(process, lock.name.encode(), self.now, queue, polls)
         self._waiters[wait] = None

@@ -415,7 +415,7 @@ class World:
             for context in process.contexts:
                 rules.exercised["left"] += 1
                 votes = context.votes
-                if votes is not None and (votes.held or votes.leases.acquiring or votes.waiters):
+                if votes is not None and (votes.held or votes.leases.acquiring or votes.wait_queues.count):
                     rules.broken("left", f"{process.name} has something left at the engine that counts votes")
             for engine in process.engines:
                 left = {

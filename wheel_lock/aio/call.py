@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 from types import coroutine
 from typing import Any, TypeVar
 
-from wheel_lock.engine.state import EngineState
+from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.locks.callers import CallerFuture, Side
@@ -172,12 +172,12 @@ class AsyncFuture(CallerFuture[T]):
 
     may_be_abandoned = True
 
-    def __init__(self, engine: EngineState) -> None:
+    def __init__(self, engine: Engine) -> None:
         # Not through super(): its ``notify`` would be a bound method of this object, which makes a cycle.
         self.done = False
         self.error: Exception | None = None
         self.until: float | None = None
-        self.engine: EngineState = engine
+        self.engine: Engine = engine
         self._deaths = engine.deaths
         self._bridge = bridge = _loop_bridge()
         self._future: asyncio.Future[None] = bridge.loop.create_future()

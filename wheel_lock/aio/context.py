@@ -13,7 +13,6 @@ from wheel_lock.aio.call import TaskSide, run
 from wheel_lock.aio.factory import TaskLocks
 from wheel_lock.aio.lock import Lock, task_callback
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.state import EngineState
 from wheel_lock.holder import Holder
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
@@ -32,7 +31,7 @@ class TaskContext(TaskSide, BaseContext):
         context: The context for threads, whose finaliser retires the engine; kept for as long as this one.
     """
 
-    def __init__(self, engine: EngineState, context: object = None) -> None:
+    def __init__(self, engine: Engine, context: object = None) -> None:
         self._engine = engine
         self._context = context
 

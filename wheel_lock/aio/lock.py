@@ -13,8 +13,8 @@ from typing import ClassVar, Self
 
 from wheel_lock.aio.call import TaskOwner, TaskSide, current_owner, run
 from wheel_lock.aio.cancellation import CancelOnLoss, EnteredBlock, enter, left
+from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.loss_events import LoopCallback
-from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import WheelLockError, quoted
 from wheel_lock.holder import Holder
 from wheel_lock.lease import EXTENDING, NO_OWNER, Lease, Owner
@@ -50,7 +50,7 @@ class Lock(TaskSide, BaseLock):
 
     def __init__(
         self,
-        engine: EngineState,
+        engine: Engine,
         lock_type: LockType,
         name: str | bytes,
         options: LockOptions,

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from wheel_lock.diagnostics.dump import dumped, state
-from wheel_lock.engine.state import EngineState
+from wheel_lock.engine.engine import Engine
 from wheel_lock.runtime import native
 from wheel_lock.runtime.greenlets import new_thread
 from wheel_lock.runtime.weak_registry import WeakRegistry
@@ -72,7 +72,7 @@ def checked_path(path: object) -> str:
     return text
 
 
-def serve_debug(engine: EngineState, path: object = None) -> str:
+def serve_debug(engine: Engine, path: object = None) -> str:
     """Open the debug socket of ``engine``; return its path. See :meth:`wheel_lock.LockContext.serve_debug`."""
     if not hasattr(socket, "AF_UNIX"):
         raise OSError(errno.EAFNOSUPPORT, "this system has no unix sockets")
@@ -183,7 +183,7 @@ class DebugServer:
         OSError: The socket cannot be made there.
     """
 
-    def __init__(self, engine: EngineState, path: str) -> None:
+    def __init__(self, engine: Engine, path: str) -> None:
         self.path = path
         self._engine = weakref.ref(engine)
         self._closed = False
@@ -274,7 +274,7 @@ class DebugServer:
             pass
         client.close()
 
-    def _answer(self, client: Any, engine: EngineState) -> None:
+    def _answer(self, client: Any, engine: Engine) -> None:
         """Read from a client and answer it. A failure costs this client only."""
         try:
             received = client.recv(_MAX_LINE)
@@ -301,7 +301,7 @@ def _is_own(client: Any) -> bool:
     return uid in (0, os.geteuid())
 
 
-def _answer(engine: EngineState, line: bytes) -> dict[str, Any]:
+def _answer(engine: Engine, line: bytes) -> dict[str, Any]:
     """Return the answer to one request."""
     try:
         request = json.loads(line)
@@ -315,7 +315,7 @@ def _answer(engine: EngineState, line: bytes) -> dict[str, Any]:
     return {"error": 'the request must be {"get": "state", "names": NUMBER} or {"get": "dump"}'}
 
 
-SERVER_OF: weakref.WeakKeyDictionary[EngineState, DebugServer] = weakref.WeakKeyDictionary()
+SERVER_OF: weakref.WeakKeyDictionary[Engine, DebugServer] = weakref.WeakKeyDictionary()
 SERVERS: WeakRegistry[DebugServer] = WeakRegistry()  # also those whose context is gone
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Protocol
 
-from wheel_lock.engine.state import EngineState
+from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import counted, text_of
 from wheel_lock.lease import Lease
 from wheel_lock.observe.contexts import Reading
@@ -30,7 +30,7 @@ class TextFile(Protocol):
     def write(self, text: str, /) -> object: ...
 
 
-def dump(engine: EngineState, file: TextFile | None) -> None:
+def dump(engine: Engine, file: TextFile | None) -> None:
     """Write the state of ``engine`` to ``file``, by default ``sys.stderr``."""
     out: Any = sys.stderr if file is None else file
     if out is None:
@@ -45,12 +45,12 @@ def dump(engine: EngineState, file: TextFile | None) -> None:
         flush()
 
 
-def dumped(engine: EngineState) -> str:
+def dumped(engine: Engine) -> str:
     """Return the text that :func:`dump` writes."""
     return "".join(f"{line}\n" for line in _lines(engine))
 
 
-def _lines(engine: EngineState) -> Iterator[str]:
+def _lines(engine: Engine) -> Iterator[str]:
     """Yield the lines of a dump. The held leases are those of one moment, in order of acquisition."""
     health, stats, timer = engine.health(), engine.stats(), engine.timer
     status = "ok" if health.ok else "not ok: " + "; ".join(health.reasons)
@@ -83,7 +83,7 @@ def _lines(engine: EngineState) -> Iterator[str]:
         )
 
 
-def state(engine: EngineState, names: int) -> dict[str, Any]:
+def state(engine: Engine, names: int) -> dict[str, Any]:
     """Return the state of ``engine`` as plain values, fit for JSON.
 
     Args:
@@ -111,7 +111,7 @@ def state(engine: EngineState, names: int) -> dict[str, Any]:
     return values
 
 
-def _slowest(engine: EngineState, now: float, most: int) -> list[dict[str, Any]]:
+def _slowest(engine: Engine, now: float, most: int) -> list[dict[str, Any]]:
     overdue = sorted(engine.overdue_leases(), key=lambda lease: lease.tick)[:most]
     late, seen = [_row(engine.timer, lease, now, True) for lease in overdue], set(overdue)
     # The first of them only: a copy of a million would take long.
@@ -134,7 +134,7 @@ def _row(timer: HashedWheelTimer, lease: Lease, now: float, overdue: bool) -> di
     }
 
 
-def _waits(engine: EngineState) -> list[dict[str, Any]]:
+def _waits(engine: Engine) -> list[dict[str, Any]]:
     """Return the names of which callers wait for the lock, the longest wait first."""
     now, found = engine.timer.clock.now(), dict[str, tuple[int, float]]()
     for name, callers, began_at in engine.waits():

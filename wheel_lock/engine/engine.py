@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import itertools
+from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -12,7 +13,6 @@ from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import DirectLocks, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
-from wheel_lock.engine.renewal.renewer import RenewalGroup
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.extend import Extend
 from wheel_lock.engine.requests.force_release import ForceRelease
@@ -26,12 +26,13 @@ from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.engine.waiting.waiter import Waiter
-from wheel_lock.errors import LockLost, LossReason, WheelLockError
-from wheel_lock.lease import EXTENDING, Event, Lease, State
+from wheel_lock.errors import LockLost, LossReason, WheelLockError, text_of
+from wheel_lock.lease import EXTENDING, Event, Group, Lease, State, held_lock
 from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.lock_types.holders import LockState
-from wheel_lock.observe.contexts import Reading
-from wheel_lock.observe.health import NodeHealth
+from wheel_lock.observe.contexts import HeldName, Reading
+from wheel_lock.observe.events import HeldLock
+from wheel_lock.observe.health import Health, NodeHealth, assess
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions, lock_name
 from wheel_lock.protocol.resp import Reply
@@ -50,10 +51,18 @@ class Engine(EngineState):
     Args:
         connector: Connects to the server, the master or the cluster.
         options, timer, launch: As for :class:`EngineState`.
+
+    Attributes:
+        leases: The held leases.
+        losses: Reports those that are lost.
+        nodes_needed: How many of the nodes must work: the majority of a quorum; None for all.
+        keeps_groups: True if the leases of a lock always have the same group: a name lives on the same nodes for ever.
     """
 
+    connector: AnyConnector
     router: SingleRouter
     wait_queues: WaitQueueRegistry
+    nodes_needed: int | None = None
 
     def __init__(
         self,
@@ -62,12 +71,22 @@ class Engine(EngineState):
         timer: HashedWheelTimer,
         launch: Launch = start_helper_thread,
     ) -> None:
-        super().__init__(options, timer, launch)
         self.connector = connector
+        self._compose(options, timer, launch, partial(router_for, connector))
+
+    def _compose(
+        self,
+        options: ContextOptions,
+        timer: HashedWheelTimer,
+        launch: Launch,
+        new_router: Callable[[LeaseTable], SingleRouter],
+    ) -> None:
+        """Make the parts. (Apart from the constructor, because the engine of a quorum has a router and no connector.)"""
+        super().__init__(options, timer, launch)
         self.losses: LossReporter = LossReporter(self, timer, self.counters, lambda: self.label)
         self.leases: LeaseTable = LeaseTable(self, self.losses.report)
-        self.router = self.leases.router = router_for(connector, self.leases)
-        self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
+        self.router = self.leases.router = new_router(self.leases)
+        self.wait_queues = self.leases.listener = self._new_wait_queues()
         if (renewer := self.router.only_renewer) is not None and fits(self):
             self.direct: DirectLocks = DirectPath(self.leases, self.wait_queues, renewer)
         # In the order of their ends. First what is held is lost. The requests of nodes end before waiters and swaps, whose
@@ -79,8 +98,11 @@ class Engine(EngineState):
         timer.attach(self)
         ENGINES.add(self)
 
-    def group(self, key: bytes, lock_type: LockType, options: LockOptions) -> RenewalGroup:
-        """Return the renewal group of such a lease on its node. From any thread."""
+    def _new_wait_queues(self) -> WaitQueueRegistry:
+        return WaitQueueRegistry(self.leases, self.router.wakeups)
+
+    def group(self, key: bytes, lock_type: LockType, options: LockOptions) -> Group:
+        """Return the group of such a lease on its node. From any thread."""
         renewer = self.router.shard_of(key)
         return renewer.group(lock_type, options.timeout_s, options.timeout_ms, options.renew_every_s)
 
@@ -111,7 +133,37 @@ class Engine(EngineState):
         leases = self.leases
         return bool(leases.held or leases.acquiring or self.wait_queues or self.direct.claim or self.busy)
 
+    # -- the leases --------------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> list[Lease]:
+        """The held leases, in order of acquisition. From any thread. O(n)."""
+        young, held = self.direct.young(), list(self.leases.held)  # first: it may be taken over in between
+        return held + [lease for lease in young if lease not in held]
+
+    @property
+    def held_count(self) -> int:
+        """The number of held leases. From any thread."""
+        while True:
+            young, others = self.direct.young(), len(self.leases.held)
+            if young == self.direct.young():  # else it was taken over in between
+                return len(young) + others
+
+    def own(self, wires: Container[bytes]) -> list[Lease]:
+        """Return the leases with one of these encoded names and tokens: held, or on the direct path. From any thread."""
+        on_path = list(self.direct.claim)  # first: one may be taken over meanwhile
+        return [lease for lease in dict.fromkeys([*on_path, *self.held]) if lease.lease_args in wires]
+
     # -- a lease ends ------------------------------------------------------------------------------------------------
+
+    def abandon(self, lease: Lease) -> None:
+        """Stop renewing a lease whose lock object has been collected, unless it is being released."""
+        if lease.state <= EXTENDING:
+            self.leases.mark_lost([lease], LossReason.ABANDONED)
+
+    def lapse_seen(self, lease: Lease) -> None:
+        """Mark a lease lost if its holder has seen its deadline pass."""
+        self.leases.mark_lost([lease] if lease.state <= EXTENDING else ())
 
     def release(self, lease: Lease, future: Future[None]) -> None:
         """Release one lease. Nothing is sent for it after ``future`` is done."""
@@ -202,6 +254,28 @@ class Engine(EngineState):
         """Release a lock for the holders that were seen; see :class:`ForceRelease`."""
         ForceRelease(self.leases, name, seen, own, future).start()
 
+    # -- what is seen of it ------------------------------------------------------------------------------------------
+
+    def held_locks(self) -> list[HeldLock]:
+        """Return a snapshot of each valid lease, in order of acquisition. From any thread. O(n)."""
+        now, overdue = self.timer.clock.now(), self.overdue_leases()
+        return [held_lock(lease, now, lease in overdue) for lease in self.held if lease.is_valid(now)]
+
+    def longest_held(self, most: int) -> list[Lease]:
+        """Return the ``most`` leases that have been held for the longest time. From any thread. O(most)."""
+        while True:
+            try:
+                young = self.direct.young()  # first: it may be taken over in between
+                return list(dict.fromkeys(itertools.islice(itertools.chain(self.leases.held, young), most)))
+            except RuntimeError:
+                pass  # a lease has come or gone meanwhile, which a GIL rules out
+
+    def held_names(self, most: int) -> list[HeldName]:
+        """Return those of the ``most`` leases that have been held for the longest time which are valid. From any thread."""
+        now = self.timer.clock.now()
+        valid = [lease for lease in self.longest_held(most) if lease.is_valid(now)]
+        return [HeldName(text_of(lease.name), now - lease.acquired_at, lease.deadline - now) for lease in valid]
+
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""
         overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
@@ -214,31 +288,95 @@ class Engine(EngineState):
         return self.options.label or self.options.owner or self.connector.label()
 
     def node_health(self) -> list[NodeHealth]:
+        """Return the health of each node. From any thread."""
         now, router = self.timer.clock.now(), self.router
         return [renewer.health(now) for renewer in list(router.shards) if router.owns_names(renewer)]
 
     def waits(self) -> list[tuple[str | bytes, int, float]]:
+        """Return for each name its number of waiters, and when the longest wait began. From any thread.
+
+        Times are in seconds of the timer's clock.
+        """
         return self.wait_queues.waits()
 
     def connect_nodes(self) -> None:
+        """Begin to connect to the nodes without a connection."""
         for renewer in self.router.shards:
             if self.router.owns_names(renewer):
                 renewer.node.connect()
 
+    def longest_wait_s(self) -> float:
+        """Return the seconds for which the longest of the waiting callers has been waiting, or 0. From any thread."""
+        first = min((began_at for _, _, began_at in self.waits()), default=None)
+        return 0.0 if first is None else max(self.timer.clock.now() - first, 0.0)
+
+    def health(self) -> Health:
+        """Return the health of the context, and begin to connect to nodes without a connection. From any thread."""
+        timer, nodes, stats = self.timer, self.node_health(), self.stats()
+        late_s = timer.late_s
+        reasons = assess(nodes, needed=self.nodes_needed, closed=self.closed, stopped=timer.stopped, late_s=late_s)
+        ages = [node.last_confirmation_age_s for node in nodes if node.last_confirmation_age_s is not None]
+        if not all(node.connected for node in nodes):
+            # Without locks nothing else would, and a process that is not ready is not asked for locks.
+            self.post_if_open(self.connect_nodes)
+        return Health(
+            ok=not reasons,
+            reasons=tuple(reasons),
+            nodes=tuple(nodes),
+            held=stats.held,
+            waiting=stats.waiting,
+            overdue=stats.overdue,
+            overdue_most=self.overdue_most(),
+            longest_wait_s=self.longest_wait_s(),
+            last_confirmation_age_s=min(ages, default=None),
+            timer_late_s=late_s,
+            watching=stats.watching,
+        )
+
+    def overdue_most(self) -> int:
+        """Return the most leases of one node that were overdue at once. From any thread."""
+        return self.counters.overdue_most
+
     def read_into(self, reading: Reading) -> None:
-        super().read_into(reading)
+        """Add the figures of this moment to ``reading``. From any thread."""
+        stats = self.stats()
+        reading.contexts += not self.over
+        reading.held += stats.held
+        reading.waiting += stats.waiting
+        reading.overdue += stats.overdue
+        reading.longest_wait_s = max(reading.longest_wait_s, self.longest_wait_s())
+        reading.counters.merge(self.direct.counted(self.counters))
+        self._read_nodes(reading)
+
+    def _read_nodes(self, reading: Reading) -> None:
         if not self.over:
             for node in self.node_health():
                 reading.add_node(node)
 
     def overdue_leases(self) -> Collection[Lease]:
+        """Return the overdue leases. From any thread."""
         return {lease for renewer in self.router.shards for lease in renewer.overdue.snapshot()}
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None:
+        """End every lease, release them all at the server if that is configured and possible, and close the connections.
+
+        Args:
+            timeout_s: The time limit, in seconds.
+            future: Completed when everything is closed.
+            exiting: True at interpreter shutdown: waiters are dropped without being completed.
+        """
         self.losses.flush()
         self._shutdown.close(timeout_s, future, exiting)
+
+    def exit(self, timeout_s: float, future: Future[None]) -> None:
+        """Close an engine in use, at interpreter shutdown. All work that was posted before has begun by now."""
+        self.losses.flush()
+        if self.in_use:
+            self.close(timeout_s, future, exiting=True)
+        else:
+            future.set_result(None)
 
     def retire(self) -> None:
         """Close the connections as soon as nothing is held: the context object has been collected."""
@@ -261,4 +399,4 @@ class Engine(EngineState):
         end_all(self._parts, how, error)
 
 
-ENGINES: WeakRegistry[EngineState] = WeakRegistry()
+ENGINES: WeakRegistry[Engine] = WeakRegistry()

@@ -179,7 +179,7 @@ class PendingSwap(Protocol):
 
 
 class Wait(Protocol):
-    """A caller's wait for a lock, on the timer's thread; implemented by ``Waiter`` and ``QuorumWaiter``."""
+    """A caller's wait for a lock, on the timer's thread; implemented by ``Waiter``."""
 
     __slots__ = ()
 

@@ -7,16 +7,42 @@ The order of effects in :meth:`LeaseTable.grant` and :meth:`LeaseTable.mark_lost
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, group_of
 from wheel_lock.engine.loss_events import log_illegal
-from wheel_lock.engine.state import EngineState, HeldLeases
-from wheel_lock.errors import LockLost, LossReason, WheelLockError
-from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant, release_all
+from wheel_lock.engine.state import EngineState
+from wheel_lock.errors import (
+    ContextClosed,
+    LockAlreadyHeld,
+    LockLost,
+    LockNotHeld,
+    LossReason,
+    TooManyLocks,
+    WheelLockError,
+    quoted,
+)
+from wheel_lock.lease import (
+    EXTENDING,
+    NO_OWNER,
+    Event,
+    Lease,
+    Limits,
+    Owner,
+    State,
+    grant_all,
+    latest_grant,
+    release_all,
+)
 from wheel_lock.net.node import Node
-from wheel_lock.options import LockOptions
+from wheel_lock.options import MAX_SECONDS, LockOptions
+from wheel_lock.runtime.ends import ANEW, LOSSES, End
+from wheel_lock.runtime.failures import guarded
+from wheel_lock.runtime.timer import HashedWheelTimer
+
+_LATEST = 1024  # held leases that a nested acquire is looked for among: some 0.1 ms
 
 # A lease that was lost for one of these reasons may still exist at the server.
 _UNDONE = (
@@ -28,10 +54,16 @@ _UNDONE = (
 )
 
 
-class LeaseTable(HeldLeases):
+class LeaseTable:
     """Admits, grants and ends the leases of one engine. Timer's thread only.
 
+    Args:
+        state: The state that the parts of the engine share.
+        report_lost: Reports lost leases to the log and to their holders.
+
     Attributes:
+        acquiring: The number of leases that are being acquired, as far as ``max_held`` counts them.
+        held: The held leases, in order of acquisition.
         router: The router of the engine, which sets it once.
         listener: Called for leases that end. Set once, by the engine.
         unhold: Removes a lease, its first argument, from ``held``.
@@ -45,12 +77,79 @@ class LeaseTable(HeldLeases):
     on_ended: Callable[[], object]
 
     def __init__(self, state: EngineState, report_lost: Callable[[Sequence[Lease]], object]) -> None:
-        super().__init__(state, report_lost)
+        self.state = state
+        self.timer: HashedWheelTimer = state.timer
+        self.report_lost = report_lost
+        self.held: dict[Lease, None] = {}
+        self.acquiring: int = 0
         self.swaps: dict[Lease, PendingSwap] = {}
         self.granted_at: float = 0.0
         self.unhold: Callable[[Lease, None], object] = self.held.pop
 
+    def end(self, how: End, error: Exception) -> None:
+        """Lose the held leases, if that is an end of theirs; in a forked child drop them, because they are the parent's."""
+        try:
+            if how in LOSSES:
+                self.mark_lost(list(self.held), LOSSES[how])
+        finally:
+            if how in ANEW:
+                self.held.clear()
+                self.acquiring = 0
+
     # -- a lease begins ----------------------------------------------------------------------------------------------
+
+    def admission_error(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
+        """Return why ``wanted`` more locks may not be acquired, or None if they may."""
+        if self.state.closed:
+            return ContextClosed("The context has been closed", name)
+        most = self.state.options.max_held
+        if most is not None and len(self.held) + self.acquiring + wanted > most:
+            return TooManyLocks(f"{len(self.held)} locks are held already, the limit of this context is {most}", name)
+        return None
+
+    def refuse_endless(
+        self,
+        owner: Owner,
+        keys: Collection[bytes],
+        refuse: Callable[[LockAlreadyHeld], object],
+        passed_over: int = 0,
+    ) -> None:
+        """Have ``refuse(error)`` called if ``owner``, which waits without limit, waits for its own release.
+
+        Called when the lock was refused, so a lock that is free costs nothing. The server is asked whether the owner still
+        has it: a wait for another owner is none of these. Of very many held leases only the latest are looked at, because a
+        look at all would keep renewals waiting, and a nested acquire mostly follows the outer one soon.
+
+        Args:
+            owner: The thread or task that waits.
+            keys: The keys of the locks for which it waits.
+            refuse: Ends the wait, if it has not ended.
+            passed_over: The number of leases that the same call was granted.
+        """
+        if owner is NO_OWNER or not self.held:
+            return
+        now = self.timer.clock.now()
+        for lease in itertools.islice(reversed(self.held), _LATEST + passed_over):
+            if owner.is_same(lease.owner) and lease.key in keys and lease.is_valid(now):
+                # One with limits ends by itself, unless its key has no expiry.
+                endless = lease.limits is None or lease.group.timeout_s >= MAX_SECONDS
+                if endless and lease.owner.releases_alone(lease):
+                    self._refuse_if_owned(lease, refuse)
+                return
+
+    def _refuse_if_owned(self, lease: Lease, refuse: Callable[[LockAlreadyHeld], object]) -> None:
+        def answered() -> None:
+            if owned.error is None and owned.result() and lease.state <= EXTENDING:
+                refuse(
+                    LockAlreadyHeld(
+                        f"The lock {quoted(lease.name)} is held by this very thread or task, which would wait for ever: "
+                        "use reentrant_lock, do not nest, or limit the wait (blocking_timeout)",
+                        lease.name,
+                    )
+                )
+
+        owned: Future[bool] = Future(partial(guarded, self.state, answered))
+        self.state.owned(lease, owned)
 
     def grant(self, leases: Sequence[Lease], options: LockOptions, sent_at: float) -> bool:
         """Begin to hold leases that the server has granted.
@@ -127,6 +226,20 @@ class LeaseTable(HeldLeases):
 
     # -- a lease ends ------------------------------------------------------------------------------------------------
 
+    def check_owned(self, lease: Lease) -> WheelLockError | None:
+        """Return why ``lease`` cannot be released or extended, or None if it can. A lapsed lease is marked lost."""
+        if not lease.group.alive:
+            return LockLost(lease.name, lease.loss or LossReason.FORKED)
+        if lease.state <= EXTENDING:
+            if lease.loss is None and self.timer.clock.now() < lease.deadline:  # as is_valid()
+                return None
+            self.mark_lapsed(lease)
+        if lease.state is State.LOST or lease.loss is not None:
+            return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
+        if lease.state > EXTENDING:
+            return LockNotHeld("Cannot release or extend a lock that is not held", lease.name)
+        return None
+
     def begin_release(self, lease: Lease, event: Event = Event.RELEASE) -> WheelLockError | None:
         """End the renewal of a held lease that its holder releases or exports; return why that is impossible, or None."""
         error = self.check_owned(lease)
@@ -158,7 +271,8 @@ class LeaseTable(HeldLeases):
                 losses[lease.name] = error.reason
 
     def mark_lapsed(self, lease: Lease) -> None:
-        super().mark_lapsed(lease)
+        """Mark a lease lost whose deadline has passed."""
+        self.mark_lost([lease])
         self.clean_up([lease])  # an unconfirmed renewal may have prolonged it after all
 
     def release_done(self, leases: Sequence[Lease]) -> None:
@@ -184,6 +298,12 @@ class LeaseTable(HeldLeases):
         self.clean_up(kept)
 
     def mark_lost(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
+        """End leases that were not released, and report each loss once; leases that have ended are skipped.
+
+        Args:
+            leases: The leases.
+            reason: The reason of the loss; by default, the reason for which each lapses now.
+        """
         lost: list[Lease] = []
         for lease in leases:
             if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):

@@ -12,9 +12,9 @@ from functools import partial
 from typing import ClassVar, NoReturn
 
 from wheel_lock.diagnostics.tracing import trace
+from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, end_quietly
 from wheel_lock.engine.interfaces import Wait, group_of
-from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockAlreadyHeld, LockLost, LockNotHeld, LossReason, WheelLockError, WrongThread, quoted
 from wheel_lock.exclusion import exclusively
 from wheel_lock.forks import in_forked_child
@@ -54,6 +54,7 @@ class BaseLock(Side):
     """
 
     in_bulk: ClassVar[bool] = True
+    _lease_class: ClassVar[Callable[..., Lease]] = Lease
     _wrong_owner: ClassVar[str | None] = None
     """The reason in WrongThread's message; None if any caller may change a lease that another caller has acquired."""
 
@@ -73,7 +74,7 @@ class BaseLock(Side):
 
     def __init__(
         self,
-        engine: EngineState,
+        engine: Engine,
         lock_type: LockType,
         name: str | bytes,
         options: LockOptions,
@@ -167,7 +168,7 @@ class BaseLock(Side):
         wire = lease_args(key, self._new_token() if token is None else lock_token(token))
         on_lost = None if self._on_lost is None else self._loss_callback()
         place = call_site() if engine.options.track_acquisitions else None
-        return Lease(self.name, wire, group, self._new_owner(), on_lost, place)
+        return self._lease_class(self.name, wire, group, self._new_owner(), on_lost, place)
 
     def _new_token(self) -> bytes:
         return self._lock_type.token(self._engine.token_head)
@@ -182,7 +183,7 @@ class BaseLock(Side):
 
     def _look(self) -> Callable[[Future[LockState]], object]:
         """Return the query for what the server has under the lock's name, to be run on the timer's thread."""
-        return partial(self._server.look, self.name)
+        return partial(self._engine.look, self.name)
 
     def _handoff(self, lease: Lease) -> Handoff:
         """Return the data from which ``lease`` can be adopted. Raises WheelLockError if its type cannot be handed over."""
@@ -435,7 +436,7 @@ def call_site() -> str:
 
 
 def time_limit(
-    engine: EngineState, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
+    engine: Engine, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
 ) -> tuple[bool, float | None]:
     """Return True if an acquire waits, and its deadline in seconds of the timer's clock, None if it has none."""
     if blocking is None:

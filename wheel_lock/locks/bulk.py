@@ -11,7 +11,6 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, end_quietly
 from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
-from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.many import AcquireEach, AcquireTogether
 from wheel_lock.errors import LockLost, LocksLost, LossReason
 from wheel_lock.lease import NO_OWNER, Extras, Lease, State
@@ -133,7 +132,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         return outcome
 
 
-def raise_if_any(lost: dict[str | bytes, LossReason], engine: EngineState) -> None:
+def raise_if_any(lost: dict[str | bytes, LossReason], engine: Engine) -> None:
     """Raise LocksLost if ``lost`` holds any reasons."""
     if lost:
         end_quietly(engine.exiting)
@@ -179,7 +178,7 @@ def of_another_context(lock: BaseLock) -> ValueError:
 
 
 def leases_to_release(
-    engine: EngineState,
+    engine: Engine,
     locks: Iterable[BaseLock | None],
 ) -> tuple[list[Lease], dict[str | bytes, LossReason], TypeError | ValueError | None]:
     """Return the leases of ``locks`` to release, the reasons of those that are lost, and an error to raise instead.

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.state import EngineState
 from wheel_lock.runtime.watchdog import Watchdog
 
 T = TypeVar("T")
@@ -25,11 +24,11 @@ class CallerFuture(Future[T]):
 
     until: float | None
 
-    def limit(self, engine: EngineState, limit_s: float | None) -> None:
+    def limit(self, engine: Engine, limit_s: float | None) -> None:
         """Set ``until``, given the seconds that are left, or None for no limit."""
         self.until = None if limit_s is None else engine.timer.clock.now() + limit_s
 
-    def failure(self, engine: EngineState, deaths: int, watchdog: Watchdog) -> str | None:
+    def failure(self, engine: Engine, deaths: int, watchdog: Watchdog) -> str | None:
         """Return why no result is to be expected, or not in its time; None if one is.
 
         Args:
@@ -91,15 +90,9 @@ class Side:
 
     __slots__ = ()
 
-    _engine: EngineState
+    _engine: Engine
     _future_class: ClassVar[Any]
     """The class of the futures that the caller can wait for; its argument is the engine."""
-
-    @property
-    def _server(self) -> Engine:
-        """The engine of one server or cluster. The locks of a quorum do not use it: they have no handoff and no bulk."""
-        assert isinstance(self._engine, Engine)
-        return self._engine
 
     def _new_future(self) -> CallerFuture[Any]:
         """Return a future that the caller can wait for."""

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 from wheel_lock.diagnostics.debug_socket import SERVER_OF, serve_debug
 from wheel_lock.diagnostics.dump import TextFile, dump
+from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import ContextClosed
 from wheel_lock.locks.callers import Side
 from wheel_lock.locks.operations import ask
@@ -125,7 +125,7 @@ class BaseContext(Side):
         return None if engine.over else limit_s
 
 
-def close_later(engine: EngineState, limit_s: float | None = None) -> None:
+def close_later(engine: Engine, limit_s: float | None = None) -> None:
     """Close ``engine`` within ``limit_s`` seconds, by default its ``close_timeout``, without waiting."""
     limit_s = engine.options.close_timeout_s if limit_s is None else limit_s
     engine.post_if_running(partial(engine.close, limit_s, Future(noop)))

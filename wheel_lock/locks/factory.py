@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypedDict, TypeVar, cast
 
-from wheel_lock.engine.state import EngineState
+from wheel_lock.engine.engine import Engine
 from wheel_lock.lock_types import FAIR, FENCED_FAIR, FENCED_REENTRANT, REENTRANT, semaphore
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.locks.base import OnLost
@@ -98,7 +98,7 @@ def permit_types(permits: int) -> tuple[LockType]:
 class LockFactory:
     """The base class of contexts that make locks, for threads or for tasks."""
 
-    _engine: EngineState
+    _engine: Engine
     _takes_coroutines: ClassVar[bool] = False
     """Whether ``on_lost`` may be a coroutine function."""
 

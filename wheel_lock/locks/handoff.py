@@ -11,7 +11,6 @@ from typing import Generic
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.adopt import Adoption, AdoptMany
-from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import InvalidHandoff, LockLost, LocksNotAdopted, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import HANDED_OVER
@@ -64,7 +63,7 @@ class BulkExport:
         ValueError: Two of them have one name, or one belongs to another context.
     """
 
-    def __init__(self, engine: EngineState, locks: Iterable[BaseLock | None]) -> None:
+    def __init__(self, engine: Engine, locks: Iterable[BaseLock | None]) -> None:
         self._prefix = engine.options.prefix
         self._locks: dict[str | bytes, BaseLock] = {}
         self._leases: dict[str | bytes, Lease] = {}

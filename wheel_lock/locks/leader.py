@@ -288,7 +288,7 @@ class BaseLeader(Side, Generic[AnyLeadership]):
 
     def _serve(self) -> Steps[bool]:
         """Wait to be elected, and serve one term; return True if it ended by a resignation."""
-        lock = self._candidate_class(self._server, FENCED, self._name, self._options, None)
+        lock = self._candidate_class(self._engine, FENCED, self._name, self._options, None)
         lock.term = term = Term(self._new_future())
         self._stop = term.end
         if self._closing or not (yield from operations.acquire(lock, True, None)):
@@ -337,7 +337,7 @@ class BaseLeader(Side, Generic[AnyLeadership]):
         self._stop = partial(over.set_result, None)
         if not self._closing:
             until = timer.clock.now() + pause_s
-            engine.submit(lambda: timer.call_at(until, lambda now: over.set_result(None), self._server))
+            engine.submit(lambda: timer.call_at(until, lambda now: over.set_result(None), self._engine))
             yield from over.wait()
 
     # -- errors ------------------------------------------------------------------------------------------------------

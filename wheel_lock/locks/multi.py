@@ -86,7 +86,7 @@ class BaseMultiLock(Side, Generic[L]):
         self, blocking: bool | None, limit: float | None, token: object, future: CallerFuture[Sequence[Lease] | None]
     ) -> MultiLockWaiter:
         """Return a waiter for all of them, ready to begin. Invalid parameters raise here, before any I/O."""
-        engine, options = self._server, self._options
+        engine, options = self._engine, self._options
         blocking, until = time_limit(engine, options, blocking, limit)
         future.until = until
         for lock in self.locks.values():
@@ -123,7 +123,7 @@ class BaseMultiLock(Side, Generic[L]):
         """Complete an interrupted release without waiting. ``leases`` is None if the release had not begun."""
         if leases is None:
             leases = [lease for lock in self.locks.values() if (lease := lock._own_lease()) is not None]
-        self._engine.release_unawaited(partial(self._server.release_many, leases))
+        self._engine.release_unawaited(partial(self._engine.release_many, leases))
 
     def __repr__(self) -> str:
         first, *others = self.names

@@ -20,7 +20,6 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.adopt import Adopt, adopted_too_late
 from wheel_lock.engine.requests.base import refused_by_server
@@ -200,7 +199,7 @@ def extend(lock: BaseLock, additional_time: float, replace_ttl: bool) -> Steps[b
 def export(lock: BaseLock) -> Steps[str]:
     """End a held lease without releasing the lock; return the text by which it can be adopted."""
     lease = lock._to_change("export")
-    handoff, engine = lock._handoff(lease), lock._server
+    handoff, engine = lock._handoff(lease), lock._engine
     exported: CallerFuture[None] = lock._new_future()
     undo = partial(engine.undo_export, lease, exported)
     exported.if_undeliverable(undo)
@@ -218,7 +217,7 @@ def adopt(
     side: Side, lock_class: Callable[..., AnyLock], text: str, on_lost: OnLost | None, thread_local: bool, **more: Any
 ) -> Steps[AnyLock]:
     """Adopt an exported lease; return the lock object that holds it. ``more`` are further arguments of its class."""
-    engine = side._server
+    engine = side._engine
     handoff = Handoff.from_text(text, engine.options.prefix)
     lock_type, options = adopted_type(handoff), adopted_options(handoff, thread_local)
     lock = lock_class(engine, lock_type, handoff.name, options, on_lost, **more)
@@ -239,7 +238,7 @@ def adopt(
 
 def export_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[dict[str | bytes, str | None]]:
     """Export ``locks``; return the text of each name, or None for a lock that was lost before."""
-    engine, bulk = side._server, BulkExport(side._engine, locks)
+    engine, bulk = side._engine, BulkExport(side._engine, locks)
     exported: CallerFuture[set[Lease]] = side._new_future()
     undo = partial(engine.undo_export_many, bulk.leases, exported)
     exported.if_undeliverable(undo)
@@ -263,7 +262,7 @@ def adopt_many(
     **more: Any,
 ) -> Steps[dict[str | bytes, AnyLock | None]]:
     """Adopt exported leases; return the lock object of each name, or None. ``more`` are further arguments of its class."""
-    engine = side._server
+    engine = side._engine
     adopted: CallerFuture[None] = side._new_future()
 
     def new_lock(lock_type: LockType, name: str | bytes, options: LockOptions) -> AnyLock:
@@ -316,7 +315,7 @@ def not_acquired(lock: BaseLock | BaseMultiLock[Any]) -> Steps[LockNotAcquired]:
     several = isinstance(lock, BaseMultiLock)
     names = lock.names[:_MOST_LOOKS] if isinstance(lock, BaseMultiLock) else (lock.name,)
     states: list[LockState] = []
-    if isinstance(lock._engine, Engine):
+    if lock._engine.nodes_needed is None:
         try:
             states = yield from ask(lock, partial(lock._engine.look_at, names, _LOOK_S))
         except WheelLockError:
@@ -329,7 +328,7 @@ def not_acquired(lock: BaseLock | BaseMultiLock[Any]) -> Steps[LockNotAcquired]:
 
 def force_release(side: Side, name: str | bytes, foreign: bool) -> Steps[tuple[Holder, ...]]:
     """Release a lock for its holders, of whatever process; return them."""
-    engine = side._server
+    engine = side._engine
     key, name = lock_name(name, engine.options.prefix), plain_name(name)
     seen: LockState = yield from ask(side, partial(engine.look, name))
     _check_readable(seen, name)
@@ -366,7 +365,7 @@ def acquire_many(
     limit: float | None,
 ) -> Steps[dict[Name, AnyLock | None]]:
     """Acquire each of ``names``, or all or none; return the lock of each, or None. See :class:`BulkAcquire`."""
-    engine = side._server
+    engine = side._engine
     if blocking and limit is None:
         limit = options.blocking_timeout_s
     acquired: CallerFuture[None] = side._new_future()
@@ -406,7 +405,7 @@ def release_all(
         leases, lost, missing = choose()
         if leases:
             released: CallerFuture[dict[str | bytes, LossReason]] = side._new_future()
-            side._engine.submit(partial(side._server.release_many, leases, released))
+            side._engine.submit(partial(side._engine.release_many, leases, released))
     except WheelLockError:
         raise
     except MustNotWait:
@@ -432,5 +431,5 @@ def release_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[None]:
     return release_all(
         side,
         lambda: leases_to_release(side._engine, read_all(locks, given)),
-        lambda leases: let_go_of(side._server, locks, given, leases),
+        lambda leases: let_go_of(side._engine, locks, given, leases),
     )

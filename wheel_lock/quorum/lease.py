@@ -12,64 +12,67 @@ majority of the votes is.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
 
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.loss_events import log_illegal
+from wheel_lock.engine.interfaces import Shard
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.renewal.groups import Groups
+from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.base import end_of_try
-from wheel_lock.engine.state import HeldLeases
+from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.errors import LockUnavailable, LossReason, quoted
-from wheel_lock.lease import EXTENDING, Event, Lease, Owner, State
+from wheel_lock.lease import EXTENDING, NO_OWNER, Event, Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.lock_types.base import LockType
+from wheel_lock.net.node import Node
+from wheel_lock.net.pubsub import PubSub
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.quorum.node import NodeEngine
+from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 _DOWN_S = 0.25  # for a node whose last attempt to connect failed
-
-
-class VoteListener(FailureDomain, Protocol):
-    """The engine of a quorum, as its leases and their votes see it. Documented at :class:`QuorumEngine`."""
-
-    timer: HashedWheelTimer
-    engines: list[NodeEngine]
-    leases: QuorumLeases
-    quorum: int
-    longest_s: float
-
-    def vote_changed(self, vote: Vote, reason: LossReason | None) -> None: ...
-    def heal(self, lease: QuorumLease) -> None: ...
+_LEAST_LIMIT_S = 0.05  # longer than a pause of the garbage collector or the scheduler
 
 
 class QuorumGroup:
-    """The group of quorum leases of one timeout. When one of them is due, its missing votes are requested again."""
+    """The quorum leases of one kind. When one of them is due, its missing votes are requested again.
 
-    def __init__(self, engine: VoteListener, timeout_s: float) -> None:
-        self.engine = engine
-        self.lock_type: LockType = EXCLUSIVE
-        self.timeout_s = timeout_s
-        self.alive = True
+    Attributes:
+        options: The options of their locks.
+        renewer: The majority that keeps them.
+    """
+
+    lock_type: LockType = EXCLUSIVE
+
+    def __init__(self, renewer: Majority, options: LockOptions) -> None:
+        self.renewer = renewer
+        self.options = options
+        self.timeout_s: float = options.timeout_s
+        self.alive: bool = True
+
+    def begin(self, leases: Sequence[QuorumLease], sent_at: float) -> None:
+        for lease in leases:
+            self.renewer.heal_later(lease)
 
     def due(self, entries: Sequence[Lease], now: float) -> None:
         for lease in entries:
             assert isinstance(lease, QuorumLease)
-            self.engine.heal(lease)
+            self.renewer.heal(lease)
 
     def illegal(self, lease: Lease, event: Event) -> None:
-        """End ``lease``: it received an event that its state does not allow."""
-        log_illegal(lease, event)
-        self.engine.leases.mark_lost([lease], LossReason.INTERNAL_ERROR)
+        self.renewer.leases.mark_illegal(lease, event)
 
-    def domains(self, entries: Sequence[Lease]) -> tuple[VoteListener]:
-        return (self.engine,)
+    def domains(self, entries: Sequence[Lease]) -> tuple[FailureDomain]:
+        return (self.renewer.leases.state,)
 
 
 class VoteLease(Lease):
@@ -102,7 +105,7 @@ class Vote(Owner):
         failure: Why the node could not be asked, or did not answer, the last time; None if it did.
     """
 
-    __slots__ = ("_callback", "counts_from", "failure", "in_flight", "lease", "node", "quorum_lease")
+    __slots__ = ("counts_from", "failure", "in_flight", "lease", "node", "quorum_lease")
 
     def __init__(self, node: NodeEngine, quorum_lease: QuorumLease) -> None:
         super().__init__()
@@ -112,17 +115,11 @@ class Vote(Owner):
         self.counts_from: float = math.inf
         self.in_flight: Acquire | None = None
         self.failure: Exception | None = None
-        self._callback: Callable[[], object] = noop
 
     @property
     def ended(self) -> bool:
         """True if the holder has ended, so that its leases are not renewed any more."""
         return self.quorum_lease.owner.ended
-
-    @property
-    def alive(self) -> bool:
-        """True if the node's lease has not ended, as far as known. (It may have expired, or not count yet.)"""
-        return self.live is not None
 
     @property
     def live(self) -> Lease | None:
@@ -137,15 +134,14 @@ class Vote(Owner):
     def changed(self, lease: Lease, loss: LossReason | None = None) -> None:
         """Set the deadline of the quorum lease anew: that of ``lease`` has changed, or it has ended because of ``loss``."""
         if lease is self.lease:
-            engine = self.quorum_lease.params.engine
-            guarded(engine, engine.vote_changed, self, loss)
+            majority = self.quorum_lease.majority
+            guarded(majority.leases.state, majority.vote_changed, self, loss)
 
     def ask(
         self,
         token: bytes,
         options: LockOptions,
         limit_s: float,
-        callback: Callable[[], object],
         caller_until: float | None = None,
         *,
         by_script: bool = False,
@@ -156,7 +152,6 @@ class Vote(Owner):
             token: The token to store.
             options: The options of the node's lease.
             limit_s: Seconds that the node may take to answer.
-            callback: Called when the node has answered, or exceeded the limit.
             caller_until: The caller's time limit, in seconds of the timer's clock; None if there is none.
             by_script: Acquire by the script, whose reply contains the type of a key of another type.
         """
@@ -169,12 +164,11 @@ class Vote(Owner):
             why = "is silent"
         if why is not None:
             self.failure = LockUnavailable(f"{engine.connector.describe()} {why} (lock {quoted(name)})", name)
-            callback()
+            self.quorum_lease.answered()
             return
         key = self.quorum_lease.key
         lease = VoteLease(name, lease_args(key, token), engine.group(key, EXCLUSIVE, options), self)
-        future: Future[bool] = Future(partial(guarded, self.quorum_lease.params.engine, self._answered))
-        self._callback = callback
+        future: Future[bool] = Future(partial(guarded, self.quorum_lease.majority.leases.state, self._answered))
         self.failure = None
         self.in_flight = request = Acquire(engine.leases, [lease], options, future, waiter_ttl_ms=int(by_script))
         if caller_until is not None:
@@ -193,12 +187,11 @@ class Vote(Owner):
         future = request.future
         self.failure = future.error
         if future.error is None and future.result():
-            longest_s = max(self.quorum_lease.params.engine.longest_s, request.lease.group.timeout_s)
+            longest_s = max(self.quorum_lease.majority.longest_s, request.lease.group.timeout_s)
             self.counts_from = self.node.history.counts_from(longest_s)
             self.lease = request.lease
             self.changed(request.lease)
-        callback, self._callback = self._callback, noop
-        callback()
+        self.quorum_lease.answered()
 
     def withdraw(self, loss: LossReason | None = None) -> None:
         """Release what the node has granted, may have granted, or may be about to grant.
@@ -220,29 +213,42 @@ class QuorumLease(Lease):
     """A lease that is valid while a majority of the nodes grants it.
 
     Attributes:
+        majority: What keeps it.
         options: The caller's options.
         params: Its group.
+        round: Called when a node has answered, or exceeded its time limit, as long as it is being acquired; then None.
         votes: One for each node.
-        quorum: How many of them are a majority.
     """
 
-    __slots__ = ("options", "params", "quorum", "votes")
+    __slots__ = ("majority", "options", "params", "round", "votes")
 
     def __init__(
         self,
         name: str | bytes,
         lease_args: bytes,
-        params: QuorumGroup,
-        owner: Owner,
-        on_lost: Callable[[LostEvent], object] | None,
-        call_site: str | None,
-        options: LockOptions,
+        group: QuorumGroup,
+        owner: Owner = NO_OWNER,
+        on_lost: Callable[[LostEvent], object] | None = None,
+        call_site: str | None = None,
     ) -> None:
-        self.params: QuorumGroup = params
-        self.options: LockOptions = options
-        self.votes: tuple[Vote, ...] = tuple(Vote(node, self) for node in params.engine.engines)
-        self.quorum: int = params.engine.quorum
-        super().__init__(name, lease_args, params, owner, on_lost, call_site)
+        super().__init__(name, lease_args, group, owner, on_lost, call_site)
+        self.params: QuorumGroup = group
+        self.majority: Majority = group.renewer
+        self.round: Callable[[], object] | None = None
+        self.options: LockOptions = group.options
+        self.votes: tuple[Vote, ...] = tuple(Vote(node, self) for node in self.majority.engines)
+
+    @property
+    def quorum(self) -> int:
+        """How many of the votes are a majority."""
+        return self.majority.quorum
+
+    def answered(self) -> None:
+        """Go on after the answer of a node, or its time limit."""
+        if self.round is not None:
+            self.round()
+        else:
+            self.majority.heal_later(self)  # it may be held by now, with one more vote
 
     def support(self, now: float) -> list[Lease]:
         """Return the votes' leases that count at ``now``. An expired one does not, though its loss may not be noted yet."""
@@ -291,37 +297,119 @@ class QuorumLease(Lease):
 
     def another_token(self) -> bytes:
         """Return a new token for another request, so that the clean-up of the last one cannot remove its grant."""
-        return self.params.lock_type.next_token(self.token)
+        return EXCLUSIVE.next_token(self.token)
+
+
+class Majority(SingleRouter):
+    """The nodes of a quorum, where an engine of one server has its router and its renewer. Timer's thread only.
+
+    Args:
+        leases: The leases of the quorum's engine.
+        quorum: How many of the nodes are a majority.
+        node_timeout_s: Seconds that a node may take to answer an acquire; None for a tenth of the lock's timeout.
+        longest_s: The longest lock timeout, in seconds, of all users of these nodes, as far as known.
+
+    Attributes:
+        engines: The engines of the nodes, added by the quorum's engine.
+        groups: The groups of its leases, by their options.
+        longest_s: As above, including the timeouts of this engine's own locks.
+    """
+
+    only_renewer = None
+    busy = False  # it sends nothing itself: the engines of its nodes are attached to the timer themselves
+
+    def __init__(self, leases: LeaseTable, quorum: int, node_timeout_s: float | None, longest_s: float) -> None:
+        self.leases = leases
+        self.timer: HashedWheelTimer = leases.timer
+        self.shards: list[Renewer] = []  # those of its nodes are kept by their own engines
+        self.listeners: list[PubSub] = []
+        self.engines: list[NodeEngine] = []
+        self.quorum = quorum
+        self.longest_s: float = longest_s
+        self.confirmed_at: float = -math.inf
+        self._node_timeout_s = node_timeout_s
+        self.groups: Groups[QuorumGroup] = Groups()
 
     @property
-    def hold_until(self) -> float:
-        """When its hold limit ends, in seconds of the timer's clock."""
-        return math.inf if self.options.max_hold_s is None else self.acquired_at + self.options.max_hold_s
+    def watching(self) -> bool:
+        return all(engine.router.watching for engine in self.engines)
 
+    def limit_s(self, timeout_s: float) -> float:
+        """Return how many seconds a node may take to answer an acquire: by default a tenth of the lock's timeout."""
+        return max(timeout_s / 10, _LEAST_LIMIT_S) if self._node_timeout_s is None else self._node_timeout_s
 
-class QuorumLeases(HeldLeases):
-    """The held leases of a quorum's engine. Timer's thread only."""
+    def note_timeout(self, time_s: float) -> None:
+        """Note that a lease of ``time_s`` seconds is requested, which a node may forget by restarting."""
+        self.longest_s = max(self.longest_s, time_s)
 
-    def mark_lost(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
-        for lease in leases:
-            assert isinstance(lease, QuorumLease)
-            if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):
+    def grant(self, lease: QuorumLease) -> None:
+        """Make a lease held that a majority has granted."""
+        self.leases.granted_at = now = self.timer.clock.now()
+        self.leases.state.counters.acquired += 1
+        lease.acquired_at = min(vote.acquired_at for vote in lease.support(now))
+        self.leases.adopt_grant(lease, lease.acquired_at)
+
+    def heal_later(self, lease: QuorumLease) -> None:
+        """Schedule :meth:`heal` after a renewal interval if a node does not grant a held lease."""
+        every_s = lease.options.renew_every_s
+        if lease.state > EXTENDING or every_s is None or all(vote.live or vote.in_flight for vote in lease.votes):
+            return
+        if lease not in self.timer.wheel:
+            self.timer.wheel.schedule(lease, self.timer.scale.ceil(self.timer.now + every_s))
+
+    def heal(self, lease: QuorumLease) -> None:
+        """Ask the nodes again that do not grant a held lease, unless its renewal has ended."""
+        options = self._remaining(lease)
+        if lease.state > EXTENDING or lease.owner.ended or options is None:
+            return
+        for vote in lease.votes:
+            if vote.live or vote.in_flight:
                 continue
-            lease.loss = why = lease.loss or reason or lease.lapse_reason()
-            if lease.state is not State.RELEASING:  # the time held has been counted at the release
-                self.state.counters.held.add(self.timer.now - lease.acquired_at)
-            self.end_one(lease, Event.LOSE)
-            self.state.counters.lost[why] += 1
-            for vote in lease.votes:
-                if vote.in_flight is not None or why is not LossReason.CONTEXT_CLOSED:  # else released in bulk
-                    vote.withdraw(why)
-            self.report_lost([lease])
-            if not self.state.exiting:
-                lease.owner.lost(lease)
+            if vote.node.node.ready:
+                vote.ask(lease.another_token(), options, self.limit_s(options.timeout_s))
+            else:
+                vote.node.node.connect()
+        self.heal_later(lease)
 
-    def end_one(self, lease: QuorumLease, event: Event) -> None:
-        """Remove ``lease`` from the held ones, and from the wheel; ``event`` is its release or loss."""
-        lease.transition(event)
-        self.held.pop(lease, None)
-        if lease in self.timer.wheel:
-            self.timer.wheel.cancel(lease)
+    def _remaining(self, lease: QuorumLease) -> LockOptions | None:
+        """Return the options of a vote that joins late, which must not outlast the others; None if no time is left."""
+        options = lease.options
+        if options.max_renewals is not None:
+            options = dataclasses.replace(options, max_renewals=options.max_renewals - lease.renewals)
+            if options.max_renewals is not None and options.max_renewals <= 0:
+                return None
+        if options.max_hold_s is not None:
+            left_s = lease.acquired_at + options.max_hold_s - self.timer.now
+            if left_s <= options.timeout_s / 3:
+                return None
+            options = dataclasses.replace(options, max_hold_s=left_s)
+        return options
+
+    def vote_changed(self, vote: Vote, loss: LossReason | None) -> None:
+        """End the lease if its majority has ended, else schedule :meth:`heal` if the node has ended its grant."""
+        lease = vote.quorum_lease
+        if lease.state > EXTENDING:
+            return
+        if not lease.recount(self.timer.clock.now()) or loss is LossReason.ABANDONED:
+            self.leases.mark_lost([lease], loss)
+        elif loss is not None:
+            self.heal_later(lease)
+
+    def untrack(self, lease: QuorumLease) -> None:
+        """Ask for no more votes for a lease that ends; if it is lost, withdraw those that there are."""
+        self.timer.wheel.cancel(lease)
+        if lease.loss is not None:
+            for vote in lease.votes:
+                if vote.in_flight is not None or lease.loss is not LossReason.CONTEXT_CLOSED:  # else released in bulk
+                    vote.withdraw(lease.loss)
+
+    def clean_up(self, leases: Sequence[Lease], node: Node | None = None) -> None:
+        """Do nothing: the votes of a lease that has ended are withdrawn one by one."""
+
+    def by_shard(self, leases: Iterable[Lease]) -> Iterable[tuple[Shard, Iterable[Lease]]]:
+        """Return all as leases of one node. Only a close asks, which sends nothing: the nodes release the votes."""
+        return [(self.engines[0].router.renewer, leases)]
+
+    def end(self, how: End, error: Exception) -> None:
+        if how is End.FORKED:
+            self.groups.end()

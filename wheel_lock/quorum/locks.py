@@ -8,11 +8,8 @@ from wheel_lock.aio import lock as aio_lock
 from wheel_lock.aio import primitives as aio_primitives
 from wheel_lock.errors import WheelLockError, quoted
 from wheel_lock.lease import Lease
-from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.locks.base import BaseLock, call_site
+from wheel_lock.locks.base import BaseLock
 from wheel_lock.protocol.handoff import Handoff
-from wheel_lock.protocol.resp import lease_args
-from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.lease import QuorumLease
 from wheel_lock.sync import lock as sync_lock
 from wheel_lock.sync import primitives as sync_primitives
@@ -24,15 +21,10 @@ class BaseQuorumLock(BaseLock):
     __slots__ = ()
 
     in_bulk = False
-    _engine: QuorumEngine
+    _lease_class = QuorumLease
 
-    def _new_lease(self, key: bytes, token: str | bytes | None = None) -> QuorumLease:
-        engine, options = self._engine, self._options
-        if token is not None:
-            raise ValueError("a lock of several masters makes its tokens itself, so token must be None")
-        site = call_site() if engine.options.track_acquisitions else None
-        group, encoded = engine.group(key, EXCLUSIVE, options), lease_args(key, self._new_token())
-        return QuorumLease(self.name, encoded, group, self._new_owner(), self._loss_callback(), site, options)
+    def _type_with_caller_token(self) -> NoReturn:
+        raise ValueError("a lock of several masters makes its tokens itself, so token must be None")
 
     def _handoff(self, lease: Lease) -> Handoff:
         raise WheelLockError(

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from wheel_lock.engine.future import Future
-from wheel_lock.errors import LockLost, WheelLockError
+from wheel_lock.errors import LockLost, LockUnavailable, WheelLockError
+from wheel_lock.quorum.node import NodeEngine
 
 T = TypeVar("T")
 
@@ -36,8 +37,11 @@ class VoteTally:
         self.no: list[object] = []
         self.failures: list[Exception] = []
 
-    def future(self, agrees: Callable[[T], bool]) -> Future[T]:
-        """Return the future of one node's answer; ``agrees`` returns whether an answer is a yes."""
+    def ask(self, node: NodeEngine, send: Callable[[Future[T]], object], agrees: Callable[[T], object] = bool) -> None:
+        """Call ``send(future)``, which asks ``node``; ``agrees`` returns whether its answer is a yes.
+
+        A node that is suspected to be dead has failed at once: a later reply is ignored.
+        """
 
         def answered() -> None:
             if isinstance(future.error, LockLost):
@@ -51,7 +55,14 @@ class VoteTally:
             self._check()
 
         future: Future[T] = Future(answered)
-        return future
+        send(future)
+        if node.is_silent:
+            future.set_exception(LockUnavailable(f"{node.connector.describe()} is silent"))
+
+    def deny(self, answer: object) -> None:
+        """Count the ``answer`` of a node that need not be asked, which is a no."""
+        self.no.append(answer)
+        self._check()
 
     @property
     def agreed(self) -> bool:

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from wheel_lock.aio import lock as aio_lock
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EVERLASTING
@@ -102,7 +101,7 @@ class Grants:
     def __init__(self) -> None:
         self._latest: dict[tuple[int, bytes], weakref.ref[Grant]] = {}
 
-    def add(self, engine: EngineState, grant: Grant) -> None:
+    def add(self, engine: Engine, grant: Grant) -> None:
         """Add a new grant."""
         latest, place = self._latest, (id(engine), grant.lease.key)
 
@@ -112,7 +111,7 @@ class Grants:
 
         latest[place] = weakref.ref(grant, remove)
 
-    def find(self, engine: EngineState, key: bytes) -> Grant | None:
+    def find(self, engine: Engine, key: bytes) -> Grant | None:
         """Return the latest grant of a name in any state, or None if its lock object is gone."""
         reference = self._latest.get((id(engine), key))
         return None if reference is None else reference()

@@ -7,8 +7,8 @@ from collections.abc import Generator, Iterable
 from time import monotonic
 from typing import Any, TypeVar
 
+from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import end_quietly
-from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Owner, ThreadOwner
 from wheel_lock.locks.callers import CallerFuture, Side
@@ -55,7 +55,7 @@ class SyncFuture(CallerFuture[T]):
 
     __slots__ = ("_deaths", "_engine", "_gate")
 
-    def __init__(self, engine: EngineState) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._gate = gate = new_gate()
         # Not through super(), which would cost a call.
         self._notify = gate.release

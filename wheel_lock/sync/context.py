@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from wheel_lock.engine.state import EngineState
+from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import WheelLockError
 from wheel_lock.locks.context import BaseContext, close_later
 from wheel_lock.runtime.interruptions import finaliser, insist, uninterrupted_start
@@ -42,6 +42,6 @@ class ThreadContext(ThreadSide, BaseContext):
 
     @finaliser
     def __del__(self) -> None:
-        engine: EngineState | None = getattr(self, "_engine", None)
+        engine: Engine | None = getattr(self, "_engine", None)
         if engine is not None:
             engine.post_if_running(engine.retire)

@@ -319,14 +319,14 @@ BY_HAND = tuple(
         (
             "a round that has failed keeps its votes",
             "quorum/acquire.py",
-            "        if outcome is not Outcome.GRANTED:\n            self._withdraw()\n        self._decided()",
-            "        self._decided()",
+            "            for vote in self._lease.votes:\n                vote.withdraw()\n            self.table.reject",
+            "            self.table.reject",
         ),
         (
             "the rounds of a majority share one token",
             "quorum/acquire.py",
-            "wire = lease_args(last.key, last.another_token())",
-            "wire = lease_args(last.key, last.token)",
+            "wire = lease_args(self.key, last.another_token())",
+            "wire = lease_args(self.key, last.token)",
         ),
         (
             "a wake-up between two waits is lost",
@@ -424,8 +424,8 @@ OLD_BUGS = tuple(
         (
             "a standstill makes a long pause between rounds",
             "quorum/acquire.py",
-            "rounds_s = min(_PAUSE_ROUNDS * (now - began_at), engine.options.fallback_s)",
-            "rounds_s = _PAUSE_ROUNDS * (now - began_at)",
+            "rounds_s = min(_PAUSE_ROUNDS * (now - self._round_at), context.fallback_s)",
+            "rounds_s = _PAUSE_ROUNDS * (now - self._round_at)",
         ),
         (
             "a grant that meets a refused lease is forgotten",

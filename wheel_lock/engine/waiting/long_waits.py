@@ -27,7 +27,7 @@ Look = Callable[["str | bytes", Future[list[LockState]]], object]
 
 
 class LongWait(Protocol):
-    """A wait as its length is watched; implemented by ``Waiter`` and ``QuorumWaiter``."""
+    """A wait as its length is watched; implemented by ``Waiter``."""
 
     @property
     def name(self) -> str | bytes: ...

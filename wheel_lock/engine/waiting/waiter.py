@@ -451,9 +451,17 @@ class Waiter(WheelEntry):
     def _poll(self) -> None:
         now, pause_s = self.table.timer.clock.now(), self.options.retry_every_s
         assert pause_s is not None
-        if self._attempts == self.options.max_attempts or (self.until is not None and now >= self.until):
+        if self._was_last(now):
             self.refuse()
-            return
+        else:
+            self._pause(now, pause_s)
+
+    def _was_last(self, now: float) -> bool:
+        """Return True if a refused try of one that polls was its last one."""
+        return self._attempts == self.options.max_attempts or (self.until is not None and now >= self.until)
+
+    def _pause(self, now: float, pause_s: float) -> None:
+        """Have the next try after ``pause_s`` seconds, if it may wait."""
         if self not in self._queues.pollers:
             if not self._admitted():
                 return
