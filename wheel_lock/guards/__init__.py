@@ -17,7 +17,8 @@ for data in Redis, `guards.http` for services. No package of a database is impor
 """
 
 from wheel_lock.errors import NoFenceTable, StaleFence
+from wheel_lock.guards import asyncio, http, redis
 from wheel_lock.guards.connections import create, guard
 from wheel_lock.guards.fences import Fence, Fenced, fence_of
 
-__all__ = ["Fence", "Fenced", "NoFenceTable", "StaleFence", "create", "fence_of", "guard"]
+__all__ = ["Fence", "Fenced", "NoFenceTable", "StaleFence", "asyncio", "create", "fence_of", "guard", "http", "redis"]

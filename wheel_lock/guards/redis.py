@@ -1,7 +1,7 @@
 """Guards for data in Redis: a command, or a script of the user's, that runs only if no later holder has been there.
 
-The check and the write are one script. The newest fence is kept beside the user's key, in its hash slot, so that it works in
-a cluster. The server may be another than that of the lock.
+The check and the write are one script. The newest fence is kept beside the user's key, in its hash slot, so that it works
+in a cluster. The server may be another than that of the lock.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Guarded(_Guarded):
     """Commands to Redis that are refused with `StaleFence` once a later holder has sent one to the same place.
 
     A place is a key, or all keys with the same hash tag, such as ``{42}:balance`` and ``{42}:history``; there the newest
-    fence is kept under ``wheel_lock:guard:{tag}name``. It is lost with the data: after a FLUSHALL, an eviction or a failover
-    to a replica without it, the next fence is taken as it comes.
+    fence is kept under ``wheel_lock:guard:{tag}name``. It is lost with the data: after a FLUSHALL, an eviction or a
+    failover to a replica without it, the next fence is taken as it comes.
 
     Args:
         client: A client of redis-py or valkey-py, of a server or a cluster; not a pipeline.

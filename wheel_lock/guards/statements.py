@@ -1,9 +1,9 @@
 """The statements of a guard, for each kind of database, and what their results mean.
 
 The rule is one statement: advance the fence of a name to that of the holder, unless it is larger. All databases here lock
-the row until the transaction ends, whether it was changed or not, and compare with the row as it is then, not with a snapshot
-(or fail, where the transaction has one). So a later holder waits for an earlier one that has passed its guard, and an earlier
-one finds the later one's fence.
+the row until the transaction ends, whether it was changed or not, and compare with the row as it is then, not with a
+snapshot (or fail, where the transaction has one). So a later holder waits for an earlier one that has passed its guard, and
+an earlier one finds the later one's fence.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _by_rows(held: Fence) -> Steps:
 
 
 def _by_last_id(held: Fence) -> Steps:
-    # There is no WHERE, and the number of affected rows is the same for an equal fence and for a smaller one. The fence that
-    # is in the row afterwards comes back as the last id. It is not read from a snapshot, as that of a SELECT would be.
+    # There is no WHERE, and the number of affected rows is the same for an equal fence and for a smaller one. The fence
+    # that is in the row afterwards comes back as the last id. It is not read from a snapshot, as that of a SELECT would be.
     newer = yield Statement(
         "INSERT INTO wheel_lock_fences (name, fence) VALUES (:name, LAST_INSERT_ID(:fence)) "
         "ON DUPLICATE KEY UPDATE fence = LAST_INSERT_ID(GREATEST(fence, :fence))",

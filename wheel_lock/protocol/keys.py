@@ -77,7 +77,7 @@ def permits_key(name: bytes) -> bytes:
 
 
 def guard_key(key: bytes, name: bytes) -> bytes:
-    """Return the key that holds the newest fence of the lock ``name`` that a guard of ``key`` has seen, in the slot of ``key``.
+    """Return the key, in the slot of ``key``, that holds the newest fence of the lock ``name`` seen by guards there.
 
     Keys with one hash tag share it.
 

@@ -1,0 +1,82 @@
+"""A holder that writes under a lock, and is stopped at the worst moments: `main` is called in a child of a fork server.
+
+It writes to a register of one row, which counts the writes that came after one with a larger fence. Every few transactions
+it says where it is, and stops itself; the test goes on with it when another holder has been granted the lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+from typing import Any
+
+import psycopg
+import pymysql
+import redis
+
+from wheel_lock import LockContext, LockLost, StaleFence
+from wheel_lock.guards import fence_of, guard
+
+NAME = "account:42"
+STOPPING = "stopping"
+"""A key that the one process has which may stop: the other must go on meanwhile."""
+EVERY = 40
+"""Transactions between two stops of a process."""
+PLACES = ("before the transaction", "after the guard", "before the commit")
+WRITE = "UPDATE register SET late = late + (CASE WHEN fence > {0} THEN 1 ELSE 0 END), fence = {0}, writes = writes + 1"
+FAILURES = (psycopg.OperationalError, pymysql.err.OperationalError, sqlite3.OperationalError)
+
+
+def connect(kind: str, address: Any) -> Any:
+    """Connect to a database of the tests."""
+    if kind == "sqlite":
+        return sqlite3.connect(address, timeout=60.0)
+    if kind == "mariadb":
+        return pymysql.connect(**address, database="test")
+    connection = psycopg.connect(**address)
+    if kind == "postgresql, serializable":
+        connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+    return connection
+
+
+def main(settings: str, output: str) -> None:
+    chosen = json.loads(settings)
+    connection = connect(chosen["kind"], chosen["address"])
+    client = redis.Redis.from_url(chosen["url"])
+    done = refused = 0
+
+    def stop(place: int, fence: int) -> None:
+        """Stop here, if it is the turn of this place."""
+        if done % EVERY == EVERY - 1 and done // EVERY % len(PLACES) == place and client.set(STOPPING, done, nx=True):
+            os.write(int(output), json.dumps({"place": PLACES[place], "fence": fence}).encode() + b"\n")
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    with LockContext(client) as context:
+        while done < chosen["transactions"]:
+            lock = context.lock(NAME, fencing=True)
+            lock.acquire()
+            held = fence_of(lock)  # so that the guard alone decides
+            client.delete(NAME)  # the other one is a holder, too, from now on
+            try:
+                for _ in range(5):
+                    stop(0, held.fence)
+                    if chosen["guarded"]:
+                        guard(connection, held)
+                    stop(1, held.fence)
+                    connection.cursor().execute(WRITE.format(held.fence))
+                    stop(2, held.fence)
+                    connection.commit()
+                    done += 1
+            except StaleFence:
+                refused += 1
+                connection.rollback()
+            except FAILURES:
+                connection.rollback()
+            try:
+                lock.release()
+            except LockLost:
+                pass
+    connection.close()
+    os.write(int(output), json.dumps({"done": done, "refused": refused}).encode() + b"\n")
