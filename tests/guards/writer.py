@@ -1,12 +1,13 @@
 """A holder that writes under a lock, and is stopped at the worst moments: `main` is called in a child of a fork server.
 
 It writes to a register of one row, which counts the writes that came after one with a larger fence. Every few transactions
-it says where it is, and stops itself; the test goes on with it when another holder has been granted the lock.
+it says where it is, and stops itself; the test, as a third holder, is granted the lock, and goes on with it.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sqlite3
@@ -21,7 +22,7 @@ from wheel_lock.guards import fence_of, guard
 
 NAME = "account:42"
 STOPPING = "stopping"
-"""A key that the one process has which may stop: the other must go on meanwhile."""
+"""The key of the one process that may stop at a time."""
 EVERY = 40
 """Transactions between two stops of a process."""
 PLACES = ("before the transaction", "after the guard", "before the commit")
@@ -45,12 +46,17 @@ def main(settings: str, output: str) -> None:
     chosen = json.loads(settings)
     connection = connect(chosen["kind"], chosen["address"])
     client = redis.Redis.from_url(chosen["url"])
+    logging.disable(logging.WARNING)  # of lost locks
     done = refused = 0
+    stopped_at = -1
 
-    def stop(place: int, fence: int) -> None:
-        """Stop here, if it is the turn of this place."""
-        if done % EVERY == EVERY - 1 and done // EVERY % len(PLACES) == place and client.set(STOPPING, done, nx=True):
-            os.write(int(output), json.dumps({"place": PLACES[place], "fence": fence}).encode() + b"\n")
+    def stop(place: int) -> None:
+        """Stop here, if it is the turn of this place, once."""
+        nonlocal stopped_at
+        its_turn = done % EVERY == EVERY - 1 and done // EVERY % len(PLACES) == place and done != stopped_at
+        if its_turn and client.set(STOPPING, done, nx=True):
+            stopped_at = done
+            os.write(int(output), json.dumps({"place": PLACES[place], "pid": os.getpid()}).encode() + b"\n")
             os.kill(os.getpid(), signal.SIGSTOP)
 
     with LockContext(client) as context:
@@ -61,12 +67,12 @@ def main(settings: str, output: str) -> None:
             client.delete(NAME)  # the other one is a holder, too, from now on
             try:
                 for _ in range(5):
-                    stop(0, held.fence)
+                    stop(0)
                     if chosen["guarded"]:
                         guard(connection, held)
-                    stop(1, held.fence)
+                    stop(1)
                     connection.cursor().execute(WRITE.format(held.fence))
-                    stop(2, held.fence)
+                    stop(2)
                     connection.commit()
                     done += 1
             except StaleFence:
