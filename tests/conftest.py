@@ -97,6 +97,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 _BY_FILE = (
     "crowds/",
     "greenlets/",
+    "guards/",
     "interop/",
     "quorum/",
     "site/",

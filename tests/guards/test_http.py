@@ -35,17 +35,17 @@ async def asgi(scope: Any, receive: Any, send: Any) -> None:
         return
     fence = scope[KEY]
     if fence is not None and fence.fence < 7:
-        raise StaleFence(*fence, 7)
+        raise StaleFence(fence.name, fence.fence, 7)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": repr(fence).encode()})
     if fence is not None and fence.name == "begun":
-        raise StaleFence(*fence, 8)
+        raise StaleFence(fence.name, fence.fence, 8)
 
 
 def wsgi(environ: dict[str, Any], start_response: Any) -> list[bytes]:
     fence = environ[KEY]
     if fence is not None and fence.fence < 7:
-        raise StaleFence(*fence, 7)
+        raise StaleFence(fence.name, fence.fence, 7)
     start_response("200 OK", [])
     return [repr(fence).encode()]
 

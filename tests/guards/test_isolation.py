@@ -173,7 +173,8 @@ def test_sqlite_has_one_writer_from_the_guard_to_the_commit(
     tmp_path: Path, settings: dict[str, Any], journal: str
 ) -> None:
     def connect() -> sqlite3.Connection:
-        return sqlite3.connect(tmp_path / "data", timeout=0.0, **settings)
+        connection: sqlite3.Connection = sqlite3.connect(tmp_path / "data", timeout=0.0, **settings)
+        return connection
 
     with closed(sqlite3.connect(tmp_path / "data", isolation_level=None)) as connection:
         connection.execute(f"PRAGMA journal_mode = {journal}")

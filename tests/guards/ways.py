@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import sqlalchemy
 import sqlalchemy.ext.asyncio
 import sqlalchemy.orm
 
-from tests.guards.databases import DatabaseServer
+from tests.guards.databases import MariaDbServer, PostgresServer
 from wheel_lock import guards
 from wheel_lock.guards import Fenced
 from wheel_lock.guards import sqlalchemy as guarded_sqlalchemy
@@ -178,7 +178,7 @@ SYNC: dict[str, Callable[..., None]] = {
     "guarded session": _guarded_session,
     "django": _django,
 }
-ASYNC: dict[str, Callable[..., Awaitable[None]]] = {
+ASYNC: dict[str, Callable[..., Coroutine[None, None, None]]] = {
     "psycopg async": _psycopg_async,
     "asyncpg": _asyncpg,
     "asyncpg pool": _asyncpg_pool,
@@ -219,13 +219,15 @@ def way(request: pytest.FixtureRequest, folder: Path, library: str, database: st
     if "sqlite" in database:
         path = folder / "data.sqlite"
 
-        def connect() -> Any:
-            return sqlite3.connect(path, timeout=0.0)
+        def connect(**settings: Any) -> Any:
+            return sqlite3.connect(path, timeout=0.0, **settings)
 
         address = f"sqlite:///{path}"
     else:
         maria = "mariadb" in database or "mysql" in database
-        server: DatabaseServer = request.getfixturevalue("mariadb_server" if maria else "postgres_server")
+        server: MariaDbServer | PostgresServer = request.getfixturevalue(
+            "mariadb_server" if maria else "postgres_server"
+        )
         place: dict[str, Any] = server.address
         address = place
         if "+" in database:
