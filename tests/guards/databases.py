@@ -42,6 +42,7 @@ _MARIADB_OPTIONS = [
     "--innodb-buffer-pool-size=8M",
     "--innodb-log-file-size=4M",
     "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-flush-method=nosync",
     "--performance-schema=0",
 ]
 

@@ -147,7 +147,7 @@ def test_with_a_guard_no_write_is_late(race: Race) -> None:
 
 @pytest.mark.slow
 def test_without_a_guard_writes_are_late(race: Race) -> None:
-    counted = race.run(120, guarded=False)
+    counted = race.run(60, guarded=False)
     writes, late = race.register()
     assert writes == counted["done"]
     assert late > 0

@@ -19,6 +19,7 @@ INTERNAL = {
     "Timeout": {"due_at", "group", "state", "tick"},
     "ManualClock": {"attach", "sleep_s"},
     "Lock": {"in_bulk"},
+    "tuple": {"count", "index"},
 }
 
 
