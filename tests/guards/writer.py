@@ -23,7 +23,7 @@ from wheel_lock.guards import fence_of, guard
 NAME = "account:42"
 STOPPING = "stopping"
 """The key of the one process that may stop at a time."""
-EVERY = 40
+EVERY = 30
 """Transactions between two stops of a process."""
 PLACES = ("before the transaction", "after the guard", "before the commit")
 WRITE = "UPDATE register SET late = late + (CASE WHEN fence > {0} THEN 1 ELSE 0 END), fence = {0}, writes = writes + 1"

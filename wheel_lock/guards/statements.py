@@ -84,7 +84,7 @@ def _by_last_id(held: Fence) -> Steps:
 
 
 _COLUMNS = "CREATE TABLE IF NOT EXISTS wheel_lock_fences (name {} NOT NULL PRIMARY KEY, fence BIGINT NOT NULL)"
-_MYSQL = Dialect(_COLUMNS.format("VARBINARY(767)") + " ENGINE=InnoDB", _by_last_id)
+_MYSQL = Dialect(_COLUMNS.format("VARBINARY(2048)") + " ENGINE=InnoDB", _by_last_id)
 DIALECTS: Mapping[str, Dialect] = {
     "postgresql": Dialect(_COLUMNS.format('TEXT COLLATE "C"'), _by_rows),
     "sqlite": Dialect(_COLUMNS.format("TEXT"), _by_rows),
