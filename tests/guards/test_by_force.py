@@ -86,14 +86,19 @@ class Race:
         children = [self._forks.start(text, fds=[writing]) for _ in range(2)]
         os.close(writing)
         counted: Counter[str] = Counter()
-        with open(reading) as lines, LockContext(self._client) as context:
-            for line in lines:
-                said = json.loads(line)
-                if "place" in said:
-                    self._overtake(context, said["pid"], said["place"], guarded)
-                    counted["done"] += 1
-                else:
-                    counted.update(said)
+        try:
+            with open(reading) as lines, LockContext(self._client) as context:
+                for line in lines:
+                    said = json.loads(line)
+                    if "place" in said:
+                        self._overtake(context, said["pid"], said["place"], guarded)
+                        counted["done"] += 1
+                    else:
+                        counted.update(said)
+        except BaseException:
+            for child in children:
+                os.kill(child.pid, signal.SIGKILL)  # one that has stopped would stay
+            raise
         assert [child.wait() for child in children] == [0, 0]
         return counted
 

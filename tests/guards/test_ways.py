@@ -6,9 +6,12 @@ import pickle
 from pathlib import Path
 
 import pytest
+from django.db import connections
 
-from tests.guards.ways import WAYS, Way, way
+from tests.guards.ways import WAYS, Way, closed, django_alias, way
 from wheel_lock import NoFenceTable, StaleFence
+from wheel_lock.guards import guard
+from wheel_lock.guards.django import guarded
 
 
 @pytest.fixture(params=WAYS, ids=", by ".join)
@@ -34,6 +37,24 @@ def test_what_an_overtaken_holder_writes_is_refused(data: Way) -> None:
     assert data.written() == [1, 2, 3, 4]
     data.write(("account:42", NOW + 1), 6)
     assert data.written() == [1, 2, 3, 4, 6]
+
+
+def test_the_migration_of_django_makes_the_table_and_removes_it(tmp_path: Path) -> None:
+    from django.core.management import call_command
+    from django.test import override_settings
+
+    alias = django_alias("sqlite", tmp_path / "data.sqlite", None)
+    with override_settings(INSTALLED_APPS=["wheel_lock.guards.django"]), closed(connections[alias]):
+        call_command("migrate", database=alias, verbosity=0)
+        with guarded(("account:42", 7), alias):
+            pass
+        with pytest.raises(StaleFence), guarded(("account:42", 6), alias):
+            pass
+        with pytest.raises(ValueError, match=r"transaction\.atomic"):
+            guard(connections[alias], ("account:42", 7))
+        call_command("migrate", "wheel_lock_guards", "zero", database=alias, verbosity=0)
+        with pytest.raises(NoFenceTable), guarded(("account:42", 7), alias):
+            pass
 
 
 def test_a_missing_table_is_named_and_not_made(data: Way) -> None:
