@@ -106,7 +106,8 @@ class Race:
         """Write under the lock while a holder is stopped; or behind it, if it is within its transaction."""
         self.stops[place] += 1
         eventually(lambda: state(pid) == "T")
-        with context.lock(NAME, fencing=True) as lock, closed(connect(self._kind, self._address)) as connection:
+        lock = context.lock(NAME, fencing=True, retry_every=0.01)  # a deletion wakes no waiter
+        with lock, closed(connect(self._kind, self._address)) as connection:
             if place != PLACES[0]:
                 self._go_on(pid)
             while not written(connection, guards.fence_of(lock), guarded):

@@ -61,7 +61,7 @@ def main(settings: str, output: str) -> None:
 
     with LockContext(client) as context:
         while done < chosen["transactions"]:
-            lock = context.lock(NAME, fencing=True)
+            lock = context.lock(NAME, fencing=True, retry_every=0.01)  # a deletion wakes no waiter
             lock.acquire()
             held = fence_of(lock)  # so that the guard alone decides
             client.delete(NAME)  # the other one is a holder, too, from now on
