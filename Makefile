@@ -22,7 +22,7 @@ PYRIGHT = PATH=$(abspath $(BIN)):$$PATH PYTHONPATH=$(CURDIR) $(BIN)/basedpyright
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest test-all fuzz threads every-place simulate simulate-contract mutants lint docs docs-serve package audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-oldest setup-redis
+.PHONY: help demo test test-oldest test-all fuzz threads every-place simulate simulate-contract mutants lint docs docs-serve package audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-oldest setup-redis setup-databases
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -32,7 +32,7 @@ help: ## list the targets
 demo: setup-demo ## show the library at work; needs no Redis server
 	$(BIN)/wheel-lock demo $(ARGS)
 
-test: setup-dev setup-redis ## run the tests against real Redis servers
+test: setup-dev setup-redis setup-databases ## run the tests against real Redis servers
 	$(PYTEST) -n $(WORKERS) --dist loadgroup --max-worker-restart 0 --benchmark-disable $(ARGS)
 
 test-oldest: setup-oldest setup-redis ## run the tests of the kinds of locks with the oldest supported redis-py
@@ -109,3 +109,6 @@ setup-oldest:
 
 setup-redis:
 	@scripts/setup.sh redis
+
+setup-databases:
+	@scripts/setup.sh databases

@@ -34,9 +34,9 @@ import sys, {PACKAGE}
 from importlib.metadata import version
 assert {PACKAGE}.__file__.startswith(sys.prefix), {PACKAGE}.__file__
 assert {PACKAGE}.__version__ == version("{PROJECT}") == sys.argv[1], {PACKAGE}.__version__
-for name in {PACKAGE}.__all__ + ["asyncio", "observe", "redis_lock", "testing"]:
+for name in {PACKAGE}.__all__ + ["asyncio", "guards", "observe", "redis_lock", "testing"]:
     getattr({PACKAGE}, name)
-for extra in "fakeredis", "rich", "typer", "prometheus_client", "opentelemetry", "valkey":
+for extra in "fakeredis", "rich", "typer", "prometheus_client", "opentelemetry", "valkey", "sqlalchemy", "django":
     assert extra not in sys.modules, extra
 """
 

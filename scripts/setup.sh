@@ -4,6 +4,7 @@
 #   setup.sh dev     .venv with everything tests, linters and benchmarks use
 #   setup.sh oldest  .venv-oldest with the oldest supported redis-py and what the tests of the kinds of locks use
 #   setup.sh redis   a redis-server program
+#   setup.sh databases  PostgreSQL and MariaDB, where they can be installed: the tests of guards skip without them
 # Each is quick when there is nothing left to do. What comes from the package index has the version and the sha256 of
 # requirements/*.txt. LOCKED=no goes without them; SUDO=sudo lets apt-get be run by whoever is not root.
 set -euo pipefail
@@ -201,11 +202,21 @@ setup_redis() {
         "(or name one with REDIS_SERVER=/path/to/redis-server)"
 }
 
+# Not an end where they are missing and nobody lets them be installed: few tests need them.
+setup_databases() {
+    local missing=()
+    compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || command -v postgres >/dev/null || missing+=(postgresql)
+    command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || missing+=(mariadb-server-core)
+    [ "${#missing[@]}" = 0 ] || apt_install "${missing[@]}" ||
+        say "tests of guards will be skipped for want of ${missing[*]}; on Debian: make setup-databases SUDO=sudo"
+}
+
 wait_for_turn
 case "${1:-}" in
     demo) setup_venv demo demo,cli ;;
     dev) setup_venv dev dev ;;
     oldest) setup_venv oldest demo,valkey ;;
     redis) setup_redis ;;
-    *) die "usage: scripts/setup.sh demo|dev|oldest|redis" ;;
+    databases) setup_databases ;;
+    *) die "usage: scripts/setup.sh demo|dev|oldest|redis|databases" ;;
 esac

@@ -108,16 +108,19 @@ _BY_FILE = (
     "bench/test_foreign_workers",
     "bench/test_jvm",
 )
+_RUN_BY_FOLDER = "tests/guards"  # whose database servers are those of the session
 _RUN_BY_FILE = tuple(f"tests/{part}" for part in _BY_FILE)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand tests out one by one, but for files whose tests share what is dear to start."""
+    """Hand tests out one by one, but for files and folders whose tests share what is dear to start."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(f"{_RUN_BY_FOLDER}/"):
+                return _RUN_BY_FOLDER
             return nodeid.partition("::")[0] if nodeid.startswith(_RUN_BY_FILE) else nodeid
 
     return Scheduling(config, log) if config.getvalue("dist") == "loadgroup" else None

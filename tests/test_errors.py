@@ -24,6 +24,8 @@ from wheel_lock.errors import (
     LockTimeout,
     LockUnavailable,
     LossReason,
+    NoFenceTable,
+    StaleFence,
     TimerStopped,
     TooManyLocks,
     TooManyTimeouts,
@@ -40,6 +42,7 @@ PLAIN: list[type[WheelLockError]] = [
     LockServerError,
     LockTimeout,
     LockUnavailable,
+    NoFenceTable,
     TooManyLocks,
     WheelLockError,
     WrongThread,
@@ -49,6 +52,8 @@ ALL: list[WheelLockError] = [
     LockLost("order:42", LossReason.KEY_GONE),
     LocksLost({"order:42": LossReason.KEY_GONE}),
     LocksLost({"order:42": LossReason.KEY_GONE, b"order:43": LossReason.TAKEN}),
+    StaleFence("order:42", 7),
+    StaleFence("order:42", 7, 8),
     LocksNotAdopted({"order:42": LockTimeout("no answer", "order:42")}),
 ]
 NASTY = ["two\nlines\r\n", "\0", "\x1b[31mred", "\u202eright to left", "\ud800", "ünïcode", "x" * 1_000_000]

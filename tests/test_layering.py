@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("engine",),
     ("diagnostics",),
     ("locks",),
-    ("sync", "aio"),
+    ("sync", "aio", "guards"),
     ("unfinished", "decorator", "asyncio"),
     ("quorum",),
     ("context",),

@@ -35,7 +35,9 @@ from wheel_lock.errors import (
     LockTimeout,
     LockUnavailable,
     LossReason,
+    NoFenceTable,
     NotReplicated,
+    StaleFence,
     TimerStopped,
     TooManyLocks,
     TooManyTimeouts,
@@ -78,6 +80,7 @@ __all__ = [
     "LossReason",
     "LostEvent",
     "MultiLock",
+    "NoFenceTable",
     "NodeHealth",
     "NotReplicated",
     "QuorumContext",
@@ -85,6 +88,7 @@ __all__ = [
     "ReadWriteLock",
     "ReentrantLock",
     "Semaphore",
+    "StaleFence",
     "Timeout",
     "TimerStopped",
     "TooManyLocks",
@@ -98,11 +102,12 @@ __all__ = [
 # `import wheel_lock` alone makes these reachable; they are imported when they are first used.
 if TYPE_CHECKING:
     from wheel_lock import asyncio as asyncio
+    from wheel_lock import guards as guards
     from wheel_lock import observe as observe
     from wheel_lock import redis_lock as redis_lock
     from wheel_lock import testing as testing
 else:
-    _MODULES = frozenset({"asyncio", "observe", "redis_lock", "testing"})
+    _MODULES = frozenset({"asyncio", "guards", "observe", "redis_lock", "testing"})
 
     def __getattr__(name):
         """Return the module ``name`` of this package, imported now. Raises AttributeError if there is none for users."""

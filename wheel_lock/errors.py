@@ -213,6 +213,30 @@ class LockServerError(WheelLockError, ResponseError):
         self.code = code
 
 
+class StaleFence(WheelLockError):
+    """A guard has refused a holder that was overtaken: the protected resource has seen a larger fence.
+
+    Attributes:
+        name: The name under which the resource keeps the fence: the lock's key as text, with the prefix of its context.
+        fence: The fence that was refused.
+        newer: The fence that the resource has seen; None if it is not known.
+    """
+
+    def __init__(self, name: str, fence: int, newer: int | None = None) -> None:
+        seen = "a newer one" if newer is None else newer
+        super().__init__(f"The fence {fence} of {quoted(name)} is stale: the resource has seen {seen}", name)
+        self.name: str = name
+        self.fence = fence
+        self.newer = newer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.fence, self.newer)
+
+
+class NoFenceTable(WheelLockError):
+    """A guard has found no table ``wheel_lock_fences`` in the database. It is made by a migration, never by a guard."""
+
+
 class TooManyLocks(WheelLockError):
     """The context holds as many locks as its ``max_held`` allows."""
 

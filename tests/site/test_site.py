@@ -101,6 +101,7 @@ def test_the_reference_has_every_public_name() -> None:
     wanted = {f"wheel_lock.{name}" for name in wheel_lock.__all__}
     wanted |= {f"wheel_lock.asyncio.{name}" for name in wheel_lock.asyncio.__all__}
     wanted |= {f"wheel_lock.redis_lock.{name}" for name in wheel_lock.redis_lock.__all__}
+    wanted |= {f"wheel_lock.guards.{name}" for name in ("Fence", "create", "fence_of", "guard", "redis.Guarded")}
     wanted |= {
         f"wheel_lock.testing.{name}" for name in ("EmbeddedServer", "FakeContext", "ManualClock", "fake_context")
     }

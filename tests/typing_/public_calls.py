@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 import sys
 
 import redis
@@ -324,6 +325,42 @@ def in_place_of_redis_py() -> None:
     own: wheel_lock.redis_lock.Lock = wheel_lock.redis_lock.Lock(client, "order:42", timeout=30)
     tasks = wheel_lock.redis_lock.AsyncLock(redis.asyncio.Redis(), "order:42", timeout=30)
     print(own, tasks)
+
+
+def guarded(context: LockContext) -> None:
+    database = sqlite3.connect(":memory:")
+    wheel_lock.guards.create(database)
+    with context.lock("account:42", fencing=True) as lock, database:
+        wheel_lock.guards.guard(database, lock)
+        fence: wheel_lock.guards.Fence = wheel_lock.guards.fence_of(lock)
+        either: wheel_lock.guards.Fenced = ("account:42", 7)
+        try:
+            wheel_lock.guards.guard(database, either)
+        except wheel_lock.StaleFence as error:
+            seen: tuple[str, int, int | None] = (error.name, error.fence, error.newer)
+            print(seen)
+        except wheel_lock.NoFenceTable:
+            print(fence.name, fence.fence)
+        data = wheel_lock.guards.redis.Guarded(redis.Redis(), lock, remember=86_400.0)
+        done: tuple[bool, int] = (data.set("balance", 90, "PX", 1000), data.hset("owner", {"name": "Ada"}))
+        print(done, data.xadd("history", {"paid": 10}, id="*", maxlen=100), data.run("return ARGV[1]", ["key"], [1]))
+        header: dict[str, str] = wheel_lock.guards.http.headers(lock)
+        print(wheel_lock.guards.http.parse(header[wheel_lock.guards.http.HEADER]).fence, wheel_lock.guards.http.KEY)
+
+
+async def guarded_in_tasks(context: LockContext, connection: object) -> None:
+    async with context.asyncio.lock("account:42", fencing=True) as lock:
+        await wheel_lock.guards.asyncio.create(connection)
+        await wheel_lock.guards.asyncio.guard(connection, lock)
+        data = wheel_lock.guards.redis.AsyncGuarded(redis.asyncio.Redis(), lock)
+        done: tuple[bool, int] = (await data.set("balance", 90), await data.hset("owner", {"name": "Ada"}))
+        print(done, await data.xadd("history", {"paid": 10}), await data.run("return 1", ["key"]))
+
+
+def behind_http(asgi: wheel_lock.guards.http.AsgiApp, wsgi: wheel_lock.guards.http.WsgiApp) -> None:
+    served: wheel_lock.guards.http.AsgiApp = wheel_lock.guards.http.AsgiFences(asgi, required={"POST"})
+    also: wheel_lock.guards.http.WsgiApp = wheel_lock.guards.http.WsgiFences(wsgi)
+    print(served, also)
 
 
 def in_tests() -> None:

@@ -19,6 +19,7 @@ INTERNAL = {
     "Timeout": {"due_at", "group", "state", "tick"},
     "ManualClock": {"attach", "sleep_s"},
     "Lock": {"in_bulk"},
+    "tuple": {"count", "index"},
 }
 
 
@@ -40,12 +41,14 @@ def test_every_public_name_is_used() -> None:
     used |= {node.id for node in ast.walk(ast.parse(PROGRAM.read_text())) if isinstance(node, ast.Name)}
     testing = ["EmbeddedServer", "FakeContext", "ManualClock", "fake_context"]
     modules = [(module, list(module.__all__)) for module in (wheel_lock, wheel_lock.asyncio, wheel_lock.redis_lock)]
+    modules += [(module, list(module.__all__)) for module in (wheel_lock.guards, wheel_lock.guards.asyncio)]
+    modules += [(module, list(module.__all__)) for module in (wheel_lock.guards.redis, wheel_lock.guards.http)]
     modules += [(wheel_lock.observe, list(wheel_lock.observe.__all__)), (wheel_lock.testing, testing)]
     missing = {f"{where}: {name}" for pair in modules for name, where in public(*pair) if name not in used}
     assert missing == set()
 
 
 def test_modules_of_the_package_are_there_without_an_import_of_their_own() -> None:
-    assert {"asyncio", "observe", "redis_lock", "testing", "LockContext"} <= set(dir(wheel_lock))
+    assert {"asyncio", "guards", "observe", "redis_lock", "testing", "LockContext"} <= set(dir(wheel_lock))
     assert wheel_lock.testing.fake_context is getattr(wheel_lock.testing, "fake_context")  # noqa: B009
     assert not hasattr(wheel_lock, "no_such_module")

@@ -17,6 +17,7 @@ _WAKE = b"wheel_lock:wake:"
 _QUEUE = b"wheel_lock:queue:"
 _ALIVE = b"wheel_lock:alive:"
 _PERMITS = b"wheel_lock:permits:"
+_GUARD = b"wheel_lock:guard:"
 _REDISSON = b"redisson_lock__channel:"
 
 
@@ -73,6 +74,20 @@ def queue_keys(name: bytes) -> tuple[bytes, bytes]:
 def permits_key(name: bytes) -> bytes:
     """Return the key that holds the number of permits of the semaphore ``name``, if that has been set."""
     return companion(_PERMITS, name)
+
+
+def guard_key(key: bytes, name: bytes) -> bytes:
+    """Return the key, in the slot of ``key``, that holds the newest fence of the lock ``name`` seen by guards there.
+
+    Keys with one hash tag share it.
+
+    >>> guard_key(b"balance:42", b"account:42"), guard_key(b"{42}:balance", b"account:42")
+    (b'wheel_lock:guard:{balance:42}account:42', b'wheel_lock:guard:{42}account:42')
+    """
+    tag = hash_tag(key)
+    if tag is None:
+        tag = key if key and b"}" not in key else _tags()[hash_slot(key)]
+    return _GUARD + b"{" + tag + b"}" + name
 
 
 def companion(prefix: bytes, name: bytes) -> bytes:

@@ -315,7 +315,7 @@ class Majority(SingleRouter):
         longest_s: As above, including the timeouts of this engine's own locks.
     """
 
-    only_renewer = None
+    only_renewer: Renewer | None = None
     busy = False  # it sends nothing itself: the engines of its nodes are attached to the timer themselves
 
     def __init__(self, leases: LeaseTable, quorum: int, node_timeout_s: float | None, longest_s: float) -> None:

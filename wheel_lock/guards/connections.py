@@ -1,0 +1,273 @@
+"""Guards for connections of databases, by what the connection is.
+
+`_DRIVERS` is the one table: the class of a connection, by module and name, so that no package of a database is imported
+here. Each driver refuses a connection without an open transaction, where the row lock would end at once, before anything is
+sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from wheel_lock.guards.fences import Fenced, fence_of
+from wheel_lock.guards.statements import DIALECTS, Dialect, Statement, Steps, creating, dialect_named, guarding
+
+_IDLE = 0  # PQTRANS_IDLE: no transaction is open
+_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
+_PARAMETER = re.compile(r":(\w+)")
+
+
+def _itself(connection: Any) -> Any:
+    return connection
+
+
+class Driver(NamedTuple):
+    """How a kind of connection is used.
+
+    Attributes:
+        dialect: Returns the dialect of a connection.
+        check: Raises ValueError if the connection would not keep the row until a commit.
+        execute: Executes a statement; returns what it asks for, or an awaitable of that.
+        is_async: True if its statements are awaited.
+        unwrap: Returns the connection of what the user has given.
+    """
+
+    dialect: Callable[[Any], Dialect]
+    check: Callable[[Any], None]
+    execute: Callable[[Any, Statement], int | Awaitable[int | None] | None]
+    is_async: bool = False
+    unwrap: Callable[[Any], Any] = _itself
+
+
+def guard(connection: object, lock: Fenced) -> None:
+    """Refuse to go on with the transaction of ``connection`` if the holder of ``lock`` was overtaken.
+
+    It must be the first statement of the transaction: what was read before it may be from before an earlier holder's
+    commit. It takes one round trip, and locks the row of the lock's name until the transaction ends: a guard of another
+    transaction under that name waits for this one, also if it is of the same holder.
+
+    Args:
+        connection: Of psycopg, psycopg2, sqlite3 or PyMySQL; a connection or a session of SQLAlchemy; or one of Django.
+        lock: A lock with ``fencing=True`` that is held; or a leadership; or a pair of a name and a fence (`fence_of`).
+
+    Raises:
+        StaleFence: A later holder has passed its guard; roll back. An equal fence passes.
+        NoFenceTable: The table is missing, see `create`.
+        LockLost, LockNotHeld: This process knows that the lock is lost, or not held. Nothing has been sent.
+        ValueError: The lock has no fence, or the connection is in autocommit mode, or of no such package. Nothing has been
+            sent.
+    """
+    held = fence_of(lock)
+    driver = driver_for(connection, is_async=False)
+    connection = driver.unwrap(connection)
+    driver.check(connection)
+    _run(guarding(driver.dialect(connection), held), driver, connection)
+
+
+def create(connection: object) -> None:
+    """Make the table ``wheel_lock_fences`` if there is none, for a migration. It does not commit.
+
+    Raises:
+        ValueError: The connection is of a package that guards do not know.
+    """
+    driver = driver_for(connection, is_async=False)
+    connection = driver.unwrap(connection)
+    _run(creating(driver.dialect(connection)), driver, connection)
+
+
+def _run(steps: Steps, driver: Driver, connection: Any) -> None:
+    try:
+        statement = next(steps)
+        while True:
+            try:
+                answer: Any = driver.execute(connection, statement)
+            except Exception as error:
+                statement = steps.throw(error)
+            else:
+                statement = steps.send(answer)
+    except StopIteration:
+        pass
+
+
+def driver_for(connection: object, *, is_async: bool) -> Driver:
+    """Return the driver of a connection. Raises ValueError if there is none, or it is for the other way of calling."""
+    driver = driver_of(connection)
+    if driver is None:
+        raise ValueError(f"no guard knows connections like {connection!r:.200}")
+    if driver.is_async is not is_async:
+        where = "wheel_lock.guards.asyncio" if driver.is_async else "wheel_lock.guards"
+        raise ValueError(f"{where} has the guard for {connection!r:.200}")
+    return driver
+
+
+def driver_of(connection: object) -> Driver | None:
+    """Return the driver of a connection, which may be of a subclass; None if there is none."""
+    names = (f"{base.__module__}.{base.__qualname__}" for base in type(connection).__mro__)
+    return next((_DRIVERS[name] for name in names if name in _DRIVERS), None)
+
+
+# DB-API
+
+
+def _refuse(remedy: str) -> None:
+    raise ValueError(
+        f"this connection commits each statement, so the guard's row would be free again before the write: {remedy}"
+    )
+
+
+def _check_psycopg(connection: Any) -> None:
+    if connection.pgconn.pipeline_status:
+        raise ValueError("in pipeline mode a guard cannot see its result: call it before the pipeline begins")
+    _check_psycopg2(connection)
+
+
+def _check_psycopg2(connection: Any) -> None:
+    if connection.autocommit and connection.info.transaction_status == _IDLE:
+        _refuse("begin a transaction first (psycopg: `with connection.transaction():`), or set autocommit to False")
+
+
+def _check_sqlite(connection: Any) -> None:
+    # Without a transaction, and before Python 3.12, isolation_level says if one begins at the INSERT of a guard.
+    begins = connection.isolation_level is not None and getattr(connection, "autocommit", -1) is not True
+    if not connection.in_transaction and not begins:
+        _refuse("execute BEGIN IMMEDIATE first, or leave isolation_level and autocommit as they are by default")
+
+
+def _check_pymysql(connection: Any) -> None:
+    if connection.get_autocommit() and not connection.server_status & _IN_TRANSACTION:
+        _refuse("call connection.begin() first, or connection.autocommit(False)")
+
+
+def pyformat(statement: Statement) -> str:
+    """Return its text with parameters as ``%(name)s``."""
+    return _PARAMETER.sub(r"%(\1)s", statement.text)
+
+
+def _execute_named(connection: Any, statement: Statement) -> int | None:
+    return _execute_text(connection, statement.text, statement)
+
+
+def _execute_pyformat(connection: Any, statement: Statement) -> int | None:
+    return _execute_text(connection, pyformat(statement), statement)
+
+
+def _execute_text(connection: Any, text: str, statement: Statement) -> int | None:
+    cursor = connection.cursor()
+    try:
+        cursor.execute(text, statement.parameters)
+        return _answer(cursor, statement)
+    finally:
+        cursor.close()
+
+
+def _answer(cursor: Any, statement: Statement) -> int | None:
+    if statement.asks == "value":
+        return only_value(cursor.fetchone())
+    rows_or_id: int | None = cursor.lastrowid if statement.asks == "id" else cursor.rowcount
+    return rows_or_id
+
+
+def only_value(row: Any) -> int | None:
+    """Return the only value of a row, of whatever kind the user's connection makes rows."""
+    value = next(iter(row.values())) if isinstance(row, Mapping) else row[0]
+    return int(value)
+
+
+# SQLAlchemy
+
+
+def _dialect_of_sqlalchemy(connection: Any) -> Dialect:
+    return dialect_named(connection.dialect.name)
+
+
+def _check_sqlalchemy(connection: Any) -> None:
+    of_engine = getattr(connection.dialect, "_on_connect_isolation_level", None)
+    if connection.get_execution_options().get("isolation_level", of_engine) == "AUTOCOMMIT":
+        _refuse("give this connection, or its engine, another isolation_level")
+    if not connection.in_transaction():
+        connection.begin()  # as the first statement would; users' listeners may send BEGIN
+    raw = connection.connection.driver_connection
+    driver = driver_of(raw)
+    if driver is not None and driver is not _ASYNCPG:  # there SQLAlchemy begins with the first statement
+        driver.check(raw)
+
+
+def _execute_sqlalchemy(connection: Any, statement: Statement) -> int | None:
+    from sqlalchemy import BigInteger, bindparam, text
+
+    clause = text(statement.text)
+    if "fence" in statement.parameters:
+        clause = clause.bindparams(bindparam("fence", type_=BigInteger))
+    result = connection.execute(clause, dict(statement.parameters))
+    if statement.asks == "value":
+        return only_value(result.fetchone())
+    rows_or_id: int | None = result.lastrowid if statement.asks == "id" else result.rowcount
+    return rows_or_id
+
+
+# Django
+
+
+def _dialect_of_django(connection: Any) -> Dialect:
+    return dialect_named(connection.vendor)
+
+
+def _check_django(connection: Any) -> None:
+    if not connection.in_atomic_block and connection.get_autocommit():
+        _refuse("call the guard within transaction.atomic(), or use wheel_lock.guards.django.guarded")
+
+
+# asyncio
+
+
+def _check_asyncpg(connection: Any) -> None:
+    if not connection.is_in_transaction():
+        _refuse("call the guard within `async with connection.transaction():`")
+
+
+async def _execute_psycopg_async(connection: Any, statement: Statement) -> int | None:
+    async with connection.cursor() as cursor:
+        await cursor.execute(pyformat(statement), statement.parameters)
+        if statement.asks == "value":
+            return only_value(await cursor.fetchone())
+        affected: int = cursor.rowcount
+        return affected
+
+
+async def _execute_asyncpg(connection: Any, statement: Statement) -> int | None:
+    places = {name: f"${place}" for place, name in enumerate(statement.parameters, 1)}
+    text = _PARAMETER.sub(lambda name: places[name[1]], statement.text)
+    if statement.asks == "value":
+        return only_value(await connection.fetchrow(text, *statement.parameters.values()))
+    status: str = await connection.execute(text, *statement.parameters.values())
+    return int(status.rpartition(" ")[2]) if statement.asks else None  # such as "INSERT 0 1"
+
+
+def _postgresql(connection: object) -> Dialect:
+    return DIALECTS["postgresql"]
+
+
+_ASYNCPG = Driver(_postgresql, _check_asyncpg, _execute_asyncpg, is_async=True)
+_SQLALCHEMY = Driver(_dialect_of_sqlalchemy, _check_sqlalchemy, _execute_sqlalchemy)
+_SESSION = _SQLALCHEMY._replace(unwrap=lambda session: session.connection())
+_SQLALCHEMY_ASYNC = _SQLALCHEMY._replace(is_async=True)
+_DJANGO = Driver(_dialect_of_django, _check_django, _execute_pyformat)
+_DRIVERS: Mapping[str, Driver] = {
+    "psycopg.Connection": Driver(_postgresql, _check_psycopg, _execute_pyformat),
+    "psycopg2.extensions.connection": Driver(_postgresql, _check_psycopg2, _execute_pyformat),
+    "sqlite3.Connection": Driver(lambda _: DIALECTS["sqlite"], _check_sqlite, _execute_named),
+    "pymysql.connections.Connection": Driver(lambda _: DIALECTS["mysql"], _check_pymysql, _execute_pyformat),
+    "sqlalchemy.engine.base.Connection": _SQLALCHEMY,
+    "sqlalchemy.orm.session.Session": _SESSION,
+    "sqlalchemy.orm.scoping.scoped_session": _SESSION,
+    "django.db.backends.base.base.BaseDatabaseWrapper": _DJANGO,
+    "django.utils.connection.ConnectionProxy": _DJANGO,
+    "psycopg.AsyncConnection": Driver(_postgresql, _check_psycopg, _execute_psycopg_async, is_async=True),
+    "asyncpg.connection.Connection": _ASYNCPG,
+    "asyncpg.pool.PoolConnectionProxy": _ASYNCPG,
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": _SQLALCHEMY_ASYNC,
+    "sqlalchemy.ext.asyncio.session.AsyncSession": _SQLALCHEMY_ASYNC,
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": _SQLALCHEMY_ASYNC,
+}

@@ -1,0 +1,119 @@
+"""A fence in a header of HTTP, from the holder to the service that writes.
+
+The holder sends `headers(lock)` with its request. The service has `AsgiFences` or `WsgiFences` read the header; its handler
+gives the fence to the guard of its transaction, because only there the check and the write are one step. The header is
+believed: it is for services that trust one another, since a forged large fence would shut all holders out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+from typing import Any, TypeAlias
+from urllib.parse import quote, unquote
+
+from wheel_lock.errors import StaleFence
+from wheel_lock.guards.fences import Fence, Fenced, fence_of
+
+__all__ = ["HEADER", "KEY", "AsgiFences", "WsgiFences", "headers", "parse"]
+
+HEADER = "Wheel-Lock-Fence"
+"""The name of the header. Its value is the number, a space, and the name, percent-encoded."""
+KEY = "wheel_lock.fence"
+"""Where a handler finds the `Fence`, in ASGI's scope or WSGI's environ; None if the request has none."""
+UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+AsgiApp: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+WsgiApp: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+def headers(lock: Fenced) -> dict[str, str]:
+    """Return the header that carries the fence of ``lock``. Raises what `fence_of` does."""
+    held = fence_of(lock)
+    return {HEADER: f"{held.fence} {quote(held.name, safe='')}"}
+
+
+def parse(value: str) -> Fence:
+    """Return the fence in the value of a header. Raises ValueError if there is none."""
+    number, _, name = value.partition(" ")
+    if not (number.isascii() and number.isdigit() and len(number) <= 16):
+        raise ValueError(f"{HEADER}: the value must be a fence and a name, not {value!r:.80}")
+    return fence_of((unquote(name, errors="strict"), int(number)))
+
+
+class _Fences:
+    def __init__(self, required: Collection[str]) -> None:
+        self._required = frozenset(required)
+
+    def _read(self, method: str, value: str | None) -> tuple[Fence | None, str | None]:
+        """Return the fence, and the status line of a refusal, if any."""
+        if value is None:
+            return None, "428 Precondition Required" if method in self._required else None
+        try:
+            return parse(value), None
+        except ValueError:
+            return None, "400 Bad Request"
+
+
+class AsgiFences(_Fences):
+    """ASGI middleware: reads the header into ``scope["wheel_lock.fence"]``, and answers 409 to a `StaleFence` of the app.
+
+    Args:
+        app: The application.
+        required: Methods whose requests are answered with 428 if they have no fence.
+    """
+
+    def __init__(self, app: AsgiApp, required: Collection[str] = UNSAFE) -> None:
+        super().__init__(required)
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        started = False
+
+        async def note(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        value = dict(scope["headers"]).get(HEADER.lower().encode())
+        scope[KEY], refusal = self._read(scope["method"], None if value is None else value.decode("latin-1"))
+        if refusal is None:
+            try:
+                return await self._app(scope, receive, note)
+            except StaleFence:
+                if started:
+                    raise
+                refusal = "409 Conflict"
+        fields = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(refusal))]
+        await send({"type": "http.response.start", "status": int(refusal[:3]), "headers": fields})
+        await send({"type": "http.response.body", "body": refusal.encode()})
+
+
+class WsgiFences(_Fences):
+    """WSGI middleware: reads the header into ``environ["wheel_lock.fence"]``, and answers 409 to a `StaleFence` of the app.
+
+    Args:
+        app: The application. One that answers exceptions itself, as Flask and Django do, needs a handler of `StaleFence`.
+        required: Methods whose requests are answered with 428 if they have no fence.
+    """
+
+    def __init__(self, app: WsgiApp, required: Collection[str] = UNSAFE) -> None:
+        super().__init__(required)
+        self._app = app
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Handle one request."""
+        value = environ.get("HTTP_" + HEADER.upper().replace("-", "_"))
+        environ[KEY], refusal = self._read(environ["REQUEST_METHOD"], value)
+        if refusal is None:
+            try:
+                return self._app(environ, start_response)
+            except StaleFence:
+                refusal = "409 Conflict"
+        start_response(refusal, [("Content-Type", "text/plain"), ("Content-Length", str(len(refusal)))])
+        return [refusal.encode()]
