@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Self, Unpack
-
-from redis.exceptions import LockError
 
 from wheel_lock.asyncio import AsyncContext
 from wheel_lock.decorator import Locked
-from wheel_lock.engine.engine import ENGINES, Engine
+from wheel_lock.engine.engine import Engine
 from wheel_lock.exclusion import exclusively
 from wheel_lock.forks import in_forked_child
 from wheel_lock.holder import Holder
@@ -28,12 +24,10 @@ from wheel_lock.quorum.context import QUORUM_SETTINGS, QuorumContext, QuorumSett
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.native import RLock
 from wheel_lock.runtime.timer import HashedWheelTimer
-from wheel_lock.sync.call import SyncFuture, run
+from wheel_lock.sync.call import run
 from wheel_lock.sync.context import ThreadContext
 from wheel_lock.sync.factory import ThreadLocks
 from wheel_lock.sync.lock import Lock
-
-_EXIT_TIMEOUT_S = 0.8  # a process that holds locks ends within a second
 
 
 class ContextSettings(SharedSettings, total=False):
@@ -463,24 +457,3 @@ _shared_lock = RLock()
 def _after_fork() -> None:
     global _shared_lock
     _shared_lock = RLock()
-
-
-@atexit.register
-def _at_exit() -> None:
-    """Release the held locks, within one time limit for all contexts; those that are not released by then expire."""
-    closing: list[SyncFuture[None]] = []
-    engines = list(ENGINES)
-    for engine in engines:
-        engine.exiting = True
-    for engine in engines:
-        if (engine.held_count or engine.timer.running) and not engine.closed and not engine.timer.stopped:
-            ended: SyncFuture[None] = SyncFuture(engine)
-            ended.limit(engine, _EXIT_TIMEOUT_S)
-            engine.post_if_open(partial(engine.exit, _EXIT_TIMEOUT_S, ended))
-            closing.append(ended)
-    for ended in closing:
-        try:
-            ended.wait()
-            ended.result()
-        except LockError:
-            pass  # at the end of the interpreter no caller is left

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -107,10 +109,11 @@ def go_on():
 ended = threading.Event()
 with context.lock('order:41'): pass  # so that there is a connection
 threading.Thread(target=work, daemon=True).start()
-import atexit, wheel_lock.context
-atexit.unregister(wheel_lock.context._at_exit)
+import atexit
+from wheel_lock.sync.process_end import at_exit
+atexit.unregister(at_exit)
 atexit.register(go_on)
-atexit.register(wheel_lock.context._at_exit)  # which comes first, then
+atexit.register(at_exit)  # which comes first, then
 ready()
 """,
     "a finaliser that runs when the threads have ended": """
@@ -323,3 +326,143 @@ import wheel_lock
 """
     done = run(text + BEGINNING + "lock = context.lock('order:42'); lock.acquire()", real.port)
     assert done.stdout == "The lock 'order:42' was lost: context closed\n"
+
+
+# Ends by a signal that has no handler of the program's
+
+UNDER_SIGTERM = {
+    "many": "locks = context.acquire_many([f'shard:{n}' for n in range(3000)])",
+    "one thread, on and on": """
+lock = context.lock("held")
+lock.acquire()
+def work():
+    while True:
+        with context.lock("free"): pass
+""",
+    "threads and tasks": """
+def more(number):
+    while True:
+        with context.lock(f"a:{number}"), context.reentrant_lock(f"r:{number}"): pass
+async def task(number):
+    while True:
+        async with context.asyncio.lock(f"t:{number}"): await asyncio.sleep(0.001)
+async def tasks():
+    await asyncio.gather(*[task(number) for number in range(4)])
+for number in range(4): threading.Thread(target=more, args=(number,), daemon=bool(number % 2)).start()
+work = lambda: asyncio.run(tasks())
+""",
+    "a waiter": """
+lock = context.lock("order:42", thread_local=False)
+lock.acquire()
+work = context.lock("order:42").acquire
+""",
+    "a close that is under way": """
+locks = context.acquire_many([f'shard:{n}' for n in range(30000)])
+work = context.close
+""",
+    "a forked child": """
+if os.fork():
+    os.wait()
+    sys.exit(7)
+lock = context.lock("order:42")
+lock.acquire()
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+""",
+}
+
+
+@pytest.mark.parametrize("what", UNDER_SIGTERM)
+def test_a_signal_releases_what_is_held_and_ends_the_process(real: Backend, what: str) -> None:
+    text = """
+import asyncio, os
+work = lambda: None
+taken = context.close_on_signals()
+assert taken == (signal.SIGTERM,), taken
+"""
+    end = """
+print("ready", flush=True)
+work()
+time.sleep(60)
+"""
+    script = Script(real.port, text + UNDER_SIGTERM[what] + end) if what != "a forked child" else None
+    if script is None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", BEGINNING + text + UNDER_SIGTERM[what], str(real.port)]
+        assert subprocess.run(command, cwd=ROOT, env=environment, timeout=30.0).returncode == 7
+    else:
+        time.sleep(random.uniform(0.0, 0.1))
+        script.signal(signal.SIGTERM)
+        returncode, errors, _ = script.end()
+        assert (returncode, errors) == (-signal.SIGTERM, "")
+    assert real.view.keys() == []
+
+
+def test_a_handler_of_the_program_is_kept(backend: Backend) -> None:
+    def handler(number: int, frame: object) -> None:
+        """Do nothing."""
+
+    before = signal.signal(signal.SIGUSR1, handler), signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    try:
+        assert backend.context().close_on_signals(signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT) == ()
+        assert signal.getsignal(signal.SIGUSR1) is handler
+    finally:
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.signal(signal.SIGUSR2, before[1])
+
+
+def test_signals_that_end_no_process_are_refused(backend: Backend) -> None:
+    context = backend.context()
+    for number in (signal.SIGKILL, signal.SIGCHLD, signal.SIGSEGV, 0):
+        with pytest.raises(ValueError, match=f"{number!r} is not one of SIGTERM, "):
+            context.close_on_signals(number)
+    with ThreadPoolExecutor() as pool, pytest.raises(ValueError, match="main thread"):
+        pool.submit(context.close_on_signals).result()
+
+
+# Children of multiprocessing
+
+CHILDREN = """
+import multiprocessing, os, threading, time
+from concurrent.futures import ProcessPoolExecutor
+
+import redis
+
+from wheel_lock import LockContext
+
+inherited = LockContext(redis.Redis(port={port}))
+kept = []
+
+def hold(how):
+    context = inherited if how == "inherited" else LockContext(redis.Redis(port={port}))
+    kept.append(context.lock(f"{{how}}:{{os.getpid()}}"))
+    assert kept[-1].acquire()
+    if how == "thread":
+        threading.Thread(target=work, args=(context,)).start()
+    if how == "raises":
+        raise SystemExit(3)
+
+def work(context):
+    with context.lock("thread"):
+        time.sleep(0.3)
+        assert kept[0].is_held  # although the main thread has ended
+
+if __name__ == "__main__":
+    method = multiprocessing.get_context({method!r})
+    children = [method.Process(target=hold, args=(how,)) for how in ("plain", "inherited", "thread", "raises")]
+    for child in children: child.start()
+    for child in children: child.join()
+    with ProcessPoolExecutor(1, mp_context=method) as pool:
+        pool.submit(hold, "pool").result()
+    print([child.exitcode for child in children])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_of_multiprocessing_releases_at_its_end(real: Backend, tmp_path: Path, method: str) -> None:
+    program = tmp_path / "children.py"
+    program.write_text(CHILDREN.format(port=real.port, method=method))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, timeout=60.0)
+    assert (done.stdout, done.stderr) == ("[0, 0, 0, 3]\n", "")
+    assert real.view.keys() == []

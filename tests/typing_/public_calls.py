@@ -37,6 +37,8 @@ def contexts() -> None:
     LockContext(redis.Redis(), owner="billing@host-7", readable_owner=True, label="orders").close()
     LockContext(redis.Redis(), prefix="billing:", timeout=10.0, blocking_timeout=None).close()
     LockContext.from_url("redis://localhost:6379", prefix="billing:", timeout=10.0, blocking_timeout=5.0).close()
+    signals: tuple[int, ...] = LockContext(redis.Redis()).close_on_signals(15)
+    print(signals)
     LockContext.quorum([redis.Redis()], prefix="billing:", timeout=10.0, blocking_timeout=5.0).close()
     with LockContext.quorum([redis.Redis()], node_timeout=0.1, longest_timeout=60.0, trust_new_nodes=False) as quorum:
         majority(quorum)

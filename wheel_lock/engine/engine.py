@@ -373,7 +373,7 @@ class Engine(EngineState):
     def exit(self, timeout_s: float, future: Future[None]) -> None:
         """Close an engine in use, at interpreter shutdown. All work that was posted before has begun by now."""
         self.losses.flush()
-        if self.in_use:
+        if self.in_use or self.closed:  # a close may be under way
             self.close(timeout_s, future, exiting=True)
         else:
             future.set_result(None)

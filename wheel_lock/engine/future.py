@@ -5,24 +5,39 @@ from __future__ import annotations
 import threading
 from _thread import allocate_lock
 from collections.abc import Callable
+from enum import IntEnum
 from typing import ClassVar, Generic, TypeVar
 
 from wheel_lock.runtime.timer_threads import on_timer_thread
 
 T = TypeVar("T")
 
-_LONGEST_SLEEP_S = 1.0  # another thread may join this one
+
+class Exit(IntEnum):
+    """What is about to end the process."""
+
+    NONE = 0
+    INTERPRETER = 1
+    """The end of the interpreter, which waits for threads that are not daemons."""
+    SIGNAL = 2
+    """A signal, behind which no thread goes on. The main thread waits until the locks are released."""
 
 
-def end_quietly(exiting: bool) -> None:
-    """Put a daemon thread to sleep if the interpreter is ``exiting``: an exception there could only be printed.
+_SLEEP_S = {Exit.INTERPRETER: 1.0, Exit.SIGNAL: -1}  # another thread may join this one; -1 is for ever
+
+
+def end_quietly(exiting: Exit) -> None:
+    """Put a thread to sleep that does not outlive the process: an exception there could only be printed.
 
     What it was about to be granted has been given back.
     """
-    if exiting and threading.current_thread().daemon and not on_timer_thread():
+    if not exiting or on_timer_thread():
+        return
+    thread = threading.current_thread()
+    if thread is not threading.main_thread() if exiting is Exit.SIGNAL else thread.daemon:
         gate = allocate_lock()
         gate.acquire()
-        gate.acquire(timeout=_LONGEST_SLEEP_S)
+        gate.acquire(timeout=_SLEEP_S[exiting])
 
 
 def noop() -> None:

@@ -257,6 +257,9 @@ class DirectLocks:
         """Note that the keys of ``leases`` were removed by force; return those that are not on the path."""
         return list(leases)
 
+    def give_up(self) -> None:
+        """Give up what is on the path for callers that never go on: a signal ends the process."""
+
     def end(self, how: End, error: Exception) -> None:
         """Close the connection, and take over what is held; in a forked child it is the parent's, as the connection is."""
 

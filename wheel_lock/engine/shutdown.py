@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wheel_lock.engine.future import Future
+from wheel_lock.engine.future import Exit, Future
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.bulk_operations import Sweep
 from wheel_lock.errors import ContextClosed
@@ -49,18 +49,20 @@ class Shutdown:
         self._timer = leases.timer
         self._router = leases.router
         self._retired = False
-        self._closing: Future[None] | None = None  # of the caller that closes the engine
+        self._closing: list[Future[None]] = []  # of the callers that close the engine
 
     def close(self, timeout_s: float, future: Future[None], exiting: bool) -> None:
         state, timer = self._state, self._timer
-        if state.closed:
+        if state.closed and not self._closing:
             future.set_result(None)
             return
-        self._closing = future
+        self._closing.append(future)
+        if state.closed:
+            return
         state.closed = True
         self._end_parts(End.EXITING if exiting else End.CLOSING, ContextClosed("The context has been closed"))
         until = timer.now + timeout_s
-        hang_up = Future[None](lambda: timer.post(lambda: self._await_caller(until, future), state))
+        hang_up = Future[None](lambda: timer.post(lambda: self._await_caller(until), state))
         sweep = Sweep(self._leases, hang_up)
         # Without a connection nothing is released: making one could take longer than ``timeout_s``.
         if state.options.release_on_close and any(node.connected for node in self._router.nodes):
@@ -72,7 +74,7 @@ class Shutdown:
     def _end_parts(self, how: End, error: Exception) -> None:
         end_all(self._parts, how, error, self._state)
 
-    def _await_caller(self, until: float, future: Future[None]) -> None:
+    def _await_caller(self, until: float) -> None:
         """Hang up when the caller on the direct path has its reply: it releases itself what it is granted now."""
         timer, direct = self._timer, self._state.direct
         look_until = min(until, timer.now + _CALLER_S)
@@ -81,31 +83,33 @@ class Shutdown:
             if direct.claim and timer.now < look_until:
                 timer.call_at(timer.now + timer.scale.tick_s, look, self._state)
             else:
-                self._hang_up(until, future)
+                if self._state.exiting is Exit.SIGNAL:
+                    direct.give_up()
+                self._hang_up(until)
 
         look(timer.now)
 
-    def _hang_up(self, until: float, future: Future[None]) -> None:
+    def _hang_up(self, until: float) -> None:
         """Close the connections as soon as all replies have been read, or the time is up."""
-        if future.done:
+        if not self._closing:
             return
         timer, nodes = self._timer, self._router.nodes
         waited_for = next((node for node in nodes if node.awaits_replies), None)
         if waited_for is not None and timer.now < until:
             # In the next turn: what the replies have posted, such as a WAIT for the replicas of a grant, is sent before.
-            waited_for.when_replied = lambda: timer.post(lambda: self._hang_up(until, future), self._state)
-            timer.call_at(until + timer.scale.tick_s, lambda now: self._hang_up(until, future), self._state)
+            waited_for.when_replied = lambda: timer.post(lambda: self._hang_up(until), self._state)
+            timer.call_at(until + timer.scale.tick_s, lambda now: self._hang_up(until), self._state)
             return
         if any(node.begins for node in nodes) and timer.now < until:
-            timer.call_at(timer.now + _LOOK_AGAIN_S, lambda now: self._hang_up(until, future), self._state)
+            timer.call_at(timer.now + _LOOK_AGAIN_S, lambda now: self._hang_up(until), self._state)
             return
         self._end_close(ContextClosed("The context has been closed"))
 
     def _end_close(self, error: Exception) -> None:
         self._end_parts(End.CLOSED, error)
-        closing, self._closing = self._closing, None
-        if closing is not None:
-            closing.set_result(None)
+        closing, self._closing = self._closing, []
+        for future in closing:
+            future.set_result(None)
 
     def stop(self, error: Exception) -> None:
         """End without a release, with ``error``: the timer stops for good, in this very turn."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from wheel_lock.engine.future import Future, end_quietly
+from wheel_lock.engine.future import Exit, Future, end_quietly
 from wheel_lock.engine.interfaces import NO_DIRECT_LOCKS, DirectLocks
 from wheel_lock.errors import ContextClosed
 from wheel_lock.lease import Lease
@@ -38,7 +38,7 @@ class EngineState(Member, abc.ABC):
         closed: True if the context has been closed: nothing is acquired any more.
         counters: The counters of the context's statistics.
         deaths: The number of events that ended everything at once: a fork, the death of the thread, a failure.
-        exiting: True if the interpreter is about to end.
+        exiting: What is about to end the process.
         interrupted: True if a caller has stopped waiting: its operation may not have begun yet.
         unawaited: A key for each release that has not ended yet and for which no caller waits.
         token_head: What precedes the random part of each token; empty unless the context has a ``readable_owner``.
@@ -55,7 +55,7 @@ class EngineState(Member, abc.ABC):
         self.counters: Counters = Counters()
         self.closed = False
         self.deaths = 0
-        self.exiting = False
+        self.exiting = Exit.NONE
         self.interrupted: bool = False
         self.unawaited: dict[object, None] = {}
         self.spans: Spans | None = None
@@ -93,7 +93,7 @@ class EngineState(Member, abc.ABC):
             ContextClosed: The context, or its timer, is closed, or the interpreter has ended all threads but this.
         """
         if self.exiting:
-            end_quietly(True)  # a lock that a daemon thread acquired now could stay held
+            end_quietly(self.exiting)  # a lock that a daemon thread acquired now could stay held
             if sys.is_finalizing():
                 raise ContextClosed("The interpreter has ended, and with it the thread that keeps the locks")
         if self.closed or self.timer.stopped:
@@ -117,7 +117,7 @@ class EngineState(Member, abc.ABC):
     @property
     def over(self) -> bool:
         """True if the engine does nothing any more. From any thread."""
-        return self.closed or self.timer.stopped or (self.exiting and sys.is_finalizing())
+        return self.closed or self.timer.stopped or (self.exiting is not Exit.NONE and sys.is_finalizing())
 
     def release_unawaited(self, release: Callable[[Future[T]], object]) -> None:
         """Begin ``release(future)`` for a caller that does not wait: it was interrupted, or may not. From any thread."""

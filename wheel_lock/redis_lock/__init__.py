@@ -5,17 +5,16 @@ tokens, checks and messages; their commands go through the engine of ``LockConte
 timeout is renewed until it is released, lost or dropped, and a release wakes waiters. See docs/guide/redis-py.md.
 """
 
-import atexit
-
 from wheel_lock.redis_lock.asyncio import AsyncLock
 from wheel_lock.redis_lock.grants import GRANTS
 from wheel_lock.redis_lock.sync import Lock
+from wheel_lock.sync.process_end import BEFORE
 
 __all__ = ["AsyncLock", "Lock"]
 
 
-@atexit.register  # runs before the handler of context.py, which was registered earlier and releases all locks
-def _at_exit() -> None:
+@BEFORE.append
+def _leave_alone() -> None:
     """Keep the held grants at the server: a redis-py lock that was not released outlives its process."""
     for grant in GRANTS.held():
         grant.leave_alone()

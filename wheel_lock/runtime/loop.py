@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 from wheel_lock.forks import in_forked_child
 from wheel_lock.runtime import native
 from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.child_processes import note_start
 from wheel_lock.runtime.clock import Clock
 from wheel_lock.runtime.dispatch import dispatch
 from wheel_lock.runtime.ends import End, Part, end_all
@@ -434,6 +435,7 @@ class Loop:
 
     def _start(self) -> None:
         if not self.stopped:
+            note_start()
             self._sole.start(new_thread(partial(_run, [self]), self.name), self._refuse)
 
     def _refuse(self, error: BaseException) -> None:

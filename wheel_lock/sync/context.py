@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from types import TracebackType
 from typing import Self
 
@@ -10,6 +11,7 @@ from wheel_lock.errors import WheelLockError
 from wheel_lock.locks.context import BaseContext, close_later
 from wheel_lock.runtime.interruptions import finaliser, insist, uninterrupted_start
 from wheel_lock.sync.call import ThreadSide, run
+from wheel_lock.sync.process_end import close_on_signals
 
 
 class ThreadContext(ThreadSide, BaseContext):
@@ -24,6 +26,27 @@ class ThreadContext(ThreadSide, BaseContext):
             timeout: Time limit in seconds; ``close_timeout`` by default. Locks that are not released by then expire.
         """
         run(self._close(timeout))
+
+    def close_on_signals(self, *signals: int) -> tuple[signal.Signals, ...]:
+        """Have signals release the held locks before they end the process, as :meth:`close` does.
+
+        For programs without a handler of their own: Python's default for SIGTERM is to die without any clean-up. The main
+        thread waits while the locks are released, for ``close_timeout`` at most; then the process ends by the signal.
+        No ``finally`` and no ``atexit`` function runs; another thread goes on until the end. A second signal ends the
+        process at once. A program with a handler keeps it: it should end by ``sys.exit()``, which releases, too.
+
+        A forked child inherits this: its own locks are released.
+
+        Args:
+            signals: Numbers, such as ``signal.SIGTERM``, which is the default.
+
+        Returns:
+            The signals that release the locks now: those without another handler, and not ignored.
+
+        Raises:
+            ValueError: The default of a signal is not to end the process, or the caller is not the main thread.
+        """
+        return close_on_signals(self._engine, signals)
 
     def __enter__(self) -> Self:
         return self

@@ -315,6 +315,10 @@ class DirectPath(DirectLocks):
         if reconnected and hold.lease.state is HELD:
             self._renewer.doubt([hold.lease])
 
+    def give_up(self) -> None:
+        for hold in list(self.claim.values()):
+            self.go_on(hold)
+
     def end(self, how: End, error: Exception) -> None:
         if how is End.FORKED:
             self._forked()
