@@ -69,8 +69,12 @@ class HolderRules(ServerRules):
         if self.candidates:
             self._check_leaders()
         for belief in self._ended[process][-_RECENT:]:
-            if belief.lease.state <= EXTENDING and belief.lease.is_valid(local):
-                self.broken("S5", f"the lease of {belief.name!r} with {belief.token!r} came back")
+            lease = belief.lease
+            if lease.state <= EXTENDING and lease.group.alive:
+                if lease.is_valid(local):
+                    self.broken("S5", f"the lease of {belief.name!r} with {belief.token!r} came back")
+                elif local > self._report_by(process, lease.deadline) + _GRACE_S:
+                    self.broken("S5", f"the lease of {belief.name!r} with {belief.token!r} is over, and not lost")
 
     def _held(self, process: Process, host: str, lease: Lease, local: float) -> None:
         """An engine has a lease among the held ones of which no belief is known."""

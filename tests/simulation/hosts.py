@@ -250,7 +250,7 @@ class Host:
             link.reset()
         self._started_at = self.world.scheduler.now
         self.world.rules.fences_lost = True
-        with self.world.rules.tampering():
+        with self.world.rules.tampering(breaks=True):
             self.server.start_empty()
 
     def set_clock(self, ahead_s: float) -> None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 REQUESTS, REPLIES = 0, 1  # the directions
-_SLOWEST_S = 0.03
 LATE_S = 0.2  # upper bound of a request's delay, if nothing is wrong
 _EXTENSIONS = [
     text
@@ -60,6 +59,7 @@ class Link:
         straggler = world.settings.straggler
         self.slow = world.settings.slow_network and straggler in ("", process.name)
         self._slow_once_in = 2 if straggler else 4
+        self._slowest_s = world.settings.slowest_s
         self.late = world.settings.late_replies
         self.piece = world.settings.piece
         self.room = world.settings.room
@@ -73,7 +73,7 @@ class Link:
         if not self.slow:
             return 0.0002
         dice = self.draw()
-        return 0.0002 + (dice.up_to(_SLOWEST_S) if dice.one_in(self._slow_once_in) else dice.up_to(0.001))
+        return 0.0002 + (dice.up_to(self._slowest_s) if dice.one_in(self._slow_once_in) else dice.up_to(0.001))
 
     def is_narrow(self) -> bool:
         """Return whether the next connection is narrow. Few are: they take ten times as many events."""

@@ -48,6 +48,7 @@ RULES = {
     "leader": "there is one leader at a time",
     "fork": "a forked child holds nothing, and sends nothing for what its parent holds",
     "kept": "no lease is lost without a cause",
+    "told": "a holder whose server has lost the lock, and the connection, hears of it when that is there again",
     "released": "a release that returns has released",
     "left": "nothing is left in keys, requests and registries",
     "hot loop": "no thread turns for nothing",
@@ -177,7 +178,7 @@ class Record:
         self._waiters: dict[Wait, None] = {}  # in the order in which they came
         self.trouble_until = 0.0  # from then on nothing is wrong
         self.hindered_until = 0.0  # from then on what is to be released can be
-        self._tampering = False
+        self._tampering = self._breaking = False
         self.tampered: set[bytes] = set()  # the names that a stranger has changed
         self.fair: tuple[bytes, ...] = ()
         self.read_write: tuple[bytes, ...] = ()
@@ -199,13 +200,13 @@ class Record:
         self.failure = self.failure or error
 
     @contextmanager
-    def tampering(self) -> Iterator[None]:
-        """What changes meanwhile is changed by a stranger, who follows no rules."""
-        self._tampering = True
+    def tampering(self, *, breaks: bool = False) -> Iterator[None]:
+        """What changes meanwhile is changed by a stranger, who follows no rules; maybe all connections have broken, too."""
+        self._tampering, self._breaking = True, breaks
         try:
             yield
         finally:
-            self._tampering = False
+            self._tampering = self._breaking = False
 
     def trouble(self, seconds: float, *, hinders: bool = True) -> None:
         """Something goes wrong for so many seconds, and takes a while to recover; maybe it ``hinders`` a clean-up."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.network import LATE_S
 from tests.simulation.operations import CALLERS_TOKEN
-from tests.simulation.record import SAME_S, Free, Record, Span, Wait
+from tests.simulation.record import SAME_S, Belief, Free, Record, Span, Wait
 from tests.simulation.server import ZSet
+from wheel_lock.lease import Lease
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import permits_key, queue_keys
 from wheel_lock.protocol.scripts import Script
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _WOKEN_S, _WOKEN_SOON_S = 0.3, 0.06  # where anything is slow, and elsewhere
 _ORPHAN_S = 0.6
+_TOLD_S = 2.0  # time, behind the recovery from a trouble, in which a holder hears of what happened in it
 _HEARD_S = 0.15  # time in which a caller gets its result
 # The types whose waiters of one process are a queue. (So are those of reentrant locks; but who holds one does not wait.)
 _IN_LINE = ("exclusive", "fenced")
@@ -85,7 +87,7 @@ class ServerRules(Record):
         keys.update(dict.fromkeys(key for key in new.server.data if new.is_of_store(key)))
         if new.ahead_s != old.ahead_s:  # and the last fence may be lost
             self.clocks_went_back = self.fences_lost = True
-        with self.tampering():
+        with self.tampering(breaks=not old.alive):
             for key in keys:
                 if not key.startswith(b"wheel_lock:"):
                     self._lock_changed(new, key, [], True)
@@ -132,6 +134,8 @@ class ServerRules(Record):
                     span.end, span.tampered, span.released = now, tampering, token in words
                     if not tampering:
                         self._shortened(host, key, token, now)
+                    elif self._breaking:
+                        self._check_told_later(place, key, token)
                     released = released or token in words
                 undisturbed = undisturbed and not span.tampered
                 self._check_orphan(host, key, token, span)
@@ -276,6 +280,31 @@ class ServerRules(Record):
                 if same and lease.is_valid(process.clock.now()) and belief.until > end + SAME_S:
                     who = f"{process.name} holds {key!r}"
                     self.broken("S1", f"{who} until {belief.until:.4f}, the server from now on {end:.4f}")
+
+    def _check_told_later(self, place: str, key: bytes, token: bytes) -> None:
+        """A server has lost a key with all connections: its holder hears of that soon after nothing is wrong any more."""
+        check_at = self.trouble_until + _TOLD_S
+        for process, beliefs in self._active.items():
+            for lease, belief in beliefs.items():
+                if belief.token == token and belief.name == key and belief.host == place and belief.until > check_at:
+                    self.exercised["told"] += 1
+                    check = partial(self._check_told, process, lease, belief)
+                    self._scheduler.after(max(check_at - self.now, _TOLD_S), check)
+
+    def _check_told(self, process: Process, lease: Lease, belief: Belief) -> None:
+        if (
+            lease not in self._active.get(process, ())
+            or process.paused
+            or belief.token in self._known[belief.host, belief.name]
+        ):
+            return
+        if self.now < self.trouble_until + _TOLD_S:
+            self._check_told_later(belief.host, belief.name, belief.token)
+            return
+        if lease.is_valid(process.clock.now()):
+            self.broken(
+                "told", f"{process.name} holds {belief.name!r}, whose server has lost it, until {belief.until:.3f}"
+            )
 
     def _check_order(self, host: Host, key: bytes, token: bytes) -> None:
         """A fair lock is granted to the first of those that wait."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.operations import new_lock
 from tests.simulation.scheduler import Dice
+from tests.simulation.topologies import Cluster
+from wheel_lock.protocol.keys import hash_slot
 
 if TYPE_CHECKING:
     from tests.simulation.programs import User
@@ -220,6 +222,38 @@ async def _extend(user: User, dice: Dice) -> None:
         await user.release(lock)
 
 
+async def _follow_a_slot(user: User, dice: Dice) -> None:
+    """Hold a lock whose slot moves. That is reported, so it is looked at where it was, and maybe renewed meanwhile."""
+    world, holding, terms = user.world, user.new_holding(), {"timeout": 1.0, "max_renewals": dice.pick([20, 3])}
+    lock = user.context.lock(f"of {user.name}", on_lost=holding.on_lost, **terms)
+    if not await user.acquire(lock, dice):
+        return
+    world.rules.holds(lock, holding, terms)
+    for _ in range(4):
+        await user.sleep(dice.pick([0.6, 0.5, 0.9]))
+        assert isinstance(world.topology, Cluster)
+        world.topology.move(hash_slot(lock.name.encode()), dice.pick(world.topology.shards), 0.0)
+    await user.release(lock)
+
+
+async def _outlive_a_master(user: User, dice: Dice) -> None:
+    """Extend a lock by far more than it takes a replica, which may not have it, to take over from a master that dies."""
+    topology, holding, name = user.world.topology, user.new_holding(), f"of {user.name}"
+    assert topology is not None
+    shard = topology.shard_of(name.encode())
+    lock = user.context.lock(name, 1.0, on_lost=holding.on_lost)
+    for feed in () if shard.busy or dice.one_in(3) else shard.master.feeds:
+        feed.hold(True)  # until that replica leads
+    if await user.acquire(lock, dice):
+        user.world.rules.holds(lock, holding, {})
+        with user.promised("an extension"):
+            await user.do(lock.extend(20.0))
+            await user.sleep(dice.pick([0.1, 0.0, 0.5]))
+            shard.fail_over(dice, dies=True)
+            await user.sleep(15.0)
+        await user.release(lock)
+
+
 # -- themes --------------------------------------------------------------------------------------------------------------
 
 
@@ -328,6 +362,19 @@ def extensions(settings: Settings, dice: Dice) -> None:
     settings.calm_s = 0.3
 
 
+def moves(settings: Settings, dice: Dice) -> None:
+    """Slots of a cluster move, while a look at a lock and its renewal are on their way to where it was."""
+    _only(settings, _follow_a_slot, processes=2, users=2)
+    settings.topology, settings.context["watch"] = "cluster", True
+    settings.slow_network, settings.slowest_s = True, 0.2
+
+
+def successions(settings: Settings, dice: Dice) -> None:
+    """Masters die, with locks that no replica has got, and that nothing but the end of their connection brings to mind."""
+    _only(settings, _outlive_a_master, processes=1, users=1 + dice.below(2))
+    settings.topology, settings.duration_s = dice.pick(["cluster", "cluster", "sentinels"]), 2.0
+
+
 THEMES: dict[str, Callable[[Settings, Dice], None]] = {
     "crowds": crowds,
     "forced": forced,
@@ -344,4 +391,6 @@ THEMES: dict[str, Callable[[Settings, Dice], None]] = {
     "thefts": thefts,
     "downgrades": downgrades,
     "extensions": extensions,
+    "moves": moves,
+    "successions": successions,
 }

@@ -53,11 +53,11 @@ class Shard:
     def hosts(self) -> list[Host]:
         return [self.master, *self.replicas]
 
-    def fail_over(self, dice: Dice) -> None:
-        """Have a replica take over, in one of several ways."""
+    def fail_over(self, dice: Dice, *, dies: bool = False) -> None:
+        """Have a replica take over, in one of several ways, or because the master ``dies``."""
         if self.busy or not self.replicas or not self.master.alive:
             return
-        how = dice.below(4)
+        how = 1 if dies else dice.below(4)
         self.busy = True
         if how == 0 and not self.master.paused:
             self._hand_over()
@@ -300,13 +300,16 @@ class Cluster(Topology):
         """Move a slot key by key, as redis-cli does."""
         there = [hashing.hash_slot(key) for shard in self.shards for key in shard.master.server.data]
         slot = dice.pick(there if there and not dice.one_in(4) else self._used)
+        target = dice.pick([shard for shard in self.shards if shard is not self._owners[slot]])
+        self.move(slot, target, dice.pick([0.05, 0.0, 0.3, 1.0]))
+
+    def move(self, slot: int, target: Shard, pace_s: float) -> None:
+        """Move a slot, with a pause before each step, unless something else happens to one of the two shards."""
         source = self._owners[slot]
-        target = dice.pick([shard for shard in self.shards if shard is not source])
-        if slot in self._moving or source.busy or target.busy:
+        if slot in self._moving or source is target or source.busy or target.busy:
             return
         source.busy = target.busy = True  # what a failover makes of a slot that moves is a matter for operators
         self._moving[slot] = target
-        pace_s = dice.pick([0.05, 0.0, 0.3, 1.0])
         scheduler, rules = self.world.scheduler, self.world.rules
         scheduler.note("slot %d moves from %s to %s", slot, source.master.name, target.master.name)
         giving, getting = self._tables[source.master], self._tables[target.master]

@@ -92,6 +92,7 @@ class Settings:
     server_rates: tuple[float, ...] = (1.0,)
     flagged: bool = True
     slow_network: bool = False
+    slowest_s: float = 0.03  # of a message
     straggler: str = ""  # the process that alone has a slow network; all have one without it
     slow_processes: bool = False
     zombies: bool = False
@@ -418,7 +419,9 @@ class World:
                 if votes is not None and (votes.held or votes.leases.acquiring or votes.wait_queues.count):
                     rules.broken("left", f"{process.name} has something left at the engine that counts votes")
             for engine in process.engines:
+                watched = engine.router._watched
                 left = {
+                    "watched": 0 if watched is None else len(watched._by_key),
                     "held": len(engine.leases.held),
                     "acquiring": engine.leases.acquiring,
                     "swaps": len(engine.leases.swaps),

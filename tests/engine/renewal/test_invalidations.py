@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.rig import error, names
+from tests.engine.rig import BUG, error, names
 from tests.engine.watched_rig import FLUSHED, WatchedRig, message
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import State
@@ -68,6 +68,26 @@ def test_flushes_in_a_row_that_concern_no_lock_are_followed_with_pauses() -> Non
         assert rig.took().count("renew") <= 20
         rig.pass_time(3.0)
         assert rig.took().count("renew") >= 10  # the last of them is not forgotten
+
+
+def test_a_renewer_that_has_failed_checks_nothing_later() -> None:
+    with WatchedRig(batch_size=10) as rig:
+        rig.hold_many(names(100))
+        rig.settle()
+        rig.feed.say(FLUSHED)
+        for _ in range(20):  # 0.2 s for the 100
+            rig.clock.jump(0.01)
+            rig.turn()
+            rig.answer()
+        rig.feed.say(FLUSHED)  # followed after a pause
+        rig.turn()
+        rig.post(lambda: rig.engine.router.renewer.crashed(BUG))
+        rig.failures.clear()
+        rig.serve()
+        rig.hold("a")
+        rig.settle()
+        rig.pass_time(9.0)
+        assert rig.took() == []  # its renewal is not due yet
 
 
 def test_a_change_behind_a_renewal_in_flight_is_checked_after_its_reply(rig: WatchedRig) -> None:

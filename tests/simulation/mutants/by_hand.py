@@ -469,5 +469,23 @@ OLD_BUGS = tuple(
             "            node.leave_for(masters, error)\n",
             "            pass\n",
         ),
+        (
+            "a redirected query moves a lease that is in a renewal",
+            "engine/renewal/checks.py",
+            "        self._asked()\n        self.node = self.node_on(shard)\n        self.resend()\n",
+            "        super().redirect_to(shard)\n",
+        ),
+        (
+            "an extended lease that has moved to a node without a connection is not checked",
+            "engine/renewal/checks.py",
+            "            self._renewer.node.connect()",
+            "            pass",
+        ),
+        (
+            "the keys that are watched keep leases that have ended",
+            "engine/renewal/tracking.py",
+            "        if self._by_key.get(lease.key) is lease:\n            del self._by_key[lease.key]\n",
+            "",
+        ),
     )
 )

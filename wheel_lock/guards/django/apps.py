@@ -3,7 +3,7 @@
 from django.apps import AppConfig
 
 
-class GuardsConfig(AppConfig):  # type: ignore[misc]  # Django has no types
+class _GuardsConfig(AppConfig):  # type: ignore[misc]  # Django has no types
     """Has one migration, and no models."""
 
     name = "wheel_lock.guards.django"
