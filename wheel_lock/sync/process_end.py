@@ -20,8 +20,9 @@ from wheel_lock.runtime import child_processes
 from wheel_lock.runtime.weak_registry import WeakRegistry
 from wheel_lock.sync.call import SyncFuture
 
-ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-"""Signals of which the default action is the end of the process, and which may be sent by somebody else."""
+_NAMES = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+ENDING = tuple(signal.Signals[name] for name in _NAMES if name in signal.Signals.__members__)
+"""Those signals of this system that others may send, and of which the default action is the end of the process."""
 
 _EXIT_TIMEOUT_S = 0.8  # a process that holds locks ends within a second
 
