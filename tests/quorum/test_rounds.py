@@ -166,3 +166,10 @@ def test_a_vote_that_comes_late_is_asked_for_as_long_as_there_are_renewals_and_n
         rig.go_on(1.5, 0, 1)
         failure(rig.begin(rig.lease(3.0)), TooManyLocks)
         assert rig.servers[2].take() == []
+
+
+def test_the_engines_of_a_retired_context_hang_up(rig: QuorumRig) -> None:
+    rig.post(rig.engine.retire)
+    rig.go_on(1.0, 0, 1, 2)
+    rig.commands()
+    assert all(server.hung_up for server in rig.servers)

@@ -347,12 +347,11 @@ class HolderRules(ServerRules):
         if took > limit + _LATE_S:
             self.broken("limits", f"{what} took {took:.3f} s, its limit was {limit:.3f} s")
 
-    def refused(self, lock: Any, limit: float | None, took: float, error: LockUnavailable) -> None:
+    def refused(self, engine: Any, name: Any, limit: float | None, took: float, error: LockUnavailable) -> None:
         """A caller that waits hears that there is no server. Where it never was, that takes as long as its own limit.
 
         Its attempt may be shared, and end with another one's limit for an answer, unless that is longer than all others.
         """
-        engine = lock._engine
         if (
             limit is not None
             and engine.nodes_needed is None
@@ -362,7 +361,7 @@ class HolderRules(ServerRules):
         ):
             self.exercised["absent server"] += 1
             if is_refused(error) and took < limit - _GRACE_S:
-                self.broken("absent server", f"{lock.name!r} was given up after {took:.3f} s of {limit:.3f} s: {error}")
+                self.broken("absent server", f"{name!r} was given up after {took:.3f} s of {limit:.3f} s: {error}")
 
 
 def _callback(lease: Lease) -> Any:

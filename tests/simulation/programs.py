@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 TIMEOUTS = (1.0, 0.5, 3.0)
 PERMITS = 2
-# Errors that the library follows: where a key is, that a script is not there. The last one is a mistake in a script.
-_NOT_FOR_CALLERS = ("MOVED ", "ASK ", "NOSCRIPT", "non local key", "CROSSSLOT", "user_script")
+# Errors that the library follows: where a key is, that a script is not there. The last two are mistakes in a script.
+_NOT_FOR_CALLERS = ("MOVED ", "ASK ", "NOSCRIPT", "non local key", "CROSSSLOT", "user_script", "no number of permits")
 NAMES = {
     "exclusive": ("x", "y", "z"),
     "reentrant": ("r",),
@@ -248,7 +248,7 @@ class User:
             try:
                 granted: bool = await self.do(lock.acquire(blocking=blocking, blocking_timeout=limit, **more))
             except LockUnavailable as error:
-                self.world.rules.refused(lock, limit, self.process.clock.now() - began, error)
+                self.world.rules.refused(lock._engine, lock.name, limit, self.process.clock.now() - began, error)
                 raise
             if granted and wait is not None:
                 self.world.rules.granted(wait)

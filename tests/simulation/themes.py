@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.operations import new_lock
 from tests.simulation.scheduler import Dice
 from tests.simulation.topologies import Cluster
+from wheel_lock.errors import LockUnavailable
 from wheel_lock.protocol.keys import hash_slot
 
 if TYPE_CHECKING:
@@ -206,7 +207,23 @@ async def _downgrade(user: User, dice: Dice) -> None:
 async def _come_early(user: User, dice: Dice) -> None:
     """Want a lock whose server is not there yet."""
     limit = dice.pick([None, 2.0, 0.3, None, 1.0])
-    await _take("exclusive", user, dice, limit, lambda: dice.pick([0.01, 0.1]))
+    if dice.one_in(3) and limit is not None:
+        await _take_many_early(user, limit)
+    else:
+        await _take("exclusive", user, dice, limit, lambda: dice.pick([0.01, 0.1]))
+
+
+async def _take_many_early(user: User, limit: float) -> None:
+    from tests.simulation.programs import NAMES
+
+    began, context, names = user.process.clock.now(), user.context, NAMES["exclusive"]
+    try:
+        found = await user.do(context.acquire_many(names, 3.0, blocking=True, blocking_timeout=limit))
+    except LockUnavailable as error:
+        took = user.process.clock.now() - began
+        user.world.rules.refused(user.process.contexts[-1]._engine, names, limit, took, error)
+        raise
+    await user.do(context.release_many(found.values()))
 
 
 async def _extend(user: User, dice: Dice) -> None:
@@ -294,7 +311,10 @@ def readers(settings: Settings, dice: Dice) -> None:
 
 def interruptions(settings: Settings, dice: Dice) -> None:
     """Callers are interrupted, and nothing else goes wrong."""
-    _only(settings, partial(_work_in_rows, dice.pick(_KINDS)), "interrupt", processes=2, users=3)
+    kind = dice.pick((*_KINDS, "several"))
+    action = _several if kind == "several" else partial(_work_in_rows, kind)
+    _only(settings, action, "interrupt", processes=2, users=3)
+    settings.context["declare_keys"] = kind == "several"  # so that they are taken one by one
     settings.slow_network = dice.one_in(3)
     settings.calm_s = 0.3
 

@@ -44,7 +44,19 @@ _HEARD_S = 0.5  # time in which replicas learn of an expiry
 _REST_S = 8.5  # time in which every key expires: two timeouts, and the time that idle subscriptions last
 
 # Which find the least in their time.
-_OFTEN = ("meetings", "interruptions", "crowds", "crowds", "stops", "restarts", "late votes", "late votes", "forced")
+_OFTEN = (
+    "meetings",
+    "interruptions",
+    "crowds",
+    "crowds",
+    "stops",
+    "restarts",
+    "late votes",
+    "late votes",
+    "forced",
+    "successions",
+    "successions",
+)
 
 # Rare paths taken often: small values of constants, of which each seed takes some.
 _SMALL: tuple[tuple[Any, str, tuple[float, ...]], ...] = (

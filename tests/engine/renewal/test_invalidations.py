@@ -70,6 +70,18 @@ def test_flushes_in_a_row_that_concern_no_lock_are_followed_with_pauses() -> Non
         assert rig.took().count("renew") >= 10  # the last of them is not forgotten
 
 
+def test_changes_of_too_many_keys_in_a_second_are_registered_at_the_next_renewal(rig: WatchedRig) -> None:
+    rig.hold_many(names(1200))
+    rig.settle()
+    rig.reported.clear()
+    rig.invalidate(*names(500))
+    assert len(rig.reported) == 500
+    rig.invalidate(*names(1100)[500:])
+    assert len(rig.reported) == 500
+    rig.pass_time(10.0)
+    assert len(rig.reported) == 1200
+
+
 def test_a_renewer_that_has_failed_checks_nothing_later() -> None:
     with WatchedRig(batch_size=10) as rig:
         rig.hold_many(names(100))

@@ -11,6 +11,7 @@ import pytest
 from tests.engine.rig import BUSY, FINE, GONE, Rig, array, failure, integer
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests.bulk_operations import release_unwanted
 from wheel_lock.errors import LockServerError, LossReason
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.bulk import BulkAcquire
@@ -107,6 +108,15 @@ def test_what_a_caller_gives_up_keeps_no_other_loss_from_being_reported(rig: Wai
     slow.set()
     rig.drain()
     assert rig.reasons == [("other", LossReason.KEY_GONE)]
+
+
+def test_what_is_granted_to_nobody_is_not_reported_if_it_lapses(rig: WaitingRig) -> None:
+    lease = rig.hold("a", max_hold=HELD_FOR_S)
+    rig.be_silent(HELD_FOR_S - 0.05)
+    rig.post(lambda: release_unwanted(rig.engine.leases, [lease]))
+    rig.go_on(0.2)
+    assert lease.on_lost is None
+    assert rig.losses == []
 
 
 @pytest.mark.parametrize("blocking", [False, True])

@@ -229,10 +229,7 @@ class Renewer(NodeObserver):
         scale = self.timer.scale
         if renew_every_s is None:
             return self._group_of(lock_type, timeout_s, timeout_ms, scale.span(timeout_s))
-        interval_ticks = scale.span(renew_every_s)
-        # Usually enough time is left by far.
-        if renew_every_s * 2 > timeout_s or interval_ticks < 10:
-            interval_ticks = min(interval_ticks, scale.most(latest_renewal_s(timeout_s, scale.tick_s)))
+        interval_ticks = min(scale.span(renew_every_s), scale.most(latest_renewal_s(timeout_s, scale.tick_s)))
         if interval_ticks < 1:
             raise ValueError(
                 f"timeout must be at least {shortest_timeout_s(scale.tick_s):.3g} seconds on a timer with ticks of "

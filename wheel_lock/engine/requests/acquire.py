@@ -111,8 +111,8 @@ class Acquire(CallerRequest):
 
     @property
     def _queues(self) -> bool:
-        """True if the try keeps a place in a queue at the server. Hardly any of many such tries is granted."""
-        return self._waiter_ttl_ms > 0 and self._lock_type.contention is Contention.SERVER_QUEUE
+        """True if a try that waits keeps a place in a queue at the server. Hardly any of many such tries is granted."""
+        return self._lock_type.contention is Contention.SERVER_QUEUE
 
     @property
     def waiting(self) -> bool:
