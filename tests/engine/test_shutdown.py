@@ -81,6 +81,22 @@ def test_a_close_waits_for_the_first_connection_of_a_clean_up() -> None:
         assert closed.done
 
 
+def test_a_close_waits_for_one_that_is_under_way_as_long_as_its_own_may_take(rig: Rig) -> None:
+    rig.hold("a")
+    first = rig.close_engine()
+    second = rig.close_engine(0.1)
+    rig.go_on(0.15)
+    assert second.done
+    assert not first.done
+
+
+def test_a_close_of_the_parent_is_not_waited_for_in_a_forked_child(rig: Rig) -> None:
+    rig.hold("a")
+    rig.close_engine()
+    rig.engine.end(End.FORKED, RuntimeError("forked"))
+    assert rig.close_engine().done
+
+
 def test_closing_twice_is_harmless(rig: Rig) -> None:
     rig.hold("a")
     first = rig.close_engine()

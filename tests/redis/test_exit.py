@@ -442,10 +442,12 @@ def hold(how):
     if how == "raises":
         raise SystemExit(3)
 
-def work(context):
-    with context.lock("thread"):
+def work(context, more=1):
+    with context.lock("thread") as lock:
         time.sleep(0.3)
-        assert kept[0].is_held  # although the main thread has ended
+        assert kept[0].is_held and lock.is_held  # although the main thread has ended
+    if more:
+        threading.Thread(target=work, args=(context, more - 1)).start()
 
 if __name__ == "__main__":
     method = multiprocessing.get_context({method!r})

@@ -394,6 +394,7 @@ class Engine(EngineState):
         self.deaths += 1
         if how is End.FORKED:
             self.name_tokens()
+            self._shutdown.forked()
             self.unawaited.clear()
             self.counters.reset()
         end_all(self._parts, how, error)

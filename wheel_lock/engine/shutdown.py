@@ -53,12 +53,14 @@ class Shutdown:
 
     def close(self, timeout_s: float, future: Future[None], exiting: bool) -> None:
         state, timer = self._state, self._timer
-        if state.closed and not self._closing:
-            future.set_result(None)
+        if state.closed:
+            if self._closing:  # it waits for the close that is under way, for as long as its own may take
+                self._closing.append(future)
+                timer.call_at(timer.now + timeout_s, lambda now: future.set_result(None), state)
+            else:
+                future.set_result(None)
             return
         self._closing.append(future)
-        if state.closed:
-            return
         state.closed = True
         self._end_parts(End.EXITING if exiting else End.CLOSING, ContextClosed("The context has been closed"))
         until = timer.now + timeout_s
@@ -110,6 +112,10 @@ class Shutdown:
         closing, self._closing = self._closing, []
         for future in closing:
             future.set_result(None)
+
+    def forked(self) -> None:
+        """Forget a close that the parent process is in the middle of."""
+        self._closing.clear()
 
     def stop(self, error: Exception) -> None:
         """End without a release, with ``error``: the timer stops for good, in this very turn."""

@@ -227,7 +227,7 @@ class QuorumEngine(Engine):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None:
-        open_nodes = len(self.engines)
+        open_nodes, until = len(self.engines), self.timer.now + timeout_s
 
         def closed() -> None:
             nonlocal open_nodes
@@ -237,7 +237,7 @@ class QuorumEngine(Engine):
 
         def close_nodes() -> None:
             for engine in self.engines:
-                engine.close(timeout_s, Future(closed), exiting=exiting)
+                engine.close(max(until - self.timer.now, 0.0), Future(closed), exiting=exiting)
 
         super().close(timeout_s, Future(close_nodes), exiting=exiting)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 _LAST = -100  # the priority: after what multiprocessing and its queues do at the end of a child
 
@@ -35,16 +35,21 @@ def note_start() -> None:
 
 def _run() -> None:
     """Make the calls when all threads have ended for whose end Python waits: they may hold locks."""
-    here = threading.current_thread()
-    others = [thread for thread in threading.enumerate() if thread is not here and not thread.daemon]
-    if others:
-        threading.Thread(target=_run_after, args=(others,)).start()  # Python waits for the end of this one, too
+    if _others():
+        threading.Thread(target=_run_after).start()  # Python waits for the end of this one, too
     else:
-        _run_after(())
+        _run_after()
 
 
-def _run_after(others: Iterable[threading.Thread]) -> None:
-    for thread in others:
-        thread.join()
+def _others() -> list[threading.Thread]:
+    """Return the threads for whose end Python waits, but for the main thread, which waits, and this one."""
+    own = threading.current_thread(), threading.main_thread()
+    return [thread for thread in threading.enumerate() if thread not in own and not thread.daemon]
+
+
+def _run_after() -> None:
+    while others := _others():  # one of them may have started another
+        for thread in others:
+            thread.join()
     for call in _calls:
         call()

@@ -74,10 +74,9 @@ def close_on_signals(engine: Engine, numbers: Iterable[int]) -> tuple[signal.Sig
     taken = []
     for number in wanted:
         handler = signal.getsignal(number)
-        if handler is signal.SIG_DFL:
-            signal.signal(number, _end)
         if handler in (signal.SIG_DFL, _end):
-            _by_signal.setdefault(number, WeakRegistry()).add(engine)
+            _by_signal.setdefault(number, WeakRegistry()).add(engine)  # first: the signal may come at once
+            signal.signal(number, _end)
             taken.append(number)
     return tuple(taken)
 

@@ -317,7 +317,7 @@ class DirectPath(DirectLocks):
 
     def give_up(self) -> None:
         for hold in list(self.claim.values()):
-            self.go_on(hold)
+            self.go_on(hold, Future(noop))  # releases what has just been granted
 
     def end(self, how: End, error: Exception) -> None:
         if how is End.FORKED:
