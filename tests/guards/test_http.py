@@ -23,7 +23,7 @@ def test_a_header_brings_a_fence_as_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "7", "7 ", "x name", "-1 name", "1_0 name", "٣ name", "9" * 17 + " n", "7 %ff", " 7 n"]
+    "value", ["", "7", "7 ", "x name", "-1 name", "1_0 name", "٣ name", "9" * 17 + " n", "7 %ff", " 7 n", "7 a,9 a"]
 )
 def test_a_header_that_has_no_fence_is_refused(value: str) -> None:
     with pytest.raises(ValueError, match=r"."):
@@ -53,6 +53,7 @@ def wsgi(environ: dict[str, Any], start_response: Any) -> list[bytes]:
 EXPECTED: list[tuple[str, dict[str, str], int]] = [
     ("GET", {}, 200),
     ("POST", {}, 428),
+    ("Post", {}, 428),
     ("POST", {HEADER: "text"}, 400),
     ("GET", {HEADER: "text"}, 400),
     ("POST", headers(("account:42", 7)), 200),

@@ -151,3 +151,13 @@ def test_a_cluster_has_the_fence_in_the_slot_of_the_key(cluster: redis.RedisClus
 @given(st.binary(max_size=12) | st.text("{}ab").map(str.encode), st.binary())
 def test_a_guard_key_is_in_the_slot_of_its_key(key: bytes, name: bytes) -> None:
     assert redis.crc.key_slot(guard_key(key, name)) == redis.crc.key_slot(key)
+
+
+def test_a_pipeline_is_refused(client: redis.Redis) -> None:
+    with pytest.raises(ValueError, match="not a pipeline"):
+        Guarded(client.pipeline(), (NAME, 1)).set("key", 1)
+
+
+def test_many_fields_are_set_at_once(client: redis.Redis) -> None:
+    assert Guarded(client, (NAME, 2**52)).hset("many", {f"field{number}": number for number in range(9_001)}) == 9_001
+    assert client.hlen("many") == 9_001

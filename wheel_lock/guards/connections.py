@@ -49,11 +49,13 @@ def guard(connection: object, lock: Fenced) -> None:
     transaction under that name waits for this one, also if it is of the same holder.
 
     Args:
-        connection: Of psycopg, psycopg2, sqlite3 or PyMySQL; a connection or a session of SQLAlchemy; or one of Django.
-        lock: A lock with ``fencing=True`` that is held; or a leadership; or a pair of a name and a fence (`fence_of`).
+        connection: Of psycopg, psycopg2, sqlite3 or PyMySQL; a connection of SQLAlchemy, or a session, of which the default
+            connection is guarded; or one of Django.
+        lock: A lock with ``fencing=True`` that is held; or a leadership; or a pair of a name and a fence (`fence_of`). In
+            another thread or task than the holder's pass the pair, as the holder has taken it.
 
     Raises:
-        StaleFence: A later holder has passed its guard; roll back. An equal fence passes.
+        StaleFence: A later holder has passed its guard; roll back, as after every error. An equal fence passes.
         NoFenceTable: The table is missing, see `create`.
         LockLost, LockNotHeld: This process knows that the lock is lost, or not held. Nothing has been sent.
         ValueError: The lock has no fence, or the connection is in autocommit mode, or of no such package. Nothing has been
@@ -182,6 +184,24 @@ def _dialect_of_sqlalchemy(connection: Any) -> Dialect:
     return dialect_named(connection.dialect.name)
 
 
+def _connection_of(session: Any) -> Any:
+    session = session() if callable(session) else session  # a scoped session
+    if getattr(session, "binds", None) or getattr(session, "_Session__binds", None):  # of SQLAlchemy 2.1, of 2.0
+        raise ValueError(
+            "the session has several databases: use wheel_lock.guards.sqlalchemy.guarded, or guard the connection that is "
+            "written to, as from session.connection(bind_arguments=...)"
+        )
+    return session.connection()
+
+
+def _commits_each(adapter: Any) -> bool:
+    """Return whether a connection of SQLAlchemy's, of whatever driver, is in autocommit mode."""
+    ask = getattr(adapter, "get_autocommit", None)
+    if (ask() if callable(ask) else getattr(adapter, "autocommit", None)) is True:
+        return True
+    return getattr(adapter, "isolation_level", "") is None and not getattr(adapter, "in_transaction", True)  # of SQLite
+
+
 def _check_sqlalchemy(connection: Any) -> None:
     of_engine = getattr(connection.dialect, "_on_connect_isolation_level", None)
     if connection.get_execution_options().get("isolation_level", of_engine) == "AUTOCOMMIT":
@@ -192,6 +212,8 @@ def _check_sqlalchemy(connection: Any) -> None:
     driver = driver_of(raw)
     if driver is not None and driver is not _ASYNCPG:  # there SQLAlchemy begins with the first statement
         driver.check(raw)
+    elif _commits_each(connection.connection.dbapi_connection):
+        _refuse("have the driver begin transactions")
 
 
 def _execute_sqlalchemy(connection: Any, statement: Statement) -> int | None:
@@ -251,7 +273,7 @@ def _postgresql(connection: object) -> Dialect:
 
 _ASYNCPG = Driver(_postgresql, _check_asyncpg, _execute_asyncpg, is_async=True)
 _SQLALCHEMY = Driver(_dialect_of_sqlalchemy, _check_sqlalchemy, _execute_sqlalchemy)
-_SESSION = _SQLALCHEMY._replace(unwrap=lambda session: session.connection())
+_SESSION = _SQLALCHEMY._replace(unwrap=_connection_of)
 _SQLALCHEMY_ASYNC = _SQLALCHEMY._replace(is_async=True)
 _DJANGO = Driver(_dialect_of_django, _check_django, _execute_pyformat)
 _DRIVERS: Mapping[str, Driver] = {

@@ -7,6 +7,8 @@ believed: it is for services that trust one another, since a forged large fence 
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
 from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
@@ -20,6 +22,7 @@ HEADER = "Wheel-Lock-Fence"
 """The name of the header. Its value is the number, a space, and the name, percent-encoded."""
 KEY = "wheel_lock.fence"
 """Where a handler finds the `Fence`, in ASGI's scope or WSGI's environ; None if the request has none."""
+_NAME = re.compile(r"[A-Za-z0-9._~%-]+")  # so two headers, which servers join with a comma, are refused
 UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -38,7 +41,7 @@ def headers(lock: Fenced) -> dict[str, str]:
 def parse(value: str) -> Fence:
     """Return the fence in the value of a header. Raises ValueError if there is none."""
     number, _, name = value.partition(" ")
-    if not (number.isascii() and number.isdigit() and len(number) <= 16):
+    if not (number.isascii() and number.isdigit() and len(number) <= 16 and _NAME.fullmatch(name)):
         raise ValueError(f"{HEADER}: the value must be a fence and a name, not {value!r:.80}")
     return fence_of((unquote(name, errors="strict"), int(number)))
 
@@ -50,7 +53,7 @@ class _Fences:
     def _read(self, method: str, value: str | None) -> tuple[Fence | None, str | None]:
         """Return the fence, and the status line of a refusal, if any."""
         if value is None:
-            return None, "428 Precondition Required" if method in self._required else None
+            return None, "428 Precondition Required" if method.upper() in self._required else None
         try:
             return parse(value), None
         except ValueError:
@@ -80,8 +83,10 @@ class AsgiFences(_Fences):
             started = True
             await send(message)
 
-        value = dict(scope["headers"]).get(HEADER.lower().encode())
-        scope[KEY], refusal = self._read(scope["method"], None if value is None else value.decode("latin-1"))
+        values = [
+            value.decode("latin-1") for name, value in scope["headers"] if name.lower() == HEADER.lower().encode()
+        ]
+        scope[KEY], refusal = self._read(scope["method"], ",".join(values) if values else None)
         if refusal is None:
             try:
                 return await self._app(scope, receive, note)
@@ -110,10 +115,17 @@ class WsgiFences(_Fences):
         """Handle one request."""
         value = environ.get("HTTP_" + HEADER.upper().replace("-", "_"))
         environ[KEY], refusal = self._read(environ["REQUEST_METHOD"], value)
+        begun: list[Any] = []  # the error, for a server that the app has begun to answer
+
+        def note(*answer: Any) -> Any:
+            begun[:] = [True]
+            return start_response(*answer)
+
         if refusal is None:
             try:
-                return self._app(environ, start_response)
+                return self._app(environ, note)
             except StaleFence:
                 refusal = "409 Conflict"
-        start_response(refusal, [("Content-Type", "text/plain"), ("Content-Length", str(len(refusal)))])
+                begun[:] = [sys.exc_info()] if begun else []
+        start_response(refusal, [("Content-Type", "text/plain"), ("Content-Length", str(len(refusal)))], *begun)
         return [refusal.encode()]

@@ -40,7 +40,13 @@ if type(result) == 'table' and result.err then return result end
 return {1, result}
 """
 _COMMAND = "return redis.call('{}', KEYS[1], unpack(ARGV))"
-_SET, _HSET, _XADD = (_COMMAND.format(name) for name in ("set", "hset", "xadd"))
+_SET, _XADD = (_COMMAND.format(name) for name in ("set", "xadd"))
+_HSET = """\
+local new = 0
+for place = 1, math.max(#ARGV, 1), 4000 do  -- unpack takes some thousand values
+  new = new + redis.call('hset', KEYS[1], unpack(ARGV, place, math.min(place + 3999, #ARGV)))
+end
+return new"""
 
 
 class _Guarded:
@@ -54,7 +60,9 @@ class _Guarded:
         held = fence_of(self._lock)
         if isinstance(keys, (str, bytes)) or not keys:
             raise ValueError("keys must be a list with at least one key: the fence is kept in the slot of the first")
-        first = keys[0].encode() if isinstance(keys[0], str) else keys[0]
+        if hasattr(self._client, "command_stack"):
+            raise ValueError("a guard needs a client, not a pipeline: it has to read the reply")
+        first = self._client.get_encoder().encode(keys[0])  # as the client will encode the key itself
         run = self._client.register_script(f"{_BEFORE}{script}{_AFTER}")
         return held, run([guard_key(first, held.name.encode()), *keys], [held.fence, self._remember_ms, *args])
 

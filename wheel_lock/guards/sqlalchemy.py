@@ -32,7 +32,8 @@ def guarded(session: AnySession, lock: Fenced) -> Iterator[AnySession]:
     Raises:
         ValueError: The session is within a transaction already, which has begun without a guard.
     """
-    threads: Any = getattr(session, "sync_session", session)
+    inner: Any = session() if callable(session) else session  # a scoped session
+    threads: Any = getattr(inner, "sync_session", inner)
     if threads.in_transaction():
         raise ValueError(
             "the session is within a transaction already: enter guarded() before, or call guard() first in it"
@@ -40,7 +41,11 @@ def guarded(session: AnySession, lock: Fenced) -> Iterator[AnySession]:
 
     def after_begin(begun: Any, transaction: Any, connection: Any) -> None:
         if not transaction.nested:
-            guard(connection, lock)
+            try:
+                guard(connection, lock)
+            except BaseException:
+                connection.invalidate()  # else the transaction, which has begun, could go on without a guard
+                raise
 
     event.listen(threads, "after_begin", after_begin)
     try:
