@@ -8,9 +8,10 @@ transaction, and refuses a holder that was overtaken:
 >>> from wheel_lock.testing import fake_context
 >>> database = sqlite3.connect(":memory:")
 >>> guards.create(database)  # once, in a migration
+>>> _ = database.execute("CREATE TABLE account (balance INTEGER)")
 >>> with fake_context() as context, context.lock("account:42", fencing=True) as lock, database:
 ...     guards.guard(database, lock)  # first; raises StaleFence if a later holder has been here
-...     _ = database.execute("CREATE TABLE account (balance INTEGER)")
+...     _ = database.execute("INSERT INTO account VALUES (100)")
 
 `guards.asyncio` has the same for asyncio, `guards.sqlalchemy` and `guards.django` what belongs to those, `guards.redis` is
 for data in Redis, `guards.http` for services. No package of a database is imported before a connection of it is given.

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from wheel_lock.guards import connections
-from wheel_lock.guards.connections import Driver, driver_for
+from wheel_lock.guards.connections import carry_out, driver_for
 from wheel_lock.guards.fences import Fenced, fence_of
-from wheel_lock.guards.statements import Steps, creating, guarding
+from wheel_lock.guards.statements import creating, guarding
 
 __all__ = ["create", "guard"]
 
@@ -33,7 +33,7 @@ async def guard(connection: object, lock: Fenced) -> None:
         await user.run_sync(connections.guard, held)
     else:
         driver.check(user)
-        await _run(guarding(driver.dialect(user), held), driver, user)
+        await carry_out(guarding(driver.dialect(user), held), driver, user)
 
 
 async def create(connection: object) -> None:
@@ -43,19 +43,4 @@ async def create(connection: object) -> None:
     if hasattr(user, "run_sync"):
         await user.run_sync(connections.create)
     else:
-        await _run(creating(driver.dialect(user)), driver, user)
-
-
-async def _run(steps: Steps, driver: Driver, connection: Any) -> None:
-    try:
-        statement = next(steps)
-        while True:
-            try:
-                answer: Any = driver.execute(connection, statement)
-                answer = await answer
-            except Exception as error:
-                statement = steps.throw(error)
-            else:
-                statement = steps.send(answer)
-    except StopIteration:
-        pass
+        await carry_out(creating(driver.dialect(user)), driver, user)

@@ -8,7 +8,7 @@ sent.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from wheel_lock.guards.fences import Fenced, fence_of
@@ -65,7 +65,7 @@ def guard(connection: object, lock: Fenced) -> None:
     driver = driver_for(connection, is_async=False)
     connection = driver.unwrap(connection)
     driver.check(connection)
-    _run(guarding(driver.dialect(connection), held), driver, connection)
+    _run(carry_out(guarding(driver.dialect(connection), held), driver, connection))
 
 
 def create(connection: object) -> None:
@@ -76,15 +76,25 @@ def create(connection: object) -> None:
     """
     driver = driver_for(connection, is_async=False)
     connection = driver.unwrap(connection)
-    _run(creating(driver.dialect(connection)), driver, connection)
+    _run(carry_out(creating(driver.dialect(connection)), driver, connection))
 
 
-def _run(steps: Steps, driver: Driver, connection: Any) -> None:
+def _run(steps: Coroutine[Any, Any, None]) -> None:
+    try:
+        steps.send(None)  # it never suspends, because the driver blocks
+    except StopIteration:
+        pass
+
+
+async def carry_out(steps: Steps, driver: Driver, connection: Any) -> None:
+    """Have a driver execute all statements of ``steps``."""
     try:
         statement = next(steps)
         while True:
             try:
                 answer: Any = driver.execute(connection, statement)
+                if driver.is_async:
+                    answer = await answer
             except Exception as error:
                 statement = steps.throw(error)
             else:
@@ -184,8 +194,13 @@ def _dialect_of_sqlalchemy(connection: Any) -> Dialect:
     return dialect_named(connection.dialect.name)
 
 
+def session_of(session: Any) -> Any:
+    """Return the session of this thread or task, if that is a scoped one; else the session itself."""
+    return session() if callable(session) else session
+
+
 def _connection_of(session: Any) -> Any:
-    session = session() if callable(session) else session  # a scoped session
+    session = session_of(session)
     if getattr(session, "binds", None) or getattr(session, "_Session__binds", None):  # of SQLAlchemy 2.1, of 2.0
         raise ValueError(
             "the session has several databases: use wheel_lock.guards.sqlalchemy.guarded, or guard the connection that is "

@@ -115,10 +115,11 @@ class WsgiFences(_Fences):
         """Handle one request."""
         value = environ.get("HTTP_" + HEADER.upper().replace("-", "_"))
         environ[KEY], refusal = self._read(environ["REQUEST_METHOD"], value)
-        begun: list[Any] = []  # the error, for a server that the app has begun to answer
+        started, errors = False, []
 
         def note(*answer: Any) -> Any:
-            begun[:] = [True]
+            nonlocal started
+            started = True
             return start_response(*answer)
 
         if refusal is None:
@@ -126,6 +127,7 @@ class WsgiFences(_Fences):
                 return self._app(environ, note)
             except StaleFence:
                 refusal = "409 Conflict"
-                begun[:] = [sys.exc_info()] if begun else []
-        start_response(refusal, [("Content-Type", "text/plain"), ("Content-Length", str(len(refusal)))], *begun)
+                if started:  # then a server wants the error, too
+                    errors.append(sys.exc_info())
+        start_response(refusal, [("Content-Type", "text/plain"), ("Content-Length", str(len(refusal)))], *errors)
         return [refusal.encode()]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import event
 
-from wheel_lock.guards.connections import guard
+from wheel_lock.guards.connections import guard, session_of
 from wheel_lock.guards.fences import Fenced
 
 __all__ = ["guarded"]
@@ -32,7 +32,7 @@ def guarded(session: AnySession, lock: Fenced) -> Iterator[AnySession]:
     Raises:
         ValueError: The session is within a transaction already, which has begun without a guard.
     """
-    inner: Any = session() if callable(session) else session  # a scoped session
+    inner = session_of(session)
     threads: Any = getattr(inner, "sync_session", inner)
     if threads.in_transaction():
         raise ValueError(

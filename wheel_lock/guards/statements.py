@@ -38,7 +38,7 @@ Steps: TypeAlias = Generator[Statement, int | None, None]
 
 
 class Dialect(NamedTuple):
-    """What one kind of database understands.
+    """The SQL of one kind of database.
 
     Attributes:
         create: Makes the table.
@@ -64,7 +64,7 @@ def _by_rows(held: Fence) -> Steps:
     try:
         newer = yield Statement("SELECT fence FROM wheel_lock_fences WHERE name = :name", {"name": held.name}, "value")
     except Exception:
-        pass  # it would only have been told
+        pass  # it would only be in the message
     raise StaleFence(held.name, held.fence, newer)
 
 
