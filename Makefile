@@ -38,7 +38,7 @@ test: setup-dev setup-redis setup-databases ## run the tests against real Redis 
 test-oldest: setup-oldest setup-redis ## run the tests of the kinds of locks with the oldest supported redis-py
 	$(subst .venv,.venv-oldest,$(PYTEST)) -n $(WORKERS) --dist loadgroup --max-worker-restart 0 --benchmark-disable $(or $(ARGS),$(KINDS))
 
-test-all: setup-dev setup-redis ## the same on every Python of this machine, with the oldest and the newest redis-py: half an hour
+test-all: setup-dev setup-redis setup-databases ## the same on every Python of this machine, with the oldest and the newest redis-py: half an hour
 	WORKERS=$(WORKERS) $(BIN)/python scripts/test_all.py $(ARGS)
 
 fuzz: setup-dev ## send FUZZ_REPLIES (200000) hostile replies of each form; FUZZ_SEED chooses others

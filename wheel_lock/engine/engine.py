@@ -394,10 +394,9 @@ class Engine(EngineState):
         self.deaths += 1
         if how is End.FORKED:
             self.name_tokens()
-            self._shutdown.forked()
             self.unawaited.clear()
             self.counters.reset()
-        end_all(self._parts, how, error)
+        end_all((*self._parts, self._shutdown), how, error)
 
 
 ENGINES: WeakRegistry[Engine] = WeakRegistry()

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Exit(IntEnum):
-    """What is about to end the process."""
+    """The end that is about to come to the process."""
 
     NONE = 0
     INTERPRETER = 1

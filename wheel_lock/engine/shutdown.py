@@ -113,9 +113,10 @@ class Shutdown:
         for future in closing:
             future.set_result(None)
 
-    def forked(self) -> None:
-        """Forget a close that the parent process is in the middle of."""
-        self._closing.clear()
+    def end(self, how: End, error: Exception) -> None:
+        """Forget, in a forked child, a close that the parent process is in the middle of."""
+        if how is End.FORKED:
+            self._closing.clear()
 
     def stop(self, error: Exception) -> None:
         """End without a release, with ``error``: the timer stops for good, in this very turn."""

@@ -20,9 +20,7 @@ class End(enum.Enum):
     CLOSING = enum.auto()  # nothing is acquired any more: all ends by which something could come to be held
     EXITING = enum.auto()  # the same at the end of the interpreter: no caller is left
     CLOSED = enum.auto()  # nothing is sent any more, for good
-    STOPPED = (
-        enum.auto()
-    )  # the timer is about to stop for good; from the thread that stops it, to what is attached to it
+    STOPPED = enum.auto()  # of what is attached to a timer that is about to stop for good; on the thread that stops it
     RETIRED = enum.auto()  # nothing is held: connections end until the next request
     FAILED = enum.auto()  # the library's own code has failed: all is lost, and begins anew
     DIED = enum.auto()  # the timer's thread has died, with its alarms: the same
