@@ -78,9 +78,12 @@ def check_quiet_end(script: Script, code: int = 0) -> None:
 
 def run(text: str, *ports: int) -> subprocess.CompletedProcess[str]:
     """Run a program from its start to its end, which is to be quiet."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", text, *map(str, ports)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30.0)
+    return run_python("-c", text, *map(str, ports))
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment, command = {**os.environ, "PYTHONPATH": str(ROOT)}, [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60.0)
     assert (done.returncode, done.stderr) == (0, "")
     return done
 
@@ -360,41 +363,43 @@ work = context.lock("order:42").acquire
 locks = context.acquire_many([f'shard:{n}' for n in range(30000)])
 work = context.close
 """,
-    "a forked child": """
-if os.fork():
-    os.wait()
-    sys.exit(7)
-lock = context.lock("order:42")
-lock.acquire()
-os.kill(os.getpid(), signal.SIGTERM)
-time.sleep(60)
-""",
 }
 
 
-@pytest.mark.parametrize("what", UNDER_SIGTERM)
-def test_a_signal_releases_what_is_held_and_ends_the_process(real: Backend, what: str) -> None:
-    text = """
+CLOSE_ON_SIGTERM = """
 import asyncio, os
 work = lambda: None
 taken = context.close_on_signals()
 assert taken == (signal.SIGTERM,), taken
 """
+
+
+@pytest.mark.parametrize("what", UNDER_SIGTERM)
+def test_a_signal_releases_what_is_held_and_ends_the_process(real: Backend, what: str) -> None:
     end = """
 print("ready", flush=True)
 work()
 time.sleep(60)
 """
-    script = Script(real.port, text + UNDER_SIGTERM[what] + end) if what != "a forked child" else None
-    if script is None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-c", BEGINNING + text + UNDER_SIGTERM[what], str(real.port)]
-        assert subprocess.run(command, cwd=ROOT, env=environment, timeout=30.0).returncode == 7
-    else:
-        time.sleep(random.uniform(0.0, 0.1))
-        script.signal(signal.SIGTERM)
-        returncode, errors, _ = script.end()
-        assert (returncode, errors) == (-signal.SIGTERM, "")
+    script = Script(real.port, CLOSE_ON_SIGTERM + UNDER_SIGTERM[what] + end)
+    time.sleep(random.uniform(0.0, 0.1))
+    script.signal(signal.SIGTERM)
+    returncode, errors, _ = script.end()
+    assert (returncode, errors) == (-signal.SIGTERM, "")
+    assert real.view.keys() == []
+
+
+def test_a_signal_ends_a_forked_child_in_the_same_way(real: Backend) -> None:
+    text = """
+if os.fork():
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+    sys.exit()
+lock = context.lock("order:42")
+lock.acquire()
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+    assert run(BEGINNING + CLOSE_ON_SIGTERM + text, real.port).stdout == f"{-signal.SIGTERM}\n"
     assert real.view.keys() == []
 
 
@@ -464,7 +469,5 @@ if __name__ == "__main__":
 def test_a_child_of_multiprocessing_releases_at_its_end(real: Backend, tmp_path: Path, method: str) -> None:
     program = tmp_path / "children.py"
     program.write_text(CHILDREN.format(port=real.port, method=method))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, timeout=60.0)
-    assert (done.stdout, done.stderr) == ("[0, 0, 0, 3]\n", "")
+    assert run_python(str(program)).stdout == "[0, 0, 0, 3]\n"
     assert real.view.keys() == []

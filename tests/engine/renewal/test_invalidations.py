@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -52,7 +53,9 @@ def test_a_flush_checks_everything(rig: WatchedRig) -> None:
     assert rig.held == {}
 
 
-def test_flushes_in_a_row_that_concern_no_lock_are_followed_with_pauses() -> None:
+@contextmanager
+def flushed() -> Iterator[WatchedRig]:
+    """An engine that has checked a hundred leases after a flush, so that the next flush is followed after a pause."""
     with WatchedRig(batch_size=10) as rig:
         rig.hold_many(names(100))
         rig.settle()
@@ -61,6 +64,11 @@ def test_flushes_in_a_row_that_concern_no_lock_are_followed_with_pauses() -> Non
             rig.clock.jump(0.01)
             rig.turn()
             rig.answer()
+        yield rig
+
+
+def test_flushes_in_a_row_that_concern_no_lock_are_followed_with_pauses() -> None:
+    with flushed() as rig:
         rig.took()
         for _ in range(50):
             rig.feed.say(FLUSHED)
@@ -83,14 +91,7 @@ def test_changes_of_too_many_keys_in_a_second_are_registered_at_the_next_renewal
 
 
 def test_a_renewer_that_has_failed_checks_nothing_later() -> None:
-    with WatchedRig(batch_size=10) as rig:
-        rig.hold_many(names(100))
-        rig.settle()
-        rig.feed.say(FLUSHED)
-        for _ in range(20):  # 0.2 s for the 100
-            rig.clock.jump(0.01)
-            rig.turn()
-            rig.answer()
+    with flushed() as rig:
         rig.feed.say(FLUSHED)  # followed after a pause
         rig.turn()
         rig.post(lambda: rig.engine.router.renewer.crashed(BUG))
