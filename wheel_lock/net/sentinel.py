@@ -221,16 +221,16 @@ class SentinelConnector(RedisPyConnector):
         self, number: int, timeout_s: float, answers: queue.SimpleQueue[Exception | None], over: LockType
     ) -> None:
         """Ask one Sentinel for its opinion, and put the error, or None, into ``answers``. On a thread of its own."""
+        failure = None
         try:
             self.opinions.give(number, self._opinion(self.sentinels[number], timeout_s))
             if over.locked():
                 self._conclude(timeout_s)
         except BaseException as error:
-            answers.put(as_failure(error))
-        else:
-            answers.put(None)
+            failure = as_failure(error)
         finally:
-            self._unanswered.pop(number, None)
+            self._unanswered.pop(number, None)  # before the answer, behind which the next round may begin at once
+            answers.put(failure)
 
     def _opinion(self, sentinel: RedisPyConnector, timeout_s: float) -> Opinion | None:
         with sentinel.client(timeout_s) as client:
