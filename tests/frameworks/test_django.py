@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.support import django_settings
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -23,17 +24,15 @@ def view(redis_server: RedisServer) -> redis.Redis:
 
 @pytest.fixture(params=BACKENDS)
 def cache(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[Any]:
-    from django.conf import settings
     from django.core.cache import caches
     from django.core.cache.backends.redis import RedisCache as Base
-    from django.test import override_settings
 
-    if not settings.configured:
-        settings.configure()
     assert Base  # Django's own can be imported without settings, ours is imported by name
     backend = f"docs.examples.frameworks.django_locks.{request.param}"
     location = f"redis://127.0.0.1:{redis_server.port}/0"
-    with override_settings(CACHES={"default": {"BACKEND": backend, "LOCATION": location, "KEY_PREFIX": "shop"}}):
+    with django_settings.overridden(
+        CACHES={"default": {"BACKEND": backend, "LOCATION": location, "KEY_PREFIX": "shop"}}
+    ):
         cache = caches["default"]
         yield cache
         cache.lock_context.close()

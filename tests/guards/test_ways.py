@@ -9,6 +9,7 @@ import pytest
 from django.db import connections
 
 from tests.guards.ways import WAYS, Way, closed, django_alias, way
+from tests.support import django_settings
 from wheel_lock import NoFenceTable, StaleFence
 from wheel_lock.guards import guard
 from wheel_lock.guards.django import guarded
@@ -41,10 +42,9 @@ def test_what_an_overtaken_holder_writes_is_refused(data: Way) -> None:
 
 def test_the_migration_of_django_makes_the_table_and_removes_it(tmp_path: Path) -> None:
     from django.core.management import call_command
-    from django.test import override_settings
 
     alias = django_alias("sqlite", tmp_path / "data.sqlite", None)
-    with override_settings(INSTALLED_APPS=["wheel_lock.guards.django"]), closed(connections[alias]):
+    with django_settings.overridden(INSTALLED_APPS=["wheel_lock.guards.django"]), closed(connections[alias]):
         call_command("migrate", database=alias, verbosity=0)
         with guarded(("account:42", 7), alias):
             pass

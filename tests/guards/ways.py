@@ -18,6 +18,7 @@ import sqlalchemy.ext.asyncio
 import sqlalchemy.orm
 
 from tests.guards.databases import MariaDbServer, PostgresServer
+from tests.support import django_settings
 from wheel_lock import guards
 from wheel_lock.guards import Fenced
 from wheel_lock.guards import sqlalchemy as guarded_sqlalchemy
@@ -247,11 +248,9 @@ def way(request: pytest.FixtureRequest, folder: Path, library: str, database: st
 def django_alias(database: str, path: Path, address: dict[str, Any] | None) -> str:
     """Make that database known to Django; return its alias."""
     from django.apps import apps
-    from django.conf import settings
     from django.db import connections
 
-    if not settings.configured:
-        settings.configure()
+    django_settings.configure()
     apps.populate(())
     found: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)}
     if address is not None:

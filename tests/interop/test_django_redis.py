@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import redis
-from django.conf import settings
 from django.core.cache import caches
 
 from tests.interop.page import as_module
+from tests.support import django_settings
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from wheel_lock import LockContext
@@ -23,8 +23,11 @@ DATABASE = 1
 @pytest.fixture(scope="module")
 def configured(shared_redis_server: RedisServer) -> Iterator[None]:
     ours = {"redis://127.0.0.1:6379": f"redis://127.0.0.1:{shared_redis_server.port}"}
-    with as_module("myproject/redis_client.py"), as_module("myproject/settings.py", ours) as module:
-        settings.configure(CACHES=module.CACHES)
+    with (
+        as_module("myproject/redis_client.py"),
+        as_module("myproject/settings.py", ours) as module,
+        django_settings.overridden(CACHES=module.CACHES),
+    ):
         yield
 
 
