@@ -109,15 +109,12 @@ class Race:
         lock = context.lock(NAME, fencing=True, retry_every=0.01)  # a deletion wakes no waiter
         with lock, closed(connect(self._kind, self._address)) as connection:
             if place != PLACES[0]:
-                self._go_on(pid)
+                os.kill(pid, signal.SIGCONT)
             while not written(connection, guards.fence_of(lock), guarded):
                 pass
             if place == PLACES[0]:
-                self._go_on(pid)
-
-    def _go_on(self, pid: int) -> None:
-        self._client.delete(STOPPING)
-        os.kill(pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGCONT)
+        self._client.delete(STOPPING)  # not before: the other one would stop within a transaction that this one waits for
 
 
 def written(connection: Any, held: guards.Fence, guarded: bool) -> bool:
