@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TAKEN, TICK_S, array, failure, integer, names
+from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TAKEN, TICK_S, array, error, failure, integer, names
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import Later
 from wheel_lock.engine.waiting.many import AcquireEach
 from wheel_lock.errors import LockTimeout, LockUnavailable
 from wheel_lock.options import lock_options
@@ -49,6 +50,18 @@ def test_a_server_that_is_silent_takes_no_longer_than_the_limit_and_its_grant_is
     assert rig.server.one("release_many").pairs == asked.pairs  # on the same connection, so it comes after the grant
     rig.say(OK, FINE)
     rig.assert_clean()
+
+
+def test_a_caller_that_is_refused_again_and_again_hears_why_although_the_last_try_has_no_answer(
+    rig: WaitingRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm(rig)
+    monkeypatch.setattr(rig.engine.router, "redirection", lambda request, error: Later(0.05))
+    wait = rig.wait("a", blocking_timeout=0.5)
+    rig.say(error("CLUSTERDOWN Hash slot not served"))
+    ends_at(rig, wait.future)
+    assert isinstance(wait.error, LockUnavailable)
+    assert "CLUSTERDOWN Hash slot not served: the cluster has slots without a master" in str(wait.error)
 
 
 @pytest.mark.parametrize("reply", [NIL, OK])

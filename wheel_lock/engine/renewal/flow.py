@@ -58,7 +58,7 @@ class Batch(Request):
     def redirect_to(self, shard: Shard) -> None:
         self._flow.moved(self, shard)
 
-    def retry(self, later: Later) -> bool:
+    def retry(self, later: Later, error: ServerError) -> bool:
         # The renewer decides when. A batch of several leases was refused for a reason that concerns the node.
         if len(self.leases) == 1:
             self._flow.deferred(self)

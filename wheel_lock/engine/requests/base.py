@@ -262,8 +262,8 @@ class Request(WheelEntry):
         else:
             self.redirect_to(home)
 
-    def retry(self, later: Later) -> bool:
-        """Schedule a retry. Returns False if this type of request is not retried."""
+    def retry(self, later: Later, error: ServerError) -> bool:
+        """Schedule a retry after ``error``. Returns False if this type of request is not retried."""
         if not later.maybe_executed:
             self.not_executed()
         self._asked()
@@ -297,7 +297,7 @@ class Request(WheelEntry):
         """Send the request to another node, or again later, if ``error`` calls for that; return whether it does."""
         answer = self.table.router.redirection(self, error)
         if isinstance(answer, Later):
-            return self.retry(answer)
+            return self.retry(answer, error)
         if answer is not None:
             self.not_executed()
             if not answer.asking:
@@ -342,7 +342,7 @@ class Request(WheelEntry):
 class CallerRequest(Request):
     """A request whose outcome a caller waits for, with a time limit that includes reconnecting."""
 
-    __slots__ = ("limit_s", "name", "suspicion_s", "until")
+    __slots__ = ("limit_s", "name", "refusal", "suspicion_s", "until")
 
     limit_s: float
 
@@ -352,6 +352,7 @@ class CallerRequest(Request):
         self.limit_s = limit_s = table.state.options.response_timeout_s
         self.suspicion_s: float = limit_s / 5  # silence for so long makes the connection suspect
         self.until: float = 0.0
+        self.refusal: ServerError | None = None  # because of which it was last sent again
 
     def start(self) -> None:
         """Send the request; its time limit begins now."""
@@ -387,6 +388,10 @@ class CallerRequest(Request):
     def crashed(self, error: Exception) -> None:
         super().crashed(error)
         self.failed(internal_error(error, self.name))
+
+    def retry(self, later: Later, error: ServerError) -> bool:
+        self.refusal = error
+        return super().retry(later, error)
 
     def redirect(self, error: ServerError) -> bool:
         if super().redirect(error):
@@ -463,7 +468,9 @@ class CallerRequest(Request):
         # A shorter time limit says nothing about the connection, unless requests of callers wait for room in it.
         if self.limit_s >= self.suspicion_s or self.node.crowded:
             self.node.suspect()
-        self.failed(no_answer(self.node, self.name, self.limit_s))
+        # If the server has refused it again and again, that is what its caller hears, although the last try has no answer.
+        refused = None if self.refusal is None else unavailable(self.node, self.name, self.refusal)
+        self.failed(refused or no_answer(self.node, self.name, self.limit_s))
 
 
 class RightsCheck(Request):

@@ -66,6 +66,7 @@ class FirstTry(PlainAcquire):
         self.execution, self.sending = NONE, BY_SHA1
         self.sent_at: float = timer.now
         self.name: str | bytes = lease.name
+        self.refusal: ServerError | None = None
         self.limit_s = limit_s = table.state.options.response_timeout_s
         patience_s, share_s = limit_s / 5, options.timeout_s / 6
         self.suspicion_s: float = patience_s if patience_s < share_s else share_s
