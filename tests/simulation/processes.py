@@ -321,6 +321,7 @@ class Process:
         self._loop_at = float("inf")
         self.contexts: list[Context | MajorityContext] = []
         self.links: dict[str, Link] = {}
+        self._redis_clients: dict[Callable[[Process], Any], Any] = {}
         self._postponed: deque[Callable[[], object]] = deque()
         self._when_sent: Callable[[], object] | None = None
         self._pause_in_turn_s = 0.0
@@ -338,6 +339,12 @@ class Process:
         if host.name not in self.links:
             self.links[host.name] = Link(self, host)
         return self.links[host.name]
+
+    def redis_client(self, make: Callable[[Process], Any]) -> Any:
+        """Return the process's client of a kind."""
+        if make not in self._redis_clients:
+            self._redis_clients[make] = make(self)
+        return self._redis_clients[make]
 
     # -- time --------------------------------------------------------------------------------------------------------
 
