@@ -6,14 +6,13 @@ import bisect
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.network import SimulatedConnector
-from tests.simulation.record import MAJORITY, SAME_S, Belief, Holding
+from tests.simulation.record import SAME_S, Belief, Holding
 from tests.simulation.server_rules import ServerRules
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.loss_events import HeldBack, LoopCallback
 from wheel_lock.errors import LockLost, LockUnavailable, LossReason
 from wheel_lock.lease import EXTENDING, Lease, State
 from wheel_lock.net.connector import is_refused
-from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.observe import LostEvent
 from wheel_lock.options import lock_name
 from wheel_lock.quorum.engine import QuorumEngine
@@ -36,20 +35,21 @@ class HolderRules(ServerRules):
 
     def look(self, process: Process) -> None:
         """The process has done something: note what it counts as held from now on."""
-        now, local = self.now, process.clock.now()
+        now, local, settings = self.now, process.clock.now(), process.world.settings
         active = self._active[process]
-        for context in process.contexts:
-            self._check_context(context)
-            for host, engine in context.engines.items():
-                if isinstance(engine.connector, SentinelConnector):
-                    self._note_master(engine)
-                for lease in engine.held:
-                    if lease not in active:
-                        self._held(process, host, lease, local)
+        if settings.topology == "sentinels":
+            for engine in process.engines:
+                self._note_master(engine)
+        for context in process.contexts:  # this runs after each event, and most find nothing
+            for place, holder in context.holders.items():
+                if holder.leases.held or holder.direct.claim:
+                    for lease in holder.held:
+                        if lease not in active:
+                            self._held(process, place, lease, local)
             if context.votes is not None:
-                for lease in context.votes.held:
-                    if lease not in active:
-                        self._held(process, MAJORITY, lease, local)
+                self._check_rounds(context.votes)
+            if settings.context["max_held"] or settings.context["max_waiting"]:
+                self._check_room(context)
         for lease, belief in tuple(active.items()):
             if lease.is_valid(local):
                 if lease.deadline != belief.deadline:
@@ -66,7 +66,7 @@ class HolderRules(ServerRules):
                     "%s: no longer holds %s with %s: %s %s",
                     *(process.name, belief.name, belief.token, lease.state.name, lease.loss),
                 )
-        if self.candidates:
+        if len(self.candidates) > 1:
             self._check_leaders()
         for belief in self._ended[process][-_RECENT:]:
             lease = belief.lease
@@ -175,9 +175,9 @@ class HolderRules(ServerRules):
             and (leadership := candidate._leadership) is not None
             and not leadership._given_up
             and (lease := leadership._lock._own_or_latest()) is not None
+            and (candidate in known or lease.is_valid(process.clock.now()))
             and lease.key not in self.tampered
             and not self._was_replaced(process, lease)
-            and (candidate in known or lease.is_valid(process.clock.now()))
         ]
         if len(leaders) > 1:
             self.broken("leader", f"there are several leaders: {leaders}")
@@ -186,12 +186,10 @@ class HolderRules(ServerRules):
         """A candidate says that it is the leader now."""
         self._check_leaders(candidate)
 
-    def _check_context(self, context: Any) -> None:
+    def _check_room(self, context: Any) -> None:
         """A context keeps its limits."""
-        if context.votes is not None:
-            self._check_rounds(context.votes)
-        for engine in (*context.engines.values(), *([context.votes] if context.votes is not None else [])):
-            options = engine.options  # most contexts have no limits, and this runs after each event
+        for engine in context.holders.values():
+            options = engine.options
             if options.max_held is not None and len(engine.held) > options.max_held:
                 self.broken("limits", f"{len(engine.held)} locks are held, and not {options.max_held}")
             if options.max_waiting is not None:
@@ -300,10 +298,11 @@ class HolderRules(ServerRules):
             self._of_majority.add(lease.token)
             return
         self.exercised["released"] += 1
+        released = lease.token
         for (host, key, token), spans in self._spans.items():
             # Without its reply a release is repeated, and takes it that its first attempt removed the lock.
             # A failover may bring it back, and a replaced master keeps it.
-            if token != lease.token or any(span.released for span in spans):
+            if token != released or any(span.released for span in spans):
                 continue
             if answered or self._is_well or any(span.end > self.now and span.place == host for span in spans):
                 self.broken("released", f"{key!r} was released, and its key was still there, or had gone before")

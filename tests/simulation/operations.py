@@ -351,8 +351,10 @@ class AsyncClient(redis.asyncio.Redis):
 
 async def redis_lock(user: User, dice: Dice) -> None:
     """Use a lock with redis-py's interface."""
-    client: Any = (AsyncClient if user.is_task else Client)(user.process)
-    kind: Any = AsyncLock if user.is_task else Lock
+    client, kind = (
+        user.process.redis_client(AsyncClient if user.is_task else Client),
+        AsyncLock if user.is_task else Lock,
+    )
     limit = dice.pick([2.0, None, 0.3])
     lock = kind(client, dice.pick(_names), timeout=dice.pick([1.0, 0.5, 3.0]), sleep=0.1, blocking_timeout=limit)
     user.note("acquires %s as redis-py does", lock.name)

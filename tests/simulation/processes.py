@@ -19,6 +19,7 @@ from greenlet import getcurrent, greenlet
 from tests.simulation.event_loop import EventLoop
 from tests.simulation.network import Link, SimulatedConnector, Sock
 from tests.simulation.parents import Parent
+from tests.simulation.record import MAJORITY
 from tests.simulation.scheduler import Event, Stopped
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.engine.engine import Engine
@@ -73,6 +74,8 @@ class Context(LockContext):
 
     Attributes:
         engines: The engines whose leases are in one store, by the name of that.
+        votes: The engine that counts votes, if there is one.
+        holders: All engines that hold leases, by what promises these.
     """
 
     def __init__(self, process: Process, store: str, connector: Any, **settings: Any) -> None:
@@ -81,6 +84,7 @@ class Context(LockContext):
         self._engine = Engine(connector, options, process.timer, process.launch)
         self.engines: dict[str, Engine] = {store: self._engine}
         self.votes: QuorumEngine | None = None
+        self.holders = self.engines
 
 
 class Master(NodeEngine):
@@ -101,8 +105,7 @@ class MajorityContext(QuorumContext):
     """A context of several simulated masters.
 
     Attributes:
-        engines: As for :class:`Context`.
-        votes: The engine that counts.
+        engines, votes, holders: As for :class:`Context`.
     """
 
     def __init__(self, process: Process, hosts: Sequence[Host], longest_s: float, **settings: Any) -> None:
@@ -112,6 +115,7 @@ class MajorityContext(QuorumContext):
         self.engines: dict[str, Engine] = {
             host.name: engine for host, engine in zip(hosts, self._engine.engines, strict=True)
         }
+        self.holders = {**self.engines, MAJORITY: self.votes}
 
 
 class Caller:
@@ -321,6 +325,7 @@ class Process:
         self._loop_at = float("inf")
         self.contexts: list[Context | MajorityContext] = []
         self.links: dict[str, Link] = {}
+        self._redis_clients: dict[Callable[[Process], Any], Any] = {}
         self._postponed: deque[Callable[[], object]] = deque()
         self._when_sent: Callable[[], object] | None = None
         self._pause_in_turn_s = 0.0
@@ -338,6 +343,12 @@ class Process:
         if host.name not in self.links:
             self.links[host.name] = Link(self, host)
         return self.links[host.name]
+
+    def redis_client(self, make: Callable[[Process], Any]) -> Any:
+        """Return the process's client of a kind."""
+        if make not in self._redis_clients:
+            self._redis_clients[make] = make(self)
+        return self._redis_clients[make]
 
     # -- time --------------------------------------------------------------------------------------------------------
 

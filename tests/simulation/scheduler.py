@@ -125,7 +125,6 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.events = 0
         self.story: list[tuple[float, str, tuple[Any, ...]]] = []
         self._heap: list[Event] = []
         self._number = 0
@@ -150,7 +149,6 @@ class Scheduler:
             if call is not None:
                 if moment > self.now:
                     self.now = moment
-                self.events += 1
                 call()
         if not enough():
             self.now = max(self.now, until)

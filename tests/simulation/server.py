@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -11,7 +10,6 @@ Value = bytes | dict[bytes, bytes] | dict[bytes, float] | list[bytes]
 
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 _NOT_INTEGER = "ERR value is not an integer or out of range"
-_INTEGER = re.compile(rb"-?(0|[1-9][0-9]{0,18})")
 _INVALIDATIONS = b"__redis__:invalidate"
 
 
@@ -57,9 +55,13 @@ def number(score: float) -> bytes:
 
 
 def integer(text: bytes) -> int:
-    if not _INTEGER.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 2**63
+    if not -(2**63) <= value < 2**63 or b"%d" % value != text:
         raise Refused(_NOT_INTEGER)
-    return int(text)
+    return value
 
 
 def real(text: bytes) -> float:
@@ -222,7 +224,7 @@ class BareServer:
         session.caching = session.asking = False
         self._reading.clear()
         try:
-            return self._call(words)
+            return self.call(words)
         finally:
             if caching and session.feed is not None:
                 for key in self._reading:
@@ -258,14 +260,15 @@ class BareServer:
         self._session = Session(0)
         self._settle([])
 
-    def _call(self, words: list[bytes]) -> Any:
+    def call(self, words: list[bytes]) -> Any:
+        """Execute a command, of a client or of the script that runs; return the reply. Raises Refused."""
         name = words[0].upper()
         found = FORMS.get(name)
         if self.refusal is not None and name not in (b"PING", b"HELLO"):
             raise Refused(self.refusal)
         if found is None:
             raise Refused(f"ERR unknown command '{words[0].decode(errors='replace')}'")
-        arity = found.arity
+        method, arity, flags = found
         if len(words) != arity if arity >= 0 else len(words) < -arity:
             raise Refused(f"ERR wrong number of arguments for '{name.decode().lower()}' command")
         script = self._in_script
@@ -275,13 +278,13 @@ class BareServer:
             raise Refused("ERR The user executing the script can't run this command or subcommand")
         if self.slots is not None:
             self.slots.check(self, name, words, asking=self._asking, script=script)
-        if script is not None and "s" in found.flags:
+        if script is not None and "s" in flags:
             raise Refused("ERR This Redis command is not allowed from script")
-        if "w" in found.flags:
+        if "w" in flags:
             if script is not None and script.flags is not None and "no-writes" in script.flags:
                 raise Refused("ERR Write commands are not allowed from read-only scripts.")
-            self._check_writes("m" in found.flags, script)
-        return found.method(self, *words[1:])
+            self._check_writes("m" in flags, script)
+        return method(self, *words[1:])
 
     def _check_writes(self, takes_memory: bool, script: Script | None) -> None:
         """Refuse a command that writes, if the state of the server does not allow it."""
@@ -306,10 +309,6 @@ class BareServer:
             return self._engine.run(self, script.run, words[1 : keys + 1], words[keys + 1 :])
         finally:
             self._in_script = None
-
-    def call(self, words: list[bytes]) -> Any:
-        """Execute a command of the script that runs. Raises Refused."""
-        return self._call(words)
 
     # -- keys --------------------------------------------------------------------------------------------------------
 

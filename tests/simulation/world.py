@@ -37,6 +37,7 @@ from tests.simulation.themes import THEMES
 from tests.simulation.topologies import TOPOLOGIES, Topology
 
 _package = wheel_lock
+_sync_call, _aio_call = wheel_lock.sync.call, wheel_lock.aio.call
 _LONGEST_S = 6.0  # limit of a lock's time at a server, extensions included
 _COLLECTIONS_S = 2.0, 4.0  # delays: after the last fault, and between two others as long as callers wait
 _LIMIT_S = 25.0  # once faults have ended, every caller has its answer within this time
@@ -258,8 +259,8 @@ class World:
         self.process = process
         caller = self.caller
         here = process.timer_here if caller is None or caller.process is not process else caller.here
-        _package.sync.call._here = here  # type: ignore[assignment]
-        _package.aio.call._here = process.aio_here
+        _sync_call._here = here  # type: ignore[assignment]
+        _aio_call._here = process.aio_here
 
     def links_to(self, host: Host) -> list[Link]:
         return [link for process in self.processes for link in process.links.values() if link.host is host]
