@@ -7,7 +7,6 @@ each other in a circle.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import node_of
@@ -26,8 +25,17 @@ class MultiLockWaiter(Waiter):
 
     concerns_others = False  # an error may be about another name than its queue's
 
-    def __init__(self, queues: Registry, options: LockOptions, leases: Sequence[Lease], *rest: Any) -> None:
-        super().__init__(queues, options, leases, *rest)
+    def __init__(
+        self,
+        queues: Registry,
+        options: LockOptions,
+        leases: Sequence[Lease],
+        token_given: bool,
+        blocking: bool,
+        until: float | None,
+        future: Future[Sequence[Lease] | None],
+    ) -> None:
+        super().__init__(queues, options, leases, token_given, blocking, until, future)
         # A lease that is lost before all are granted was never the caller's. A try in parts that is refused removes them.
         self._held_back = {lease: HeldBack(lease.on_lost) for lease in leases if lease.on_lost is not None}
         for lease, held_back in self._held_back.items():
