@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import guarded
 from bench.rivals import Rival, in_python
 from bench.scenarios import Record, Run, held, load, losses, saturated, values_of
 from bench.scenarios.losses import CASES, Case
@@ -136,3 +137,11 @@ def test_the_small_operations_and_watched_locks_are_measured() -> None:
         assert done.returncode == 0, (done.stdout, done.stderr)
     rows = [line for line in done.stdout.splitlines() if line.startswith(("| False |", "| True |"))]
     assert len(rows) == 2
+
+
+@pytest.mark.slow
+def test_the_cost_of_a_guard_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded.main(["--transactions", "2", "--rounds", "1"]) == 0
+    assert [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[4:]] == [
+        "| " + name for name in guarded.DATABASES
+    ]
