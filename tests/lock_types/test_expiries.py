@@ -255,6 +255,10 @@ REFUSED: dict[str, tuple[Step, Step]] = {
     "a reader leaves": (lambda server: (server.read(READ_1), server.read(READ_2)), lambda s: s.release(READ_1)),
     "shorten": (lambda s: string(s, 60_000), lambda s: s.call(scripts.EXTEND, [NAME], TOKEN, 5_000, 1, MAX_TTL_MS)),
     "shorten a reader": (lambda s: s.read(READ_1, 60_000), lambda s: s.extend(READ_1, 5_000, replace=True)),
+    "a fence of a quorum": (
+        lambda s: string(s, 60_000),
+        lambda s: s.call(scripts.WRITE_FENCE, [NAME, FENCE], TOKEN, 5, DAY),
+    ),
     "several": (nothing, lambda s: s.call(scripts.ACQUIRE_ALL, [], 60_000, NAME, TOKEN, "another", TOKEN)),
     "look": (written_by_another, lambda s: s.look(WRITE_1)),
     "release": (lambda s: string(s, 60_000), lambda s: s.call(scripts.RELEASE, [NAME], TOKEN, CHANNEL)),

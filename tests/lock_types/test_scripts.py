@@ -372,6 +372,28 @@ def test_fences_grow_and_outlive_their_key(server: Server, kind: str) -> None:
     assert fences == sorted(set(fences))
 
 
+def test_a_quorum_writes_its_fence_only_where_its_token_is_and_never_a_smaller_one(server: Server) -> None:
+    def acquire(*floor: int) -> Any:
+        return server.call(scripts.ACQUIRE_FENCED, [NAME, FENCE], HOLDER, TTL, DAY, 1, *floor)
+
+    def write(token: bytes, fence: int) -> Any:
+        return server.call(scripts.WRITE_FENCE, [NAME, FENCE], token, fence, DAY)
+
+    assert write(HOLDER, 5) == 0
+    drawn = acquire()
+    assert write(FIRST, drawn + 9) == -1
+    assert [write(HOLDER, drawn + more) for more in (5, 5, 4)] == [1, 1, -2]
+    assert (server.view.get(FENCE), server.view.pttl(FENCE) > DAY - LONG_S * 1000) == (b"%d" % (drawn + 5), True)
+    assert acquire(drawn + 4) == drawn + 5  # an acquire that is repeated
+    assert acquire(drawn + 7) == drawn + 7
+    server.view.set(FENCE, "no fence")
+    with pytest.raises(redis.ResponseError, match="holds no fence"):
+        write(HOLDER, drawn + 9)
+    server.view.delete(NAME)
+    server.view.rpush(NAME, "something else")
+    assert write(HOLDER, drawn + 9) == -1
+
+
 def test_all_of_several_are_taken_or_none_and_the_first_obstacle_is_reported(server: Server) -> None:
     server.view.set("b", "another", px=5_000)
     server.view.rpush("c", "something else")

@@ -11,7 +11,7 @@ import pytest
 from tests.engine.rig import START, Command, Launch, ScriptedConnector, ScriptedServer
 from wheel_lock.engine.future import Future
 from wheel_lock.lease import NO_OWNER, Lease, Owner
-from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.observe import LostEvent
 from wheel_lock.options import ContextOptions, lock_name, lock_options
 from wheel_lock.protocol.resp import lease_args
@@ -117,7 +117,7 @@ class QuorumRig:
         """A lease that is not acquired yet."""
         options = lock_options(timeout, **terms)
         key = lock_name("n", b"")
-        group = self.engine.group(key, EXCLUSIVE, options)
+        group = self.engine.group(key, FENCED if options.fencing else EXCLUSIVE, options)
         return QuorumLease("n", lease_args(key, new_token()), group, owner, self._losses.append)
 
     def begin(self, lease: QuorumLease, *, limit: float | None = None, future: Waiting | None = None) -> Waiting:

@@ -131,8 +131,6 @@ def test_close_releases_everywhere(masters: Masters) -> None:
 
 def test_what_several_masters_cannot_do_is_refused_before_any_io(masters: Masters) -> None:
     with masters.context() as context:
-        with pytest.raises(ValueError, match="fencing"):
-            context.lock("order:42", fencing=True)
         for name in ("rw_lock", "fair_lock", "semaphore", "multi_lock", "acquire_many", "adopt"):
             for face in (context, context.asyncio):
                 with pytest.raises(WheelLockError, match=f"{name}.. is not available"):

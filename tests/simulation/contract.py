@@ -27,6 +27,7 @@ _TRIES = 3
 NAMES = [b"a", b"{b}c"]
 TOKENS = [letter + b"x" * 21 + number for letter in (b"", b"r:", b"w:", b"p:") for number in (b"1", b"2", b"y" * 23)]
 TTLS = [b"900", b"30000", b"600000", b"3000"]
+FENCES = [b"1", b"9007199254740991"]
 _CHANNEL = b"wake"
 
 Words = list[bytes]
@@ -93,7 +94,11 @@ def _arguments(script: Script, dice: random.Random) -> tuple[list[bytes], list[b
         "acquire": lambda: ([name], [token, pick([ttl, b"0"])]),
         "acquire_all": lambda: ([], [ttl, *pairs]),
         "acquire_many": lambda: ([], [ttl, *pairs]),
-        "acquire_fenced": lambda: ([name, fence_key(name)], [token, ttl, much, pick([b"1", b"0"])]),
+        "acquire_fenced": lambda: (
+            [name, fence_key(name)],
+            [token, ttl, much, pick([b"1", b"0"]), *([pick(FENCES)] if fenced else [])],
+        ),
+        "write_fence": lambda: ([name, fence_key(name)], [token, pick(FENCES), much]),
         "acquire_fair": lambda: (
             [name, queue, alive, *([fence_key(name)] if fenced else [])],
             [token, ttl, wait_ttl, _CHANNEL, much],

@@ -168,7 +168,7 @@ def tamper(world: World, dice: Dice) -> None:
         name = dice.pick([name.encode() for names in NAMES.values() for name in names])
         words = dice.pick([(b"DEL", name), (b"SET", name, b"stranger", b"PX", b"700"), (b"PEXPIRE", name, b"50")])
         world.scheduler.note("a stranger sends %s", b" ".join(words))
-        host = world.host_of(name)
+        host = world.host_of(name) if world.settings.masters == 1 else _host(world, dice)
         if host.alive:
             host.tamper(*words)
 
@@ -271,6 +271,24 @@ def swallow(world: World, dice: Dice) -> None:
         dice.pick(link.wires).break_with_requests(later_s)
 
 
+def evict(world: World, dice: Dice) -> None:
+    """A server that is short of memory drops the last fence of a name."""
+    server = _host(world, dice)
+    fences = [key for key in server.server.data if key.startswith(b"wheel_lock:fence:")]
+    if fences and server.alive and not server.server.replica:
+        key = dice.pick(fences)
+        world.scheduler.note("%s evicts %s", server.name, key)
+        server.forget(key)
+
+
+def flush(world: World, dice: Dice) -> None:
+    """Somebody empties a server."""
+    host = _host(world, dice)
+    if host.server.data and host.alive and not host.server.replica and dice.one_in(4):
+        world.scheduler.note("%s is flushed", host.name)
+        host.forget(*host.server.data)
+
+
 def rob(world: World, dice: Dice) -> None:
     """A stranger takes one of several locks that were just granted together, of which the holder has not heard yet."""
     host = _host(world, dice)
@@ -278,12 +296,12 @@ def rob(world: World, dice: Dice) -> None:
         host.robs = True
 
 
-ONE_SERVER = ("tamper", "set clock", "rob")  # on several masters at once these let two hold a lock
+ONE_SERVER = ("tamper", "set clock", "rob", "evict", "flush")  # on several masters at once these let two hold a lock
 
 WALL_CLOCK = "set wall clock"
 HARMLESS = ("interrupt", "report", "forge", WALL_CLOCK)  # nothing else may go wrong because of one of them
 # Faults that hinder no clean-up of unawaited grants; a connection of its own breaks for a moment at most.
-HINDER_NO_RELEASE = (*HARMLESS, "collect", "tamper", "rob", "kill", "flush scripts")
+HINDER_NO_RELEASE = (*HARMLESS, "collect", "tamper", "rob", "evict", "flush", "kill", "flush scripts")
 
 OF_TOPOLOGIES = ("fail over", "lag", "move a slot", "isolate a sentinel")
 
@@ -311,5 +329,7 @@ FAULTS: dict[str, Fault] = {
     "set clock": set_clock,
     WALL_CLOCK: set_wall_clock,
     "rob": rob,
+    "evict": evict,
+    "flush": flush,
     "swallow": swallow,
 }

@@ -10,7 +10,8 @@ from tests.simulation.record import SAME_S, Belief, Holding
 from tests.simulation.server_rules import ServerRules
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.loss_events import HeldBack, LoopCallback
-from wheel_lock.errors import LockLost, LockUnavailable, LossReason
+from wheel_lock.errors import LockLost, LockUnavailable, LossReason, text_of
+from wheel_lock.guards import Fence
 from wheel_lock.lease import EXTENDING, Lease, State
 from wheel_lock.net.connector import is_refused
 from wheel_lock.observe import LostEvent
@@ -325,6 +326,21 @@ class HolderRules(ServerRules):
         for belief in self._beliefs:
             if belief.lease is reader and belief.start > ended + SAME_S:
                 self.broken("S5", f"{writer.name!r} was downgraded {belief.start - ended:.3f} s after its deadline")
+
+    def writes(self, process: Process, lease: Lease) -> None:
+        """A holder, or one that was a holder, writes into what its lock protects."""
+        name, fence = text_of(lease.key), lease.fence or 0
+        newest = max((each.fence or 0 for each in self.written[name]), default=0)
+        passed = self.register.write(Fence(name, fence))
+        self.exercised["guarded"] += 1
+        self._scheduler.note("%s: writes %s with fence %d: %s", process.name, name, fence, passed)
+        if (
+            any(passes != (fence >= newest) for passes in passed)
+            or self.register.read(name) != [max(fence, newest)] * 2
+        ):
+            self.broken("guarded", f"{name!r} was written with {fence}, the newest was {newest}: {passed}")
+        if all(passed):
+            self.written[name].append(lease)
 
     def holds(self, lock: Any, holding: Holding, terms: dict[str, Any]) -> None:
         """A caller has got a lock, on these terms."""

@@ -59,12 +59,20 @@ class Host:
     """
 
     def __init__(
-        self, world: World, name: str, rate: float, *, flagged: bool, in_cluster: bool = False, store: str = ""
+        self,
+        world: World,
+        name: str,
+        rate: float,
+        *,
+        flagged: bool,
+        in_cluster: bool = False,
+        store: str = "",
+        ahead_s: float = 0.0,
     ) -> None:
         self.world = world
         self.name = name
         self.rate = rate
-        self.ahead_s = 0.0
+        self.ahead_s = ahead_s
         self.paused = False
         self.alive = True
         self._started_at = -1000.0
@@ -249,20 +257,24 @@ class Host:
         for link in self.world.links_to(self):
             link.reset()
         self._started_at = self.world.scheduler.now
-        self.world.rules.fences_lost = True
+        self.world.rules.fences_lost.append((self.world.scheduler.now, self.name, True))
         with self.world.rules.tampering(breaks=True):
             self.server.start_empty()
 
     def set_clock(self, ahead_s: float) -> None:
         """Set the clock to another time, forward or back: all keys last for another time than was promised."""
         rules = self.world.rules
-        rules.clocks_went_back = rules.clocks_went_back or ahead_s < self.ahead_s
         self.ahead_s = ahead_s
         if self.server.replica:
             return  # it says nothing about its keys, and lets none expire
         with rules.tampering():
             rules.keys_changed(self, [key for key in self.server.data if not key.startswith(b"wheel_lock:")], [])
             self.server.expire_due()
+
+    def forget(self, *keys: bytes) -> None:
+        """Lose some keys, as in an eviction or a FLUSHALL. Connections stay."""
+        self.world.rules.fences_lost.append((self.world.scheduler.now, self.name, False))
+        self.tamper(b"DEL", *keys)
 
     def tamper(self, *words: bytes) -> None:
         """Have a stranger execute a command, such as DEL."""

@@ -80,6 +80,7 @@ class User:
         self.ends = False  # it does nothing more
         self.permits = PERMITS
         self._stream = self.world.tape.stream(f"user/{name}")
+        self._writes = self.world.tape.stream(f"writes/{name}")
         self._holdings: list[Holding] = []  # of the action under way
         self._caller: Caller | None = None
         if task:
@@ -165,8 +166,7 @@ class User:
     async def exclusive(self, dice: Dice) -> None:
         name, fencing = self.pick_name("exclusive", dice), dice.one_in(2)
         holding, terms = self.new_holding(), self.terms(dice)
-        terms |= {"fencing": fencing} if self.world.settings.masters == 1 else {}
-        lock = self.context.lock(name, on_lost=holding.on_lost, **terms)
+        lock = self.context.lock(name, on_lost=holding.on_lost, fencing=fencing, **terms)
         await self.use(lock, holding, terms, dice)
 
     async def fair(self, dice: Dice) -> None:
@@ -184,8 +184,7 @@ class User:
     async def reentrant(self, dice: Dice) -> None:
         holding, terms = self.new_holding(), self.terms(dice)
         name = self.pick_name("reentrant", dice)
-        terms |= {"fencing": dice.one_in(2)} if self.world.settings.masters == 1 else {}
-        lock = self.context.reentrant_lock(name, on_lost=holding.on_lost, **terms)
+        lock = self.context.reentrant_lock(name, on_lost=holding.on_lost, fencing=dice.one_in(2), **terms)
         await self.use(lock, holding, terms, dice, inside=partial(self._again, lock))
 
     async def _again(self, lock: Any, dice: Dice) -> None:
@@ -195,7 +194,8 @@ class User:
 
     async def read_write(self, dice: Dice) -> None:
         holding, terms = self.new_holding(), self.terms(dice)
-        lock = self.context.rw_lock(self.pick_name("read-write", dice), on_lost=holding.on_lost, **terms)
+        name, fencing = self.pick_name("read-write", dice), dice.one_in(2)
+        lock = self.context.rw_lock(name, on_lost=holding.on_lost, fencing=fencing, **terms)
         if dice.one_in(2):
             await self.use(lock.read(), holding, terms, dice)
             return
@@ -262,11 +262,19 @@ class User:
         if not await self.acquire(lock, dice, **more):
             return
         self.world.rules.holds(lock, holding, terms)
+        lease = lock._own_or_latest()
         for _ in range(dice.below(3)):
             with self.promised("something inside"):
                 await self._inside(lock, dice, inside)
+                self.write(lease)
         ending = dice.pick([self.release, self.release, self.release, self._abandon, self._export, self._outlive])
         await ending(lock)
+        self.write(lease)
+
+    def write(self, lease: Lease | None) -> None:
+        """Maybe write into what a lock with a fence protects, as its holder, or as one that was its holder."""
+        if lease is not None and lease.fence is not None and self._writes.draw().one_in(2):
+            self.world.rules.writes(self.process, lease)
 
     async def _inside(self, lock: Any, dice: Dice, more: Action | None) -> None:
         choice = dice.below(8 if self.world.settings.extends else 6)

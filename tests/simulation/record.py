@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.handoffs import Handoffs
+from tests.simulation.register import Register
 from wheel_lock.engine.engine import Engine
 from wheel_lock.lease import Lease
 from wheel_lock.observe import LostEvent
@@ -28,6 +29,7 @@ RULES = {
     "S1": "a belief lies within what the server said",
     "S2": "no two beliefs exclude one another",
     "S3": "fences grow",
+    "guarded": "no write of an older fence comes behind that of a newer one, and no other write is refused",
     "S4": "a command changes its own token only",
     "S5": "a loss is reported once, by the deadline, and is final",
     "S6": "nothing is sent for a token after its release returned",
@@ -69,6 +71,8 @@ class Span:
         copies: The servers that have got it as replicas.
         released: Whether it ended by a command about the token.
         process: Whose command made it, if that came in time.
+        host: The server that has granted it.
+        clock_us: What the clock of that server showed then, in microseconds.
     """
 
     start: float
@@ -79,6 +83,8 @@ class Span:
     copies: set[str] = field(default_factory=set)
     released: bool = False
     process: Process | None = None
+    host: str = ""
+    clock_us: int = 0
 
 
 @dataclass(eq=False)
@@ -182,10 +188,11 @@ class Record:
         self.tampered: set[bytes] = set()  # the names that a stranger has changed
         self.fair: tuple[bytes, ...] = ()
         self.read_write: tuple[bytes, ...] = ()
-        self.clocks_went_back = False
-        self.fences_lost = False
+        self.fences_lost: list[tuple[float, str, bool]] = []  # when, by which server, and whether that has restarted
+        self.written: dict[str, list[Lease]] = defaultdict(list)  # whose writes have passed the guards, by name
         self.candidates: list[tuple[Process, Any]] = []  # who stands, or has stood, for election
         self.handoffs = Handoffs(self)
+        self.register = Register()
         self.permits: dict[bytes, int] = {}  # set by its world
         self._parents: dict[bytes, float] = {}  # tokens of forked parents, and when they forked
 
@@ -237,7 +244,9 @@ class Record:
         What a stranger has taken away before the reply came is no ground either.
         """
         spans = self._spans.get((belief.host, belief.name, belief.token), ())
-        return belief.host == MAJORITY or any(
+        if belief.host == MAJORITY:
+            return belief.name not in self.tampered
+        return any(
             span.place == belief.host
             and belief.until <= span.promised + SAME_S
             and not (span.tampered and span.end <= belief.start)

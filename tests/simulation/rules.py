@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 from tests.simulation.holder_rules import HolderRules
-from tests.simulation.record import MAJORITY, SAME_S, Belief
+from tests.simulation.record import MAJORITY, SAME_S, Belief, Span
+from wheel_lock.errors import text_of
 from wheel_lock.lease import EXTENDING, Lease, State
-from wheel_lock.quorum.lease import QuorumLease
+from wheel_lock.quorum.lease import QuorumLease, VoteLease
 
 
 class Rules(HolderRules):
@@ -100,18 +102,72 @@ class Rules(HolderRules):
             there[number] = belief
 
     def _check_fences(self, name: bytes, beliefs: list[Belief]) -> None:
-        fenced = [belief for belief in beliefs if belief.lease.fence is not None]
+        # A master of a quorum draws what is no fence yet.
+        fenced = [each for each in beliefs if each.lease.fence is not None and not isinstance(each.lease, VoteLease)]
         fenced.sort(key=self._granted_at)
-        if self.clocks_went_back and self.fences_lost:
-            return  # a fence is the server's time unless the last one is greater
-        for earlier, later in itertools.pairwise(fenced):
+        for earlier, later in self._in_order(fenced):
             self.exercised["S3"] += 1
             before, after = earlier.lease.fence, later.lease.fence
             assert before is not None
             assert after is not None
-            if after < before or (after == before and later.token not in self._handed_over):
+            if not (after > before or self._same_fence(earlier, later) or self._may_fall(earlier, later)):
                 self.broken("S3", f"the fence of {name!r} was {before}, then {after}")
+        holders = {each.lease: each for each in fenced}
+        written = [holders[lease] for lease in self.written[text_of(name)] if lease in holders]
+        for first, second in itertools.pairwise(written):
+            late = self._granted_at(second) < self._requested_at(first)
+            if late and not (self._same_fence(second, first) or self._may_fall(second, first)):
+                who = f"{second.process.name} wrote {name!r} behind {first.process.name}"
+                self.broken("guarded", f"{who}, whose lock was granted later")
+
+    def _in_order(self, beliefs: list[Belief]) -> Iterator[tuple[Belief, Belief]]:
+        """Yield each belief with the latest that was granted before it was requested, or has the largest fence of those.
+
+        Two locks of a majority may be granted at once if a stranger has deleted a vote.
+        """
+        for number, later in enumerate(beliefs[1:], 1):
+            since = self._requested_at(later)
+            earlier = [each for each in beliefs[:number] if later.host != MAJORITY or each.start < since]
+            if earlier:
+                yield (
+                    max(earlier, key=lambda each: each.lease.fence or 0) if later.host == MAJORITY else earlier[-1],
+                    later,
+                )
+
+    def _requested_at(self, belief: Belief) -> float:
+        """Return when the first server granted what was believed."""
+        if belief.host != MAJORITY:
+            return self._granted_at(belief)
+        starts = [spans[0].start for (_, _, token), spans in self._spans.items() if token == belief.token]
+        return min(starts, default=belief.start)
+
+    def _same_fence(self, earlier: Belief, later: Belief) -> bool:
+        """Return whether a lock was handed over, with its fence."""
+        return later.token in self._handed_over and later.lease.fence == earlier.lease.fence
+
+    def _may_fall(self, earlier: Belief, later: Belief) -> bool:
+        """Return whether a fence may be less than the last one: that is lost, and the server's clock shows less.
+
+        Of a majority a master must have lost it that has granted both, and has not restarted, which is noticed.
+        """
+        if later.host == MAJORITY:
+            since = self._requested_at(earlier)
+            hosts = [host for at, host, restarted in self.fences_lost if not restarted and since <= at <= later.start]
+            names = [[(host, each.name, each.token) for each in (earlier, later)] for host in hosts]
+            return any(all(name in self._spans for name in some) for some in names)
+        old, new = self._grant(earlier), self._grant(later)
+        if old is None or new is None or earlier.lease.fence is None:
+            return False
+        lost_at = [at for at, host, _ in self.fences_lost if host == new.host]
+        lost = new.host != old.host or any(old.start <= at <= new.start for at in lost_at)
+        return lost and new.clock_us <= earlier.lease.fence
+
+    def _grant(self, belief: Belief) -> Span | None:
+        """Return what the server said when it granted a lock; None if the server is a majority."""
+        spans = self._spans.get((belief.host, belief.name, belief.token), [])
+        spans = [span for span in spans if span.start <= belief.start + SAME_S]
+        return max(spans, key=lambda span: span.start, default=None)
 
     def _granted_at(self, belief: Belief) -> float:
-        spans = self._spans.get((belief.host, belief.name, belief.token), [])
-        return max((span.start for span in spans if span.start <= belief.start + SAME_S), default=belief.start)
+        grant = self._grant(belief)
+        return belief.start if grant is None else grant.start

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ _FORCED = _texts(scripts.FORCE_RELEASE)
 _RELEASES = _texts(scripts.RELEASE, scripts.RELEASE_MANY)
 # Queries change nothing, and a forced release names the holders that were seen.
 _UNCONCERNED = _FORCED | _texts(scripts.LOOK, scripts.LOOK_HOLDERS)
+_WRITE_FENCE = _texts(scripts.WRITE_FENCE)
 _UNCONFIRMED = _texts(scripts.ADOPT, scripts.SWAP_HOLDER)  # scripts whose grants are not confirmed by replicas
 _READS = (b"GET", b"EXISTS", b"HEXISTS")
 
@@ -53,7 +55,7 @@ class ServerRules(Record):
         tampering = self._tampering or (len(words) > 1 and words[1] in _FORCED)
         for key in keys:
             if key.startswith(b"wheel_lock:"):
-                self._companion_changed(host, key)
+                self._companion_changed(host, key, words)
             else:
                 self._lock_changed(host, key, words, tampering)
         for name in self.fair:
@@ -82,11 +84,11 @@ class ServerRules(Record):
             if old.alive:
                 mine = self._known[old.name, key]
                 for token, span in known.items():
-                    mine[token] = Span(span.start, span.end, span.promised, old.name)
+                    mine[token] = replace(
+                        span, place=old.name, tampered=False, copies=set(), released=False, process=None
+                    )
                     self._spans[old.store, key, token].append(mine[token])
         keys.update(dict.fromkeys(key for key in new.server.data if new.is_of_store(key)))
-        if new.ahead_s != old.ahead_s:  # and the last fence may be lost
-            self.clocks_went_back = self.fences_lost = True
         with self.tampering(breaks=not old.alive):
             for key in keys:
                 if not key.startswith(b"wheel_lock:"):
@@ -108,8 +110,13 @@ class ServerRules(Record):
                 for span in self._known.pop((place, key)).values():
                     span.end = min(span.end, self.now)
 
-    def _companion_changed(self, host: Host, key: bytes) -> None:
+    def _companion_changed(self, host: Host, key: bytes, words: list[bytes]) -> None:
         data = host.server.data
+        if len(words) > 1 and words[1] in _WRITE_FENCE:
+            self.exercised["S4"] += 1
+            name, _, token = words[3:6]
+            if data.get(name) != token:
+                self.broken("S4", f"{_shown(words)} wrote the fence of {name!r} for {token!r}, which does not hold it")
         if key in data and key not in host.server.expires and not key.startswith(b"wheel_lock:permits:"):
             self.broken("expiry", f"the key {key!r} has no expiry")
         self.exercised["expiry"] += 1
@@ -153,7 +160,8 @@ class ServerRules(Record):
         for token, end in there.items():
             if token not in known and end > now:
                 by = self._sender if token in words and not self._tampering else None
-                span = known[token] = Span(now, end, end, place, process=by)
+                clock_us = host.server.now_us
+                span = known[token] = Span(now, end, end, place, process=by, host=host.name, clock_us=clock_us)
                 self._spans[host.store, key, token].append(span)
                 self._scheduler.note("%s: %s belongs to %s until %.3f", host.name, key, token, end)
                 if len(words) > 1 and words[1] in _UNCONFIRMED:

@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 _EVERY_S = 0.75
 _CROWDED = ("exclusive", "fair", "semaphore", "read-write", "reentrant")
 _KINDS = ("exclusive", "reentrant", "exclusive", "fair")
+_OLD_S = 500  # uptime of a master that has not restarted
+_NAMES = {"exclusive": "x", "reentrant": "r", "fair": "f", "read-write": "rw"}
+_LATE = (("pause",), ("pause", "flush", "set clock"), ("restart", "evict", "set clock"), ("silence", "tamper"))
+_OF_VOTES = (
+    ("pause",),
+    ("silence",),
+    ("silence", "restart"),
+    ("refuse connections", "pause"),
+    ("tamper", "set clock"),
+    ("evict", "flush"),
+    ("interrupt", "stick"),
+)
 _OF_MASTERS = (("pause",), ("restart", "silence"), ("pause", "restart", "refuse connections"))
 # Nothing but a wake-up brings a waiter of a theme to the server in time.
 _PATIENT: dict[str, Any] = {
@@ -271,6 +283,38 @@ async def _outlive_a_master(user: User, dice: Dice) -> None:
         await user.release(lock)
 
 
+def _restart_between_phases(user: User, dice: Dice) -> None:
+    """Have a master come back empty when it has granted its vote, as the fence is on its way to it; once in a history."""
+    world, host, delay_s = user.world, dice.pick(user.world.hosts), dice.pick([0.0005, 0.0006, 0.0007])
+
+    def restart() -> None:
+        if all(each.up_s > _OLD_S for each in world.hosts):
+            world.scheduler.note("%s starts empty", host.name)
+            host.restart_empty()
+
+    user.process.when_sent(partial(world.scheduler.after, delay_s, restart))
+
+
+async def _write(kind: str, user: User, dice: Dice) -> None:
+    """Hold a lock with a fence, and write as its holder; and go on when it was released, or is lost."""
+    holding, terms = user.new_holding(), {"timeout": dice.pick([0.5, 1.0, 3.0])}
+    terms |= dice.pick([{}, {"renew": False}])
+    lock = new_lock(user, kind, _NAMES[kind], holding, terms | {"fencing": True}, writes=True)
+    if user.world.settings.masters > 1 and dice.one_in(4):
+        _restart_between_phases(user, dice)
+    if not await user.acquire(lock, dice, waiting=(True, dice.pick([None, 2.0]))):
+        return
+    user.world.rules.holds(lock, holding, terms)
+    lease = lock._own_or_latest()
+    for _ in range(1 + dice.below(3)):
+        await user.sleep(dice.pick([0.0, 0.05, 0.3, 0.7]))
+        user.write(lease)
+    with user.promised("a release"):
+        await user.release(lock)
+    await user.sleep(dice.pick([0.0, 0.05, 0.7]))
+    user.write(lease)
+
+
 # -- themes --------------------------------------------------------------------------------------------------------------
 
 
@@ -395,6 +439,23 @@ def successions(settings: Settings, dice: Dice) -> None:
     settings.topology, settings.duration_s = dice.pick(["cluster", "cluster", "sentinels"]), 2.0
 
 
+def late_writers(settings: Settings, dice: Dice) -> None:
+    """Holders write, also when they have lost their lock, where the server forgets, and its clock goes back."""
+    _only(settings, partial(_write, dice.pick(list(_NAMES))), *dice.pick(_LATE), processes=2, users=1 + dice.below(2))
+    settings.topology = dice.pick(["", "sentinels", "cluster"])
+    if settings.topology:
+        settings.faults = ("fail over", *settings.faults)
+    settings.duration_s, settings.calm_s = 8.0, 0.7
+
+
+def fences(settings: Settings, dice: Dice) -> None:
+    """The same with three masters, whose clocks differ."""
+    majorities(settings, dice)
+    settings.actions = (partial(partial, partial(_write, dice.pick(["exclusive", "reentrant"]))),)
+    settings.faults = dice.pick(_OF_VOTES)
+    settings.calm_s = dice.pick([0.3, 0.7])
+
+
 THEMES: dict[str, Callable[[Settings, Dice], None]] = {
     "crowds": crowds,
     "forced": forced,
@@ -413,4 +474,6 @@ THEMES: dict[str, Callable[[Settings, Dice], None]] = {
     "extensions": extensions,
     "moves": moves,
     "successions": successions,
+    "late writers": late_writers,
+    "fences": fences,
 }

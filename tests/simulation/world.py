@@ -54,6 +54,7 @@ _OFTEN = (
     "restarts",
     "late votes",
     "late votes",
+    "fences",
     "forced",
     "successions",
     "successions",
@@ -103,6 +104,7 @@ class Settings:
     users: int = 2
     rates: tuple[float, ...] = (1.0,)
     server_rates: tuple[float, ...] = (1.0,)
+    server_ahead_s: tuple[float, ...] = ()  # of independent masters: by how much their clocks differ from the first
     flagged: bool = True
     slow_network: bool = False
     slowest_s: float = 0.03  # of a message
@@ -203,6 +205,9 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     if dice.one_in(2):
         settings.theme = dice.pick((*THEMES, *_OFTEN))
         THEMES[settings.theme](settings, dice)
+    if settings.masters > 1:
+        dice = draw()
+        settings.server_ahead_s = tuple(dice.pick([0.0, 0.0, 2.0, -2.0]) for _ in range(settings.masters))
     return settings
 
 
@@ -349,8 +354,9 @@ class World:
         if settings.topology:
             self.topology = TOPOLOGIES[settings.topology](self)
         else:
-            for number, rate in enumerate(settings.server_rates):
-                self.hosts.append(Host(self, f"redis{number}", rate, flagged=settings.flagged))
+            ahead_s = settings.server_ahead_s or (0.0,)
+            for number, (rate, ahead) in enumerate(zip(settings.server_rates, ahead_s, strict=True)):
+                self.hosts.append(Host(self, f"redis{number}", rate, flagged=settings.flagged, ahead_s=ahead))
         if settings.masters > 1:
             self.rules.trouble(float("inf"))  # no waiter is woken: each polls
         for _ in range(settings.processes):

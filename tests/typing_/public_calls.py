@@ -47,6 +47,8 @@ def contexts() -> None:
 def majority(quorum: QuorumContext) -> None:
     with quorum.lock("order:42", 30.0, on_lost=report, blocking_timeout=1.0) as lock:
         print(lock.is_held, quorum.stats().held, quorum.held(), quorum.timer, quorum.closed)
+    with quorum.lock("order:42", fencing=True) as fenced:
+        print(fenced.fence, wheel_lock.guards.fence_of(fenced))
     with quorum.reentrant_lock("order:42") as again:
         print(again.count)
     for node, stats in quorum.node_stats().items():

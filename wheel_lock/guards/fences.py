@@ -50,7 +50,7 @@ def fence_of(lock: Fenced) -> Fence:
     if lease is None or lease.fence is None:
         raise ValueError(
             f"The lock {quoted(held.name)} of the kind {held._kind!r} has no fence. Locks with one holder have one if they "
-            "are made with fencing=True; semaphores, readers and quorums have none"
+            "are made with fencing=True; semaphores and readers have none"
         )
     return _checked(text_of(lease.key), lease.fence)
 

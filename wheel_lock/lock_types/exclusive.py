@@ -116,7 +116,7 @@ class Exclusive(LockType):
 
 
 class Fenced(Exclusive):
-    """An exclusive lock of which each grant draws a fence."""
+    """An exclusive lock of which each grant draws a fence; if the lease has one already, none that is less."""
 
     name = "fenced"
     fenced = True
@@ -128,7 +128,18 @@ class Fenced(Exclusive):
         name = lease.key
         body = bulk_string(name) + bulk_string(fence_key(name)) + bulk_string(lease.token)
         body += int_arg(ttl_ms) + int_arg(FENCE_TTL_MS) + int_arg(self.unique_tokens)
-        return Command(scripts.ACQUIRE_FENCED, 2, 6, body)
+        if lease.fence is None:
+            return Command(scripts.ACQUIRE_FENCED, 2, 6, body)
+        return Command(scripts.ACQUIRE_FENCED, 2, 7, body + int_arg(lease.fence))
+
+    def write_fence(self, lease: Lease, fence: int) -> Command:
+        """Return the call that writes the fence of a quorum where it has granted ``lease``."""
+        name = lease.key
+        body = bulk_string(name) + bulk_string(fence_key(name)) + bulk_string(lease.token)
+        return Command(scripts.WRITE_FENCE, 2, 5, body + int_arg(fence) + int_arg(FENCE_TTL_MS))
+
+    def parse_write_fence(self, reply: Reply) -> bool | LossReason:
+        return replies.fence_written(reply)
 
 
 class Everlasting(Exclusive):

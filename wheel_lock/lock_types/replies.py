@@ -12,7 +12,7 @@ from wheel_lock.protocol.server_errors import ServerError
 
 NO_FENCE = 0
 OTHER_FENCE = -2
-"""The reply to an adoption whose text has another fence than the lock."""
+"""The reply to an adoption whose text has another fence than the lock, and to a fence that is less than the last one."""
 
 _MAX_LISTENERS = 1 << 32  # a reply with more is malformed
 _TOO_LONG = -2
@@ -83,6 +83,11 @@ def extended(reply: Reply) -> int | LossReason | None:
 def taken_over(reply: Reply) -> LossReason | None:
     """Parse the reply of an adoption: 1 (None), 0 or -1."""
     return None if type(reply) is int and reply == 1 else reason(reply)
+
+
+def fence_written(reply: Reply) -> bool | LossReason:
+    """Parse the reply to a quorum's fence: 1 (True), -2 (False: a larger one is there), 0 or -1."""
+    return reply == 1 if type(reply) is int and reply in (1, OTHER_FENCE) else reason(reply)
 
 
 def reason(reply: Reply) -> LossReason:

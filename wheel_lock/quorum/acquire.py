@@ -1,6 +1,7 @@
 """Acquiring: rounds are repeated until a majority of the nodes grants the lock, or the wait ends.
 
-A round asks all nodes at once, and is decided as soon as its outcome is certain, so a slow node does not delay it. Two
+A round asks all nodes at once, and is decided as soon as its outcome is certain, so a slow node does not delay it. With
+fencing it has a second phase, in which a majority agrees on the fence (:mod:`wheel_lock.quorum.fences`). Two
 concurrent rounds may split the votes. Then both return their votes, and pause for a random time, longer than a round
 takes, before the next one; but on average at most for the ``fallback_interval`` of the context.
 
@@ -117,6 +118,12 @@ class QuorumWaiter(Waiter):
     def _check(self) -> None:
         """Decide the round if its outcome is certain: a node has answered, or exceeded its time limit."""
         lease, now = self._lease, self.table.timer.clock.now()
+        waiting = 0
+        if self.options.fencing:
+            limit_s = lease.majority.limit_s(self.options.timeout_s)
+            waiting = lease.agree_on_fence(now, limit_s, self.until)
+            if self._outcome is not Outcome.OPEN:
+                return  # a write has failed at once
         open_votes = self._to_ask + sum(vote.in_flight is not None for vote in lease.votes)
         until = lease.majority_until(now)
         if now < until:
@@ -127,7 +134,7 @@ class QuorumWaiter(Waiter):
             return
         most_others = len(lease.votes) - lease.quorum
         failures = [vote.failure for vote in lease.votes if vote.failure is not None]
-        if len(lease.support(now)) + open_votes >= lease.quorum:
+        if len(lease.support(now)) + waiting + open_votes >= lease.quorum:
             return
         if len(failures) > most_others:
             passes = sum(map(_lasts, failures)) <= most_others

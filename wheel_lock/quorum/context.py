@@ -9,26 +9,22 @@ from wheel_lock.aio.context import AsyncContext, TaskContext
 from wheel_lock.aio.factory import TaskFencedTerms, TaskLockTerms
 from wheel_lock.decorator import Locked
 from wheel_lock.errors import WheelLockError
-from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.locks.base import OnLost
+from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks.context import BaseContext
 from wheel_lock.locks.factory import FencedTerms, LockFactory, LockTerms, spelled_out
 from wheel_lock.net.clients import AnyClient
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.observe import ContextStats
 from wheel_lock.observe.contexts import CONTEXTS
-from wheel_lock.options import SETTINGS, ContextOptions, LockOptions, seconds
+from wheel_lock.options import SETTINGS, ContextOptions, seconds
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.locks import QuorumLock, QuorumReentrantLock, QuorumTaskLock, QuorumTaskReentrantLock
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.sync.context import ThreadContext
 
 LEAST_NODES = 3
+TYPES = EXCLUSIVE, FENCED  # without and with fences
 
-_NO_FENCES = (
-    "fencing is not available on independent masters: each would count for itself, and numbers of different majorities "
-    "do not order. Draw the fence where it is checked, or from one server"
-)
 _NEEDS_ONE_SERVER = "it takes one server that decides for all holders"
 _REASONS = {  # more precise ones, for some of the methods of contexts of one server
     "rw_lock": "one server must distinguish readers and writers, and a majority is not the same one twice",
@@ -86,13 +82,6 @@ class BaseQuorumContext(LockFactory, BaseContext):
     """The common base of the two contexts of a quorum."""
 
     _engine: QuorumEngine
-
-    def _checked(
-        self, timeout: float | None, terms: Mapping[str, Any], *names: str | bytes
-    ) -> tuple[LockOptions, OnLost | None]:
-        if terms.get("fencing"):
-            raise ValueError(_NO_FENCES)
-        return super()._checked(timeout, terms, *names)
 
     def node_stats(self) -> dict[str, ContextStats]:
         """Return a frozen snapshot for each node, by its address; its leases are the votes for this context's locks."""
@@ -156,19 +145,19 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         """Return an exclusive lock, not yet acquired.
 
         The parameters are those of :meth:`wheel_lock.LockContext.lock`. A waiter polls, every ``retry_every`` seconds (0.05
-        by default) on average.
+        by default) on average. ``fencing`` costs a second round trip, in which a majority agrees on the fence.
 
         Raises:
-            ValueError: A value is out of range, or ``fencing`` is requested; before any I/O.
+            ValueError: A value is out of range; before any I/O.
         """
-        return self._new(QuorumLock, (EXCLUSIVE,), name, timeout, terms)
+        return self._new(QuorumLock, TYPES, name, timeout, terms)
 
     @spelled_out(FencedTerms)
     def reentrant_lock(
         self, name: str | bytes, timeout: float | None = None, **terms: Unpack[FencedTerms]
     ) -> QuorumReentrantLock:
         """Return a reentrant lock; see :meth:`lock`. It excludes other locks of that name, reentrant or not."""
-        return self._new(QuorumReentrantLock, (EXCLUSIVE,), name, timeout, terms)
+        return self._new(QuorumReentrantLock, TYPES, name, timeout, terms)
 
     @spelled_out(LockTerms)
     def locked(self, name: str, timeout: float | None = None, **terms: Unpack[LockTerms]) -> Locked:
@@ -197,11 +186,11 @@ class AsyncQuorumContext(BaseQuorumContext, TaskContext):
     @spelled_out(TaskLockTerms)
     def lock(self, name: str | bytes, timeout: float | None = None, **terms: Unpack[TaskLockTerms]) -> QuorumTaskLock:
         """Return an exclusive lock, not yet acquired; see :meth:`QuorumContext.lock`."""
-        return self._new(QuorumTaskLock, (EXCLUSIVE,), name, timeout, terms)
+        return self._new(QuorumTaskLock, TYPES, name, timeout, terms)
 
     @spelled_out(TaskFencedTerms)
     def reentrant_lock(
         self, name: str | bytes, timeout: float | None = None, **terms: Unpack[TaskFencedTerms]
     ) -> QuorumTaskReentrantLock:
         """Return a reentrant lock, not yet acquired; see :meth:`QuorumContext.reentrant_lock`."""
-        return self._new(QuorumTaskReentrantLock, (EXCLUSIVE,), name, timeout, terms)
+        return self._new(QuorumTaskReentrantLock, TYPES, name, timeout, terms)

@@ -83,7 +83,7 @@ class QuorumEngine(Engine):
         """
         self.engines[0].group(key, lock_type, options)
         groups = self.router.groups
-        return groups.get(options) or groups.add(options, QuorumGroup(self.router, options))
+        return groups.get(options) or groups.add(options, QuorumGroup(self.router, lock_type, options))
 
     def new_wait(
         self,
@@ -110,10 +110,10 @@ class QuorumEngine(Engine):
             return
         tally = self._tally(partial(self._released, lease, future))
         for vote in lease.votes:
+            vote.give_up()
             if (granted := vote.live) is not None:
                 tally.ask(vote.node, partial(vote.node.release, granted), lambda answer: True)
             else:
-                vote.withdraw()
                 tally.deny((vote.lease and vote.lease.loss) or LossReason.NOT_CONFIRMED)
 
     def _released(self, lease: QuorumLease, future: Future[None], tally: VoteTally) -> None:

@@ -7,7 +7,7 @@ granted, or that is lost, has it set anew by :meth:`Vote.changed`; nothing else 
 
 Source: "Distributed Locks with Redis" on redis.io, section "The Redlock Algorithm". There the lock's validity counts from
 before the first node was asked; here each vote has the deadline of its own request, and the lease is valid as long as a
-majority of the votes is.
+majority of the votes is. With fencing a majority agrees on its fence first: see :mod:`wheel_lock.quorum.fences`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from wheel_lock.net.pubsub import PubSub
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import lease_args
+from wheel_lock.quorum.fences import WriteFence
 from wheel_lock.quorum.node import NodeEngine
 from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.failures import FailureDomain, guarded
@@ -47,14 +48,14 @@ class QuorumGroup:
     """The quorum leases of one kind. When one of them is due, its missing votes are requested again.
 
     Attributes:
+        lock_type: The lock type of their votes.
         options: The options of their locks.
         renewer: The majority that keeps them.
     """
 
-    lock_type: LockType = EXCLUSIVE
-
-    def __init__(self, renewer: Majority, options: LockOptions) -> None:
+    def __init__(self, renewer: Majority, lock_type: LockType, options: LockOptions) -> None:
         self.renewer = renewer
+        self.lock_type: LockType = lock_type
         self.options = options
         self.timeout_s: float = options.timeout_s
         self.alive: bool = True
@@ -101,11 +102,12 @@ class Vote(Owner):
         quorum_lease: The lease that it is a vote for.
         lease: The node's latest lease, in any state; None if it has granted none.
         counts_from: When that lease begins to count, in seconds of the timer's clock.
-        in_flight: The acquire request under way, or None.
+        has_fence: Whether the node has written the fence of the quorum lease; None if it was not asked to.
+        in_flight: The request under way, or None.
         failure: Why the node could not be asked, or did not answer, the last time; None if it did.
     """
 
-    __slots__ = ("counts_from", "failure", "in_flight", "lease", "node", "quorum_lease")
+    __slots__ = ("counts_from", "failure", "has_fence", "in_flight", "lease", "node", "quorum_lease")
 
     def __init__(self, node: NodeEngine, quorum_lease: QuorumLease) -> None:
         super().__init__()
@@ -113,7 +115,8 @@ class Vote(Owner):
         self.quorum_lease: QuorumLease = quorum_lease
         self.lease: Lease | None = None
         self.counts_from: float = math.inf
-        self.in_flight: Acquire | None = None
+        self.has_fence: bool | None = None
+        self.in_flight: Acquire | WriteFence | None = None
         self.failure: Exception | None = None
 
     @property
@@ -166,42 +169,73 @@ class Vote(Owner):
             self.failure = LockUnavailable(f"{engine.connector.describe()} {why} (lock {quoted(name)})", name)
             self.quorum_lease.answered()
             return
-        key = self.quorum_lease.key
-        lease = VoteLease(name, lease_args(key, token), engine.group(key, EXCLUSIVE, options), self)
-        future: Future[bool] = Future(partial(guarded, self.quorum_lease.majority.leases.state, self._answered))
+        key, lock_type = self.quorum_lease.key, self.quorum_lease.params.lock_type
+        lease = VoteLease(name, lease_args(key, token), engine.group(key, lock_type, options), self)
+        lease.fence = self.quorum_lease.fence  # a node that votes when the lease is held draws none that is less
         self.failure = None
-        self.in_flight = request = Acquire(engine.leases, [lease], options, future, waiter_ttl_ms=int(by_script))
+        self.in_flight = request = Acquire(
+            engine.leases, [lease], options, self._new_future(), waiter_ttl_ms=int(by_script)
+        )
         if caller_until is not None:
             request.caller_until = end_of_try(caller_until, engine.timer.now, engine.node)
         if not engine.node.connected and engine.node.last_error is None:
             limit_s = max(limit_s, engine.options.connect_timeout_s)  # whatever the lock's timeout is
         elif not engine.node.connected:
             limit_s = min(limit_s, _DOWN_S)  # it may be back; but an undecided round waits for it
-        # The node is suspected after this whole time, not after a part of it, because it is short.
-        request.limit_s = request.suspicion_s = min(limit_s, engine.options.response_timeout_s)
+        self._limit(request, limit_s)
         request.begin()
+
+    def new_write(self, fence: int, limit_s: float, caller_until: float | None) -> WriteFence:
+        """Return the request, not yet sent, that writes the fence of the quorum lease at the node, which has granted it.
+
+        Args:
+            fence: The fence.
+            limit_s, caller_until: As for :meth:`ask`.
+        """
+        engine = self.node
+        assert self.lease is not None
+        self.has_fence = False
+        self.in_flight = request = WriteFence(engine.leases, self.lease, fence, self._new_future())
+        if caller_until is not None:
+            limit_s = min(limit_s, end_of_try(caller_until, engine.timer.now, engine.node) - engine.timer.now)
+        self._limit(request, limit_s)
+        return request
+
+    def _limit(self, request: Acquire | WriteFence, limit_s: float) -> None:
+        # The node is suspected after this whole time, not after a part of it, because it is short.
+        request.limit_s = request.suspicion_s = min(limit_s, self.node.options.response_timeout_s)
+
+    def _new_future(self) -> Future[bool]:
+        return Future(partial(guarded, self.quorum_lease.majority.leases.state, self._answered))
 
     def _answered(self) -> None:
         request, self.in_flight = self.in_flight, None
         assert request is not None
         future = request.future
         self.failure = future.error
-        if future.error is None and future.result():
+        agrees = future.error is None and future.result()
+        if isinstance(request, WriteFence):
+            self.has_fence = agrees
+        elif agrees:
             longest_s = max(self.quorum_lease.majority.longest_s, request.lease.group.timeout_s)
             self.counts_from = self.node.history.counts_from(longest_s)
             self.lease = request.lease
             self.changed(request.lease)
         self.quorum_lease.answered()
 
+    def give_up(self) -> None:
+        """End the request under way, and release what it may be granted."""
+        request, self.in_flight = self.in_flight, None
+        if request is not None:
+            request.future = Future(noop)
+            request.give_up()
+
     def withdraw(self, loss: LossReason | None = None) -> None:
         """Release what the node has granted, may have granted, or may be about to grant.
 
         What it has granted is left to expire instead if ``loss`` is that its holder has abandoned it, as on one server.
         """
-        request, self.in_flight = self.in_flight, None
-        if request is not None:
-            request.future = Future(noop)
-            request.give_up()
+        self.give_up()
         lease, node = self.live, self.node
         if lease is not None:
             # Posted: this may be the middle of a tick in which the lease is due, too.
@@ -247,24 +281,56 @@ class QuorumLease(Lease):
         """Go on after the answer of a node, or its time limit."""
         if self.round is not None:
             self.round()
-        else:
-            self.majority.heal_later(self)  # it may be held by now, with one more vote
+            return
+        if self.fence is not None and self.state <= EXTENDING:  # for the case that other masters lose it
+            self.agree_on_fence(self.majority.timer.clock.now(), self.majority.limit_s(self.options.timeout_s), None)
+        self.majority.heal_later(self)  # it may be held by now, with one more vote
 
     def support(self, now: float) -> list[Lease]:
         """Return the votes' leases that count at ``now``. An expired one does not, though its loss may not be noted yet."""
-        granted = [(vote.counts_from, lease) for vote in self.votes if (lease := vote.live) is not None]
-        return [lease for counts_from, lease in granted if counts_from <= now < lease.deadline]
+        return [lease for counts_from, lease in self._counting() if counts_from <= now < lease.deadline]
+
+    def _counting(self) -> list[tuple[float, Lease]]:
+        """Return when each vote counts from, and its lease; as long as a fence is agreed on, of nodes that have it only."""
+        agreeing = self.round is not None and self.options.fencing
+        votes = [vote for vote in self.votes if vote.has_fence or not agreeing]
+        return [(vote.counts_from, lease) for vote in votes if (lease := vote.live) is not None]
+
+    def agree_on_fence(self, now: float, limit_s: float, caller_until: float | None) -> int:
+        """Have the nodes that have granted the lease write its fence, the largest one, once a majority has drawn any.
+
+        Args:
+            now: The time of the timer's clock, in seconds.
+            limit_s, caller_until: As for :meth:`Vote.ask`.
+
+        Returns:
+            The number of votes that wait for a majority.
+        """
+        granted = [(vote, lease, lease.fence or 0) for vote in self.votes if (lease := vote.live) is not None]
+        fence = self.fence
+        if fence is None:
+            waiting = sum(vote.counts_from <= now < lease.deadline for vote, lease, _ in granted)
+            if waiting < self.quorum:
+                return waiting
+            self.fence = fence = max(drawn for _, _, drawn in granted)
+        writes = [
+            vote.new_write(fence, limit_s, caller_until)
+            for vote, _, drawn in granted
+            if vote.has_fence is None and drawn <= fence  # else it has a larger one, and would refuse
+        ]
+        for write in writes:
+            write.start()
+        return 0
 
     def majority_until(self, now: float) -> float:
         """Return until when, from ``now`` on, a majority of the votes counts without a gap; ``now`` if none does.
 
         A vote that begins to count before the majority of the others ends may prolong it.
         """
-        votes = [(vote.counts_from, lease.deadline) for vote in self.votes if (lease := vote.live) is not None]
-        until, later = -math.inf, now
+        votes, until, later = self._counting(), -math.inf, now
         while until < later:
             until = later
-            deadlines = sorted([deadline for counts_from, deadline in votes if counts_from <= until], reverse=True)
+            deadlines = sorted([lease.deadline for counts_from, lease in votes if counts_from <= until], reverse=True)
             if len(deadlines) >= self.quorum:
                 later = max(until, deadlines[self.quorum - 1])
         return until
@@ -400,7 +466,8 @@ class Majority(SingleRouter):
         self.timer.wheel.cancel(lease)
         if lease.loss is not None:
             for vote in lease.votes:
-                if vote.in_flight is not None or lease.loss is not LossReason.CONTEXT_CLOSED:  # else released in bulk
+                vote.give_up()
+                if lease.loss is not LossReason.CONTEXT_CLOSED:  # else released in bulk
                     vote.withdraw(lease.loss)
 
     def clean_up(self, leases: Sequence[Lease], node: Node | None = None) -> None:

@@ -142,7 +142,8 @@ def watch(seeds: int, folders: list[str]) -> Reach:
         return Reach(known)
     print(f"{seeds} histories{', and the tests without a server,' if folders else ''} are watched", flush=True)
     stage = Stage()
-    instrument(stage.root / "wheel_lock", sorted({path for path, _ in places(PACKAGE) if path.endswith(".py")}))
+    paths = {path for path, _ in places(PACKAGE)}.union(mutant.path for mutant in BY_HAND)
+    instrument(stage.root / "wheel_lock", sorted(path for path in paths if path.endswith(".py")))
     cpu_s = 20.0 * seeds
     numbers = map(str, range(_FIRST_SEED, _FIRST_SEED + seeds))
     done = stage.run("tests.simulation.mutants.trial", "--reach", f"--cpu={cpu_s}", *numbers, cpu_s=cpu_s)

@@ -329,6 +329,42 @@ BY_HAND = tuple(
             "wire = lease_args(self.key, last.token)",
         ),
         (
+            "a majority grants before it has the fence",
+            "quorum/lease.py",
+            "agreeing = self.round is not None and self.options.fencing",
+            "agreeing = False",
+        ),
+        (
+            "the fence of a majority is not written",
+            f"{_LUA}/write_fence.lua",
+            "keep_fence(KEYS[2], fence, ARGV[3])",
+            "",
+        ),
+        (
+            "the fence of a majority is written whoever holds the lock",
+            f"{_LUA}/write_fence.lua",
+            "if value ~= ARGV[1] then return value and -1 or 0 end",
+            "",
+        ),
+        (
+            "the smallest fence of a majority is chosen",
+            "quorum/lease.py",
+            "self.fence = fence = max(drawn for _, _, drawn in granted)",
+            "self.fence = fence = min(drawn for _, _, drawn in granted)",
+        ),
+        (
+            "a guard refuses the newest fence",
+            "guards/redis.py",
+            "tonumber(newest) > tonumber(ARGV[1])",
+            "tonumber(newest) >= tonumber(ARGV[1])",
+        ),
+        (
+            "a guard of a database refuses no older fence",
+            "guards/statements.py",
+            "    if affected == 1:",
+            "    if affected in (0, 1):",
+        ),
+        (
             "a wake-up between two waits is lost",
             "engine/waiting/decisions.py",
             "JOINED_UNHEARD: _TRY",
@@ -418,8 +454,8 @@ OLD_BUGS = tuple(
         (
             "a round of expired votes never ends",
             "quorum/lease.py",
-            "return [lease for counts_from, lease in granted if counts_from <= now < lease.deadline]",
-            "return [lease for counts_from, lease in granted if counts_from <= now]",
+            "return [lease for counts_from, lease in self._counting() if counts_from <= now < lease.deadline]",
+            "return [lease for counts_from, lease in self._counting() if counts_from <= now]",
         ),
         (
             "a standstill makes a long pause between rounds",

@@ -1,6 +1,7 @@
 -- flags:
 -- Acquire one exclusive lock and draw its fence: a number that grows with every grant of the name.
--- KEYS: name, fence key.  ARGV: token, ttl in ms, ttl of the fence key in ms, '1' if no other owner has this token.
+-- KEYS: name, fence key.  ARGV: token, ttl in ms, ttl of the fence key in ms, '1' if no other owner has this token, and a
+-- fence if the next one must not be less (of a lease that other masters have granted).
 -- Reply: the fence, or a list: the holder's remaining time in ms, -1 if it does not expire, and a type; see include/held.
 -- include: expiry
 -- include: held
@@ -13,6 +14,7 @@ local value = redis.pcall('get', KEYS[1])
 local there = redis.call('exists', KEYS[1]) == 1
 if there and (ARGV[4] ~= '1' or value ~= ARGV[1]) then return held(KEYS[1], value) end
 if there then fence = same_fence(KEYS[2], fence) end
+fence = math.max(fence, tonumber(ARGV[5] or 0))
 keep_fence(KEYS[2], fence, ARGV[3])
 if there then
   prolong(redis.call, KEYS[1], ARGV[2])

@@ -1,0 +1,252 @@
+"""The fence of a quorum lease: the largest of a majority is written by a majority before the grant."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+
+from tests.engine.rig import START, agreement, array, breaking, error, failure, integer
+from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters
+from tests.quorum.rig import QuorumRig, Waiting
+from tests.support.waiting import eventually
+from wheel_lock.engine.future import Future
+from wheel_lock.errors import ContextClosed
+from wheel_lock.lease import State
+from wheel_lock.lock_types import FENCED
+from wheel_lock.protocol.keys import fence_key
+from wheel_lock.quorum.context import QuorumContext
+from wheel_lock.quorum.lease import QuorumLease
+
+HELD = array(900)  # the reply of a master whose lock another one holds
+
+
+@pytest.fixture
+def rig() -> Iterator[QuorumRig]:
+    with QuorumRig() as rig:
+        yield rig
+
+
+def begin(rig: QuorumRig, limit: float | None = None) -> tuple[QuorumLease, Waiting]:
+    lease = rig.lease(1.0, fencing=True)
+    return lease, rig.begin(lease, limit=limit)
+
+
+def draw(rig: QuorumRig, *replies: bytes | None) -> None:
+    """Have the masters answer their acquires; those with None say nothing."""
+    for server, reply in zip(rig.servers, replies, strict=True):
+        server.one("acquire_fenced")
+        server.say(reply or b"")
+    rig.turn()
+
+
+def written(rig: QuorumRig, *numbers: int) -> list[int]:
+    """The fences that the masters of these numbers, and no others, are to write."""
+    commands = rig.commands()
+    assert [number for number, some in enumerate(commands) if some] == list(numbers)
+    assert all([command.what for command in some] == ["write_fence"] for some in commands if some)
+    return [int(some[0].arguments[3]) for some in commands if some]
+
+
+def test_a_majority_writes_the_largest_fence_before_the_grant(rig: QuorumRig) -> None:
+    lease, future = begin(rig)
+    draw(rig, integer(7), None, None)
+    assert written(rig) == []
+    rig.servers[1].say(integer(9))
+    rig.turn()
+    assert written(rig, 0, 1) == [9, 9]
+    rig.servers[0].say(integer(1))
+    rig.turn()
+    assert not future.done
+    rig.servers[1].say(integer(1))
+    rig.turn()
+    assert future.result() == (lease,)
+    assert lease.fence == 9
+
+
+def test_a_later_vote_writes_the_fence_unless_it_has_drawn_a_larger_one(rig: QuorumRig) -> None:
+    for drawn, asked in ((8, [2]), (10, [])):
+        lease, future = begin(rig)
+        draw(rig, integer(7), integer(9), None)
+        assert written(rig, 0, 1) == [9, 9]
+        rig.servers[2].say(integer(drawn))
+        rig.turn()
+        assert written(rig, *asked) == [9] * len(asked)
+        for number in (0, 1):
+            rig.servers[number].say(integer(1))
+        rig.turn()
+        assert future.result() == (lease,)
+        assert len(lease.support(rig.now)) == 3, "it counts for how long the lease is held"
+        rig.post(lambda lease=lease: rig.engine.release(lease, Future(lambda: None)))  # type: ignore[misc]
+        assert [[command.what for command in some] for some in rig.commands()] == [["release"]] * 3
+        for number, server in enumerate(rig.servers):
+            server.say(*[integer(1)] * (2 if number in asked else 1))
+        rig.turn()
+
+
+def test_a_vote_that_comes_when_the_lease_is_held_writes_its_fence_too(rig: QuorumRig) -> None:
+    lease, future = begin(rig)
+    draw(rig, integer(7), integer(9), None)
+    for server in rig.servers[:2]:
+        server.say(agreement(server.one("write_fence")))
+    rig.turn()
+    assert future.result() == (lease,)
+    rig.servers[2].say(integer(8))
+    rig.turn()
+    assert written(rig, 2) == [9]
+    released = rig.ask(lambda future: rig.engine.release(lease, future))
+    rig.servers[2].close()
+    for server in rig.servers[:2]:
+        server.say(agreement(server.one("release")))
+    rig.turn()
+    assert released.done
+    rig.reconnect()
+    assert not any(command.what == "write_fence" for some in rig.commands() for command in some)
+
+
+def test_a_close_between_the_phases_leaves_nothing(rig: QuorumRig) -> None:
+    lease, future = begin(rig)
+    draw(rig, integer(7), integer(9), None)
+    written(rig, 0, 1)
+    closed = rig.ask(lambda closed: rig.engine.close(0.5, closed))
+    failure(future, ContextClosed, "closed")
+    for server in rig.servers[:2]:
+        server.say(integer(1), *[agreement(command) for command in server.take()])
+    rig.go_on(0.6)
+    assert closed.done
+    assert lease.state is State.REFUSED
+
+
+def test_a_child_that_is_forked_between_the_phases_has_nothing_of_it(rig: QuorumRig) -> None:
+    lease, _ = begin(rig)
+    draw(rig, integer(7), integer(9), None)
+    written(rig, 0, 1)
+    rig.timer._forked()
+    rig.turn()
+    assert not any(vote.live is not None for vote in lease.votes)
+    assert (rig.engine.stats().held, rig.engine.leases.acquiring, len(rig.engine.wait_queues)) == (0, 0, 0)
+    rig.go_on(1.0)
+    assert rig.commands() == [[], [], []]
+
+
+def test_a_failure_of_the_second_phase_costs_that_vote(rig: QuorumRig) -> None:
+    lease, future = begin(rig)
+    draw(rig, integer(7), integer(9), integer(8))
+    written(rig, 0, 1, 2)
+    with breaking(FENCED, "parse_write_fence"):
+        rig.servers[0].say(integer(1))
+        rig.turn()
+    for server in rig.servers[1:]:
+        server.say(integer(1))
+    rig.turn()
+    assert future.result() == (lease,)
+    assert len(lease.support(rig.now)) == 2
+
+
+@pytest.mark.parametrize("reply", [integer(0), integer(-1), integer(-2), error("OOM command not allowed")])
+def test_without_a_majority_that_has_the_fence_there_is_no_grant(rig: QuorumRig, reply: bytes) -> None:
+    lease, future = begin(rig)
+    draw(rig, integer(7), integer(9), HELD)
+    written(rig, 0, 1)
+    rig.servers[0].say(integer(1))
+    rig.servers[1].say(reply)
+    rig.turn()
+    assert not (future.done and future.result())
+    assert lease.state is State.REFUSED
+    first, second, _ = ([command.what for command in some] for some in rig.commands())
+    lost = reply in (integer(0), integer(-1))
+    assert (first, second) == (["release"], [] if lost else ["release"])
+
+
+def test_a_round_in_which_too_few_draw_a_fence_ends(rig: QuorumRig) -> None:
+    _, future = begin(rig, limit=0.05)
+    draw(rig, integer(7), HELD, None)
+    rig.go_on(0.15)
+    assert future.result() is None
+    assert rig.servers[0].one("release")
+
+
+def test_a_master_that_does_not_write_in_time_has_no_vote(rig: QuorumRig) -> None:
+    lease, future = begin(rig, limit=0.05)
+    draw(rig, integer(7), integer(9), HELD)
+    written(rig, 0, 1)
+    rig.servers[0].say(integer(1))
+    rig.go_on(0.09)
+    assert not future.done
+    rig.go_on(0.05)
+    assert future.result() is None
+    assert (lease.state, rig.now) == (State.REFUSED, pytest.approx(START + 0.14))
+
+
+def test_the_deadline_counts_from_before_the_first_phase(rig: QuorumRig) -> None:
+    lease, future = begin(rig)
+    draw(rig, integer(7), integer(9), HELD)
+    rig.jump(0.09)
+    for number in written(rig, 0, 1) and (0, 1):
+        rig.servers[number].say(integer(1))
+    rig.turn()
+    assert future.result() == (lease,)
+    assert lease.deadline == pytest.approx(START + 0.988)
+
+
+def test_a_caller_that_gives_up_between_the_phases_leaves_nothing(rig: QuorumRig) -> None:
+    lease = rig.lease(1.0, fencing=True)
+    waiter = rig.engine.new_wait(lease.options, lease, lease.key, False, True, None, Future(lambda: None))
+    rig.post(waiter.begin)
+    draw(rig, integer(7), integer(9), None)
+    written(rig, 0, 1)
+    rig.post(waiter.give_up)
+    for server in rig.servers[:2]:
+        server.say(integer(1))
+    released = [[command.what for command in some] for some in rig.commands()]
+    assert released[:2] == [["release"]] * 2
+    rig.reconnect()
+    assert not any(command.what == "write_fence" for some in rig.commands() for command in some)
+    assert rig.engine.stats().held == 0
+
+
+def test_a_vote_that_joins_late_has_its_master_keep_the_fence(rig: QuorumRig) -> None:
+    lease, _ = begin(rig)
+    draw(rig, integer(7), integer(9), HELD)
+    for server in rig.servers[:2]:
+        server.say(agreement(server.one("write_fence")))
+    rig.turn()
+    rig.go_on(0.34, 0, 1)
+    late = rig.servers[2].one("acquire_fenced")
+    assert late.arguments[6] == b"9"
+    rig.servers[2].say(integer(12))
+    rig.turn()
+    assert len(lease.support(rig.now)) == 3
+    assert (lease.fence, rig.commands()[2]) == (9, [])
+
+
+def test_fences_grow_across_majorities_with_the_largest_on_one_master(masters: Masters) -> None:
+    ahead = time.time_ns() // 1000 + 10**9  # as if the clock of the first one were a quarter of an hour ahead
+    with redis.Redis(port=masters.servers[0].port) as client:
+        client.set(fence_key(b"order:42"), ahead)
+
+    def take(context: QuorumContext, turn: int) -> int | None:
+        make = context.reentrant_lock if turn % 3 else context.lock
+        with make("order:42", fencing=True, blocking_timeout=LONG_S) as lock:
+            return lock.fence
+
+    with (
+        masters.connected(node_timeout=UNHURRIED_S) as one,
+        masters.connected(node_timeout=UNHURRIED_S) as other,
+        ThreadPoolExecutor(1) as first,
+        ThreadPoolExecutor(1) as second,
+    ):
+        fences: list[int | None] = [ahead]
+        for turn in range(15):
+            away = [masters.servers[number % 5] for number in (turn + 3, turn + 4)]
+            for server in away:
+                server.pause()
+            worker, context = ((first, one), (second, other))[turn % 2]
+            fences.append(worker.submit(take, context, turn).result())
+            for server in away:
+                server.resume()
+            eventually(lambda: masters.count("order:42") == 0)
+        assert fences == sorted(set(fences), key=lambda fence: fence or 0)
