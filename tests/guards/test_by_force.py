@@ -114,7 +114,9 @@ class Race:
                 pass
             if place == PLACES[0]:
                 os.kill(pid, signal.SIGCONT)
-        self._client.delete(STOPPING)  # not before: the other one would stop within a transaction that this one waits for
+        self._client.delete(
+            STOPPING
+        )  # not before: the other one would stop within a transaction that this one waits for
 
 
 def written(connection: Any, held: guards.Fence, guarded: bool) -> bool:
