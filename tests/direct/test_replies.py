@@ -237,6 +237,14 @@ def test_a_reply_to_a_release_that_cannot_be_read(what: str) -> None:
         assert (lock.lost, context.stats().held) == (None, 0)
 
 
+def test_replies_in_pieces() -> None:
+    with lied_to() as (server, context):
+        server.piece, server.pause_s = 1, 0.002
+        for _ in range(3):
+            with context.lock(NAME) as lock:
+                assert on_path(lock)
+
+
 @pytest.mark.parametrize(
     "code", ["LOADING", "BUSY", "MISCONF", "NOAUTH", "TRYAGAIN", "ERR", "CLUSTERDOWN", "MASTERDOWN"]
 )
