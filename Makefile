@@ -1,9 +1,9 @@
 # Every target does its own set-up: scripts/setup.sh makes .venv, once for each change of pyproject.toml or requirements/.
 # PYTHON=python3.12 chooses the interpreter, ARGS="..." is handed to the tool that is run. WORKERS=0 runs the tests in one
-# process; they wait more than they compute, so six of them keep two cores busy.
+# process. They wait for much of their time, so four of them keep two cores busy; each computes for six seconds to find the tests.
 
 BIN := .venv/bin
-WORKERS := 6
+WORKERS := 4
 
 # The tests start hundreds of programs. Each would compile the package anew where no bytecode is kept, and the standard library
 # and all that is installed, too, where it is kept elsewhere than beside the sources.

@@ -23,7 +23,7 @@ ENVIRONMENTS = ROOT / ".venv-all"
 LOCKS = ROOT / "requirements"
 FOLDERS = ["redis", "lock_types", "locks", "redis_lock", "valkey_py", "net", "topology", "aio", "quorum", "direct"]
 SUITES = [f"tests/{folder}" for folder in FOLDERS]
-WORKERS = os.environ.get("WORKERS", "6")
+WORKERS = os.environ.get("WORKERS", "4")
 _STEP_S = 1800.0
 _RUNS_VENV = "import ensurepip, venv, sys; print('%d.%d' % sys.version_info[:2])"
 _REDIS_PIN = re.compile(r"^redis==(\S+) \\\n(?:    --hash=\S+(?: \\)?\n)+(?:    #.*\n)*", re.MULTILINE)

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.redis_server import RedisServer
-
 ROOT = Path(__file__).parents[1]
 EXPECTED = {
     "threads": ["10 customers paid 55 in all; 10 locks were acquired"],
@@ -39,18 +37,23 @@ def test_every_example_is_run_here() -> None:
     assert {path.stem for path in (ROOT / "docs" / "examples").glob("*.py")} == set(EXPECTED)
 
 
+@pytest.mark.parametrize("server", ["embedded", "real"])
 @pytest.mark.parametrize("name", EXPECTED)
-def test_an_example_runs_on_the_embedded_server(name: str) -> None:
-    command = [sys.executable, "-W", "error", program(name)]
-    result = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": "."}, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stderr
-    check(name, result.stdout)
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_an_example_runs_on_a_real_server(
-    name: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_example_runs(
+    request: pytest.FixtureRequest,
+    name: str,
+    server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("sys.argv", [program(name), redis_server.url])
+    given = [] if server == "embedded" else [request.getfixturevalue("redis_server").url]
+    monkeypatch.setattr("sys.argv", [program(name), *given])
     runpy.run_path(program(name), run_name="__main__")
     check(name, capsys.readouterr().out)
+
+
+def test_it_ends_as_a_program_does() -> None:
+    command = [sys.executable, "-W", "error", program("tasks")]
+    result = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": "."}, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    check("tasks", result.stdout)

@@ -23,7 +23,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.interop.redis_pys_source import download
-from tests.interop.redisson_peer import CHECKSUMS, redisson_version, unexpected
+from tests.interop.redisson_jars import CHECKSUMS, unexpected
+from tests.interop.redisson_peer import redisson_version
 from tests.support.pinned_requirements import REQUIREMENTS, Pin, pins
 
 ROOT = Path(__file__).parents[1]

@@ -56,7 +56,7 @@ def test_locks_are_held_and_renewed_and_released(rival: Rival, fresh_redis: Redi
 
 
 @pytest.mark.parametrize("rival", COMPARED.values(), ids=COMPARED)
-@pytest.mark.parametrize(("kind", "callers"), [("threads", 120), ("tasks", 120)])
+@pytest.mark.parametrize(("kind", "callers"), [("threads", 20), ("tasks", 20)])
 def test_callers_acquire_and_release(rival: Rival, kind: str, callers: int, fresh_redis: RedisServer) -> None:
     with started(rival, "pairs", fresh_redis, kind=kind, callers=callers, warm_s=0.1) as worker:
         if kind == "tasks" and rival.name not in WITH_TASKS:

@@ -48,38 +48,6 @@ def _no_collection() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_no_collection")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("again_after", [None, 0, 2], ids=["once", "twice", "twice, later"])
-@pytest.mark.parametrize("phase", ["acquire", "release"])
-def test_an_interruption_anywhere_leaves_nothing_held(
-    context: LockContext, real: Backend, phase: str, again_after: int | None
-) -> None:
-    used = []
-
-    def scene(interruption: Interruption) -> None:
-        ready(context)
-        uses = path_of(context).uses
-        lock = context.lock(NAME, TIMEOUT_S)
-        try:
-            if phase == "acquire":
-                interruption.begin()
-                lock.acquire()
-                interruption.end()
-                lock.release()
-            else:
-                lock.acquire()
-                interruption.begin()
-                lock.release()
-        finally:
-            interruption.end()
-            used.append(path_of(context).uses > uses)
-
-    for where in at_every_place(scene, again_after=again_after):
-        nothing_is_left(context, real, where)
-    assert sum(used) > 4  # the other places come before an acquire has claimed the path
-
-
-@pytest.mark.usefixtures("_no_collection")
 @pytest.mark.parametrize("name", [NAME, "another"])
 def test_a_signal_handler_that_uses_a_lock_in_the_middle(context: LockContext, real: Backend, name: str) -> None:
     taken: list[bool] = []

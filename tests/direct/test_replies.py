@@ -12,7 +12,6 @@ import redis
 
 from tests.direct.opened import on_path, opened, path_of
 from tests.support.backend import LONG_S, Backend, Losses, token_of
-from tests.support.background import Background
 from tests.support.counting import ServerCounts
 from tests.support.fake_server import FakeServer, bulk
 from tests.support.proxy import TcpProxy
@@ -82,20 +81,6 @@ def test_a_key_that_is_no_lock(context: LockContext, real: Backend, blocking: bo
     assert real.view.type(NAME) == b"list"
 
 
-# Error replies
-
-
-def test_a_server_that_has_forgotten_the_scripts(context: LockContext, real: Backend) -> None:
-    for _ in range(2):
-        lock = context.lock(NAME)
-        lock.acquire()
-        assert on_path(lock)
-        real.view.script_flush()
-        lock.release()
-        assert not real.view.exists(NAME)
-    assert lock.lost is None
-
-
 # Locks that are lost
 
 
@@ -162,19 +147,6 @@ def test_an_acquire_on_a_connection_that_has_ended_is_the_engines_first_try(
         assert real.view.exists(NAME)
         assert not on_path(lock)
     assert real.view.info("commandstats")["cmdstat_set"]["calls"] == before + 1
-
-
-def test_a_reply_that_does_not_come(real: Backend, proxy: TcpProxy) -> None:
-    context = real.context_through(proxy, timer=real.timer(), response_timeout=60.0)
-    direct = opened(context)
-    lock = context.lock(NAME, timeout=3.0)  # a sixth of it is waited for the reply
-    proxy.to_client.delay_s = float("inf")
-    acquiring = Background(lock.acquire)
-    eventually(lambda: direct.connection is None, LONG_S)
-    assert not acquiring.done
-    proxy.heal()
-    assert acquiring.result()
-    eventually(lambda: not real.view.exists(NAME), 2 * LONG_S)  # its thread has ended, so it is not renewed
 
 
 def test_a_reply_to_a_release_that_does_not_come(real: Backend, proxy: TcpProxy) -> None:

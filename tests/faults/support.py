@@ -1,32 +1,16 @@
-"""What the tests of faults share: a context of a test's own, its warnings, and when it could not run."""
+"""What the tests of faults share: a context of a test's own, and its warnings."""
 
 from __future__ import annotations
 
 import gc
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tests.support.redis_server import RedisServer
-from tests.support.standstill import Standstills
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.runtime.notifier import NOTIFIER
-
-LATE_S = 0.2  # tolerance for reports of losses on a busy machine; on an idle one they are not late
-
-
-def now() -> float:
-    """CLOCK_BOOTTIME, which the library lives by."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class FineStandstills(Standstills):
-    """Finer, by the library's clock: no loss can be reported while one thread keeps the interpreter, either."""
-
-    def __init__(self) -> None:
-        super().__init__(now, nap_s=0.005, late_s=0.02, computing=True)
 
 
 @contextmanager

@@ -6,13 +6,13 @@ import multiprocessing
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from tests.faults.sent_commands import commands
 from tests.faults.support import own_context
 from tests.redis.test_exit import BEGINNING, run
-from tests.support.backend import of
+from tests.support.backend import of, token_of
 from tests.support.background import EVENTUALLY_S, in_a_fork, in_thread
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
@@ -27,6 +27,12 @@ CLIENT = "holder"
 
 def connections(server: RedisServer) -> set[str]:
     return {other["id"] for other in server.client().client_list() if other["name"] == CLIENT}
+
+
+def connections_with(network: TcpProxy, token: bytes, since: float = 0.0) -> set[int]:
+    """The connections on which a token was sent at a time of CLOCK_MONOTONIC or later."""
+    sent = [piece for piece in network.log if piece.direction == "to_server" and piece.time >= since]
+    return {piece.connection for piece in sent if token in piece.data}
 
 
 def goes_on(lock: Lock) -> None:
@@ -94,10 +100,10 @@ def test_a_forked_child_holds_nothing_and_its_parent_is_unaffected(fresh_redis: 
             assert losses == []
 
         WAYS[how](check)
-        theirs = {command.connection for command in commands(network, mentioning=view.get("token"))}
-        assert theirs
-        about_parent = commands(network, since=forked_at, mentioning=lock.token)
-        assert theirs.isdisjoint({command.connection for command in about_parent})
+        theirs: Any = view.get("token")
+        ours = token_of(lock)
+        assert connections_with(network, theirs)
+        assert connections_with(network, theirs).isdisjoint(connections_with(network, ours, forked_at))
         goes_on(lock)
         assert context.stats().held == 21
         assert context.stats().connects == 1

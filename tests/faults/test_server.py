@@ -1,75 +1,64 @@
-"""The server fails: it stands still, restarts, forgets, refuses, runs full, or lets others meddle with what is ours."""
+"""A real server restarts, refuses, runs out of memory, or is full. (What becomes of leases is in tests/simulation.)"""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 import redis
 
-from tests.faults.sent_commands import commands, of_kind
-from tests.faults.shared_wheel import (
-    LONG_S,
-    SharedWheel,
-)
+from tests.support.backend import LONG_S, Backend, Losses, of
 from tests.support.background import Background
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer, redis_server_version, require_redis_7
 from tests.support.waiting import eventually
-from wheel_lock import LockServerError, LossReason
+from wheel_lock import Lock, LockContext, LockServerError, LossReason
 from wheel_lock.protocol import scripts
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def wheel(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> Iterator[SharedWheel]:
-    with SharedWheel(redis_server) as wheel:
-        yield wheel
-    errors = [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
-    assert [record.getMessage() for record in errors] == []
+def view(fresh: Backend) -> redis.Redis:
+    return fresh.view
 
 
 @pytest.fixture
-def server(fresh_redis: RedisServer) -> RedisServer:
-    """The one that fails; the wheel's bystander is on another."""
-    return fresh_redis
+def network(fresh: Backend) -> TcpProxy:
+    return fresh.proxy()
 
 
 @pytest.fixture
-def view(server: RedisServer) -> redis.Redis:
-    return server.client()
+def context(fresh: Backend, network: TcpProxy) -> LockContext:
+    return fresh.context_through(network)
 
 
-def form_of_last_renewal(network: TcpProxy) -> scripts.ScriptForm:
-    words = of_kind("renew", commands(network))[-1].words
-    forms = (scripts.RENEW.plain, scripts.RENEW.flagged)
-    return next(form for form in forms if words[1] in (form.sha1.encode(), form.source))
+def await_renewals(locks: Sequence[Lock]) -> None:
+    """Return when each has been renewed once more."""
+    before = [lock.renewals for lock in locks]
+    eventually(lambda: all(lock.renewals > count for lock, count in zip(locks, before, strict=True)), LONG_S)
+    assert all(lock.is_held for lock in locks)
 
 
 def test_a_restart_without_persistence_is_noticed_at_the_next_renewal(
-    wheel: SharedWheel, server: RedisServer, view: redis.Redis
+    context: LockContext, fresh_redis: RedisServer
 ) -> None:
-    """Restart without persistence: lost at the next renewal, reason key gone. The next fence is a greater one."""
-    context = wheel.context(server)
-    helds = [
-        wheel.hold(context, [f"job {number}" for number in range(50)], timeout=5.0),
-        wheel.hold(context, ["fenced"], timeout=5.0, fencing=True),
-    ]
-    server.kill()
-    server.start()
-    for held in helds:
-        held.await_loss()
-        held.assert_lost(LossReason.KEY_GONE)
-        assert all(event.at < event.deadline for event in held.reported())
-    wheel.assert_alive(context)
-    before, after = (each.lock.fence for each in (helds[1], wheel.hold(context, ["fenced"], timeout=5.0, fencing=True)))
+    """The next fence is a greater one."""
+    losses = Losses()
+    fenced = context.lock("fenced", 5.0, fencing=True, on_lost=losses)
+    assert fenced.acquire()
+    before = fenced.fence
+    locks = of(context.acquire_many([f"job {number}" for number in range(50)], 5.0, on_lost=losses))
+    fresh_redis.restart()
+    eventually(lambda: len(losses.delivered()) == len(locks) + 1, LONG_S)
+    assert {event.reason for event in losses.events} == {LossReason.KEY_GONE}
+    assert all(event.at < event.deadline for event in losses.events)
+    assert fenced.acquire()
     assert before is not None
-    assert after is not None
-    assert after > before
+    assert fenced.fence is not None
+    assert fenced.fence > before
 
 
 @contextmanager
@@ -135,52 +124,46 @@ def _refusal(view: redis.Redis) -> str:
     return ""
 
 
-Refusing = Callable[[RedisServer], AbstractContextManager[None]]
-REFUSALS = pytest.mark.parametrize("refusing", [busy, loading, misconf, noreplicas])
-
-
-@REFUSALS
+@pytest.mark.parametrize("refusing", [busy, loading, misconf, noreplicas])
 def test_a_server_that_refuses_for_a_while_costs_nothing(
-    wheel: SharedWheel, server: RedisServer, view: redis.Redis, refusing: Refusing
+    context: LockContext,
+    view: redis.Redis,
+    network: TcpProxy,
+    fresh_redis: RedisServer,
+    refusing: Callable[[RedisServer], AbstractContextManager[None]],
 ) -> None:
-    """BUSY, LOADING, MISCONF, NOREPLICAS: renewals are unknown and retried until V, an acquire raises that.
+    """BUSY, LOADING, MISCONF, NOREPLICAS: renewals are unknown and retried until the deadline, an acquire raises that.
 
     A connection that is made meanwhile does not unlearn what the server's scripts can do: the form without flags would take
     a demoted master's missing key for a lost lock, and fail across slots.
     """
-    network = wheel.proxy(server)
-    context = wheel.context(network)
-    held = wheel.hold(context, [f"job {number}" for number in range(1000)], timeout=4.0, renew_every=0.3)
-    held.await_renewal()
+    locks = of(context.acquire_many([f"job {number}" for number in range(1000)], 4.0, renew_every=0.3))
+    await_renewals(locks)
     code = refusing.__name__.upper()
-    with refusing(server):
+    with refusing(fresh_redis):
         before = context.stats()
         eventually(lambda: context.stats().unknown > before.unknown, LONG_S, "a renewal is refused")
-        lock = context.lock("new", timeout=60.0, fencing=True)
         with pytest.raises(LockServerError, match=code):
-            lock.acquire()
-        assert not lock.is_held
+            context.lock("new", timeout=60.0, fencing=True).acquire()
         with pytest.raises(LockServerError, match=code):
             context.acquire_many(["new"], timeout=60.0)
-        held.assert_all_held()
         assert context.stats().batches - before.batches < 30
         network.cut()
         time.sleep(0.3)
-    held.await_renewal()
-    held.assert_all_held()
+    await_renewals(locks)
     assert not view.exists("new")
-    assert of_kind("renew", commands(network))[-1].connection > 1
-    assert form_of_last_renewal(network) is scripts.RENEW.form(redis_server_version() >= (7,))
+    later = b"".join(piece.data for piece in network.log if piece.connection > 1 and piece.direction == "to_server")
+    for form in (scripts.RENEW.plain, scripts.RENEW.flagged):
+        known = form is scripts.RENEW.form(redis_server_version() >= (7,))
+        assert (form.sha1.encode() in later or form.source in later) is known
 
 
 def test_a_server_out_of_memory_keeps_what_is_held_and_refuses_what_is_new(
-    wheel: SharedWheel, server: RedisServer, view: redis.Redis
+    context: LockContext, view: redis.Redis, network: TcpProxy
 ) -> None:
-    """Out of memory (noeviction): held locks stay renewed, a new acquire raises the server's error."""
-    network = wheel.proxy(server)
-    context = wheel.context(network)
-    held = wheel.hold(context, [f"job {number}" for number in range(200)], timeout=4.0, renew_every=0.3)
-    fenced = wheel.hold(context, ["fenced"], timeout=4.0, renew_every=0.3, fencing=True)
+    locks = of(context.acquire_many([f"job {number}" for number in range(200)], 4.0, renew_every=0.3))
+    fenced = context.lock("fenced", 4.0, renew_every=0.3, fencing=True)
+    assert fenced.acquire()
     view.config_set("maxmemory", 1)
     for fencing in (False, True):
         with pytest.raises(LockServerError, match="OOM"):
@@ -188,14 +171,25 @@ def test_a_server_out_of_memory_keeps_what_is_held_and_refuses_what_is_new(
     with pytest.raises(LockServerError, match="OOM"):
         context.acquire_many(["new", "newer"], timeout=60.0)
     assert not view.exists("new", "newer")
-    held.await_renewal()
     view.script_flush("SYNC")
     network.cut()  # neither a new connection nor a script that is sent again may need memory
-    held.await_renewal()
-    fenced.await_renewal()
-    assert fenced.lock.extend(1.0)
-    fenced.lock.release()
-    assert fenced.reported() == []
-    held.assert_all_held()
+    await_renewals([*locks, fenced])
+    assert fenced.extend(1.0)
+    fenced.release()
     view.config_set("maxmemory", 0)
-    wheel.assert_alive(context)
+    with context.lock("new"):
+        pass
+
+
+def test_a_connection_lost_while_the_server_is_full_is_replaced_when_it_is_not(
+    context: LockContext, view: redis.Redis, network: TcpProxy
+) -> None:
+    """maxclients reached: connecting is not retried in a tight loop."""
+    lock = context.lock("a", timeout=5.0, renew_every=0.5)
+    assert lock.acquire()
+    view.config_set("maxclients", 1)
+    network.cut()
+    time.sleep(1.0)
+    assert 1 <= view.info("stats")["rejected_connections"] <= 20
+    view.config_set("maxclients", 1000)
+    await_renewals([lock])

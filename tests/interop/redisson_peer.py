@@ -19,10 +19,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.interop.redisson_jars import CHECKSUMS, unexpected
+
 PROJECT = Path(__file__).parent / "redisson"
 POM = PROJECT / "pom.xml"
-CHECKSUMS = PROJECT / "jars.sha256"
-"""What `sha256sum *.jar` says of the jars that the pom names, and of those that these need in turn."""
 SOURCE = PROJECT / "src/main/java/wheellock/LockPeer.java"
 FETCH_TIMEOUT_S = 110.0
 COMPILE_TIMEOUT_S = 60.0
@@ -92,17 +92,6 @@ def _fetch(into: Path) -> None:
     wrong = unexpected(into, CHECKSUMS)
     if wrong:
         pytest.fail(f"the jars of Redisson are not those of {CHECKSUMS.name}: {', '.join(wrong)}", pytrace=False)
-
-
-def unexpected(folder: Path, checksums: Path) -> list[str]:
-    """What in the folder is not as the file says: jars with another sha256, jars that are missing, and further files."""
-    expected = {name: sha256 for sha256, name in map(str.split, checksums.read_text().splitlines())}
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-    wrong = [
-        f"{name} has sha256 {found[name]}" for name in sorted(found.keys() & expected) if found[name] != expected[name]
-    ]
-    wrong += [f"{name} is missing" for name in sorted(expected.keys() - found)]
-    return wrong + [f"{name} has no sha256 there" for name in sorted(found.keys() - expected)]
 
 
 def _failure(command: list[str], timeout_s: float) -> str | None:

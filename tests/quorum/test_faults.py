@@ -15,10 +15,8 @@ from tests.support.backend import Losses
 from tests.support.background import Background
 from tests.support.logged import Log
 from tests.support.redis_server import RedisServer, require_tracking
-from tests.support.time_limits import LIMIT_S, RESPONSE_S, within_limit
 from tests.support.waiting import eventually
 from wheel_lock import (
-    HashedWheelTimer,
     LockContext,
     LockNotAcquired,
     LockTimeout,
@@ -105,25 +103,6 @@ def test_an_id_that_is_none_makes_no_two_masters_one(
         assert (
             context._engine.engines[0].history.empty_since > 0.0
         )  # restarts cannot be detected, so each connection may be one
-
-
-def test_the_death_of_the_thread_loses_it(masters: Masters) -> None:
-    timer = HashedWheelTimer()
-    losses: list[LostEvent] = []
-    with masters.connected(timer=timer, node_timeout=UNHURRIED_S) as context:
-        lock = context.lock("order:42", timeout=2.0, on_lost=losses.append)
-        lock.acquire()
-
-        def die() -> None:
-            raise SystemExit
-
-        timer.post(die)
-        eventually(lambda: not lock.is_held)
-        eventually(lambda: losses)
-        assert lock.lost in (LossReason.THREAD_DIED, LossReason.NOT_CONFIRMED)
-        eventually(lambda: acquirable(context), timeout_s=LONG_S)
-        assert len(losses) == 1
-    timer.stop()
 
 
 def test_the_end_of_the_interpreter_releases_it(masters: Masters) -> None:
@@ -227,11 +206,3 @@ def test_every_master_of_a_quorum_is_watched(masters: Masters) -> None:
         masters.delete("order:42")
         eventually(lambda: sum(stats.lost for stats in context.node_stats().values()) == 3, LONG_S)
         eventually(losses.delivered, LONG_S)
-
-
-def test_a_time_limit_bounds_a_call_where_a_majority_is_away(masters: Masters) -> None:
-    with masters.connected(response_timeout=RESPONSE_S, close_timeout=0.2) as context:
-        for server in masters.servers[:3]:
-            server.pause()
-        # One of so long a timeout would let each master take ten seconds.
-        within_limit(lambda: context.lock("order:42", timeout=100.0).acquire(blocking_timeout=LIMIT_S))

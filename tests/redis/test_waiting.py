@@ -1,4 +1,4 @@
-"""Waiting for a lock that another caller holds: how long, how often, what a Ctrl-C leaves behind, and dead servers."""
+"""Waiting for a lock that another caller holds: how long, and how often."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.backend import Backend, interrupted
+from tests.support.backend import Backend
 from tests.support.background import Background
 from tests.support.callers import Caller, NewCaller
 from tests.support.proxy import TcpProxy
@@ -83,18 +83,3 @@ def test_a_release_that_is_not_published_is_noticed_within_the_fallback_interval
     stranger.release() if way == "redis-py" else backend.view.delete("order:42")
     waiting.result()
     assert time.monotonic() - released_at < 0.2 + 3.0
-
-
-# Ctrl-C
-
-
-def test_ctrl_c_ends_the_waiting_and_no_more(backend: Backend, context: LockContext, taken: str) -> None:
-    lock = context.lock(taken, timeout=30.0, retry_every=0.01)
-    with interrupted(lambda: context.timer.busy):
-        lock.acquire()
-    assert not lock.is_held
-    backend.view.delete(taken)
-    time.sleep(0.05)  # long enough for five more attempts
-    assert not backend.view.exists(taken)
-    with lock:
-        assert lock.is_held

@@ -24,7 +24,7 @@ from tests.support.timers import (
     with_garbage_at_every_allocation,
 )
 from tests.support.waiting import eventually
-from wheel_lock.errors import TooManyTimeouts
+from wheel_lock.errors import TimerStopped, TooManyTimeouts
 from wheel_lock.runtime import loop as loop_module
 from wheel_lock.runtime import timer as timer_module
 from wheel_lock.runtime.loop import Loop
@@ -155,6 +155,31 @@ def test_a_setting_that_is_no_whole_number_in_range_is_refused(parameter: str, b
     for value in bad:
         with pytest.raises(ValueError, match=parameter):
             HashedWheelTimer(**{parameter: value})
+
+
+@pytest.mark.parametrize("delay", [math.nan, math.inf, -math.inf, 2e10, 10**400, True, None, "1", 1j, []], ids=repr)
+def test_a_delay_that_is_no_number_of_seconds_is_refused(by_hand: HashedWheelTimer, delay: Any) -> None:
+    with pytest.raises(ValueError, match="delay"):
+        by_hand.new_timeout(nothing, delay)
+    assert by_hand.pending == 0
+
+
+def test_no_timeout_is_taken_beyond_the_limit_or_after_a_stop_which_returns_those_that_are_left(
+    new_timer: NewTimer, clock: ManualClock
+) -> None:
+    timer = new_timer(clock=clock, threaded=False, max_pending=2)
+    first, second = (timer.new_timeout(nothing, delay) for delay in (1.0, 2.0))
+    with pytest.raises(TooManyTimeouts, match="2 timeouts are pending, the limit is 2"):
+        timer.new_timeout(nothing, 1.0)
+    assert (first.cancel(), first.cancel()) == (True, False)
+    third = timer.new_timeout(nothing, 0.0)
+    assert timer.stop() == {second, third}
+    assert timer.stop() == set()
+    for timeout in (second, third):
+        assert [timeout.cancel(), timeout.expired, timeout.cancelled] == [False] * 3
+    with pytest.raises(TimerStopped):
+        timer.new_timeout(nothing, 1.0)
+    assert timer.pending == 0
 
 
 def test_slots_are_rounded_up_to_a_power_of_two_as_in_netty(new_timer: NewTimer) -> None:

@@ -1,4 +1,7 @@
-"""Runs the code of one page: `main` is called with its path, and the URL of a server."""
+"""Runs the code of one page: `main` is called with its path, and the URL of a server.
+
+Which page it is turns out after the fork, so what most of them import is imported here.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import traceback
 import types
 import warnings
 
+import wheel_lock  # noqa: F401
 from tests.site.pages import ROOT, Block, blocks, on_server
 
 

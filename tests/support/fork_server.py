@@ -8,6 +8,7 @@ as the module may patch it.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -123,6 +124,8 @@ class Child:
 
 def _serve(requests: socket, module: Any) -> None:
     """Serve requests until the test's end is closed; in a child, return when its program has come to its end."""
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy the memory of all that was imported
     while True:
         data, fds, _, _ = recv_fds(requests, MOST, MANY_FDS)
         if not data:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import TracebackType
 from typing import NamedTuple, Self
+
+NAP_S = 0.02
+LATE_S = 0.05  # by less than that any thread is late at times
 
 
 class Standstill(NamedTuple):
@@ -18,28 +21,9 @@ class Standstill(NamedTuple):
 
 
 class Standstills:
-    """A thread that naps as long as the block lasts, and notes when it overslept.
+    """A thread that naps as long as the block lasts, and notes when it overslept."""
 
-    Args:
-        clock: What the times are measured by.
-        nap_s: How long a nap is.
-        late_s: By less than that any thread is late at times.
-        computing: Whether a time counts in which the process computed, and only this thread did not run: where another
-            keeps the interpreter for itself that is not a standstill, and an excuse only for what needs a thread.
-    """
-
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        nap_s: float = 0.02,
-        late_s: float = 0.05,
-        computing: bool = False,
-    ) -> None:
-        self._clock = clock
-        self._nap_s = nap_s
-        self._late_s = late_s
-        self._computing = computing
+    def __init__(self) -> None:
         self._noted: list[Standstill] = []
         self._enough = threading.Event()
         self._thread = threading.Thread(target=self._nap, daemon=True)
@@ -51,17 +35,18 @@ class Standstills:
         return self
 
     def _lie_down(self) -> None:
-        self._bed = (self._clock() + self._nap_s, time.process_time())
+        self._bed = (time.monotonic() + NAP_S, time.process_time())
 
     def _nap(self) -> None:
-        while not self._enough.wait(self._nap_s):
+        while not self._enough.wait(NAP_S):
             self._noted += self._overslept(*self._bed)
             self._lie_down()
 
     def _overslept(self, due: float, computed: float) -> list[Standstill]:
-        now = self._clock()
+        now = time.monotonic()
         late = now - due
-        if late > self._late_s and (self._computing or time.process_time() - computed < late / 2):
+        # Where the process has computed meanwhile, another of its threads has kept the interpreter: no standstill.
+        if late > LATE_S and time.process_time() - computed < late / 2:
             return [Standstill(due, now)]
         return []
 

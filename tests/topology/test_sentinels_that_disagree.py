@@ -12,7 +12,6 @@ import redis.sentinel
 
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from tests.topology.moving_slots import hung
 from tests.topology.watched_master import FAILOVER_S, SERVICE, Watched
 from wheel_lock import LockContext
 from wheel_lock.engine.topology import sentinel as failover
@@ -125,16 +124,6 @@ def test_the_sentinels_are_left_alone_while_nothing_is_held(watched: Watched, mo
             before = connections()
             time.sleep(0.5)
             assert connections() == before
-
-
-def test_a_sentinel_that_hangs_delays_nothing_for_long(watched: Watched) -> None:
-    client, master = client_of(watched, sentinel_kwargs={"socket_timeout": 60.0}), watched.master
-    with (
-        hung(watched.sentinels[0]),
-        LockContext(client, connect_timeout=60.0, response_timeout=5.0) as context,
-        context.lock("order:42", timeout=30.0) as lock,
-    ):
-        assert master.client().get("order:42") == lock.token
 
 
 def test_sentinels_that_are_set_up_anew_are_followed() -> None:

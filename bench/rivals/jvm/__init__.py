@@ -15,7 +15,7 @@ import subprocess
 from pathlib import Path
 
 from bench.rivals.toolchain import LAST_LINES, NotFetched, alone
-from tests.interop.redisson_peer import CHECKSUMS, unexpected
+from tests.interop.redisson_jars import CHECKSUMS, unexpected
 
 PROJECT = Path(__file__).parent
 TARGET = PROJECT / "target"

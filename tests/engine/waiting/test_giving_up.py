@@ -168,6 +168,8 @@ def test_nothing_of_a_grant_and_a_release_is_left_to_the_garbage_collector(rig: 
         gc.set_debug(0)
         gc.garbage.clear()
         gc.unfreeze()
+        gc.collect()
+        gc.freeze()  # again what there is for the whole session, as tests/conftest.py does
         gc.enable()
 
 
