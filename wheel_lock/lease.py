@@ -474,16 +474,16 @@ class Confirmation:
         kept: The renewed leases without limits.
         limited: The renewed leases with limits.
         other: The leases that were not renewed: the reply came at or after their deadline, or they have ended meanwhile.
-        slack_s: The least time, in seconds, that was left until a deadline.
+        time_left_s: The least time, in seconds, that was left until a deadline.
     """
 
-    __slots__ = ("kept", "limited", "other", "slack_s")
+    __slots__ = ("kept", "limited", "other", "time_left_s")
 
     def __init__(self) -> None:
         self.kept: Sequence[Lease] = ()
         self.limited: list[Lease] = []
         self.other: list[Lease] = []
-        self.slack_s: float = math.inf
+        self.time_left_s: float = math.inf
 
 
 def confirm_all(leases: Sequence[Lease], sent_at: float, now: float, timeout_s: float) -> Confirmation:
@@ -526,7 +526,7 @@ def confirm_all(leases: Sequence[Lease], sent_at: float, now: float, timeout_s: 
         lease.renewals = count
     if not rest:
         result.kept = leases
-        result.slack_s = nearest - now
+        result.time_left_s = nearest - now
         return result
     kept = list(leases[: len(leases) - len(rest)])
     for lease in rest:
@@ -546,5 +546,5 @@ def confirm_all(leases: Sequence[Lease], sent_at: float, now: float, timeout_s: 
         else:
             result.other.append(lease)
     result.kept = kept
-    result.slack_s = nearest - now
+    result.time_left_s = nearest - now
     return result

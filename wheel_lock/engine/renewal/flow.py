@@ -312,10 +312,10 @@ class Flow:
     def _take_confirmation(self, batch: Batch, leases: Sequence[Lease], now: float) -> None:
         result = confirm_all(leases, batch.sent_at, now, batch.params.timeout_s)
         counters, seconds = self._counters, self._timer.scale.seconds
-        if result.slack_s < counters.slack_min_s:
-            counters.slack_min_s = result.slack_s
+        if result.time_left_s < counters.time_left_min_s:
+            counters.time_left_min_s = result.time_left_s
         if renewed := len(result.kept) + len(result.limited):
-            counters.slack.add(result.slack_s, renewed)
+            counters.time_left.add(result.time_left_s, renewed)
         for kept in (result.kept, result.limited):
             if not kept:
                 continue
