@@ -202,6 +202,7 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     if dice.one_in(2):
         settings.theme = dice.pick((*THEMES, *_OFTEN))
         THEMES[settings.theme](settings, dice)
+    settings.constants.append((_package.engine.renewal.flow, "_LEAST", 1 + draw().below(3)))  # of a block
     return settings
 
 

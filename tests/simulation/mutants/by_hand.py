@@ -379,14 +379,50 @@ BY_HAND = tuple(
         (
             "a lease that is lost is valid until its deadline",
             "lease.py",
-            "return self.loss is None and self.state <= EXTENDING and now < self.deadline and self.group.alive",
-            "return now < self.deadline and self.group.alive",
+            "return self.loss is None and self.state <= EXTENDING and now < deadline and self.group.alive",
+            "return now < deadline and self.group.alive",
         ),
         (
             "a confirmed lease is never due again",
             "engine/renewal/flow.py",
             "            self._reschedule(kept, batch)\n",
             "            pass\n",
+        ),
+        (
+            "what has left a block is sent with it",
+            "block.py",
+            "        self.size -= 1\n        self._body = None\n",
+            "        self.size -= 1\n",
+        ),
+        (
+            "the deadline of a block counts from the reply",
+            "engine/renewal/flow.py",
+            "time_left_s = block.confirm(batch.sent_at, now, batch.params.timeout_s)",
+            "time_left_s = block.confirm(now, now, batch.params.timeout_s)",
+        ),
+        (
+            "a block is confirmed behind its deadline",
+            "block.py",
+            "        if now >= before:\n            return None\n",
+            "",
+        ),
+        (
+            "a block is made of leases with several deadlines",
+            "engine/renewal/flow.py",
+            "return all(lease.own_deadline == first.own_deadline for lease in leases)",
+            "return True",
+        ),
+        (
+            "a confirmation of a block forgets those that have left meanwhile",
+            "engine/renewal/flow.py",
+            "if batch.block is not None and batch.block.size < len(leases):",
+            "if batch.block is not None and not batch.block.size:",
+        ),
+        (
+            "a block whose call is silent is not watched",
+            "engine/renewal/flow.py",
+            "        self.split()\n        self._flow.timed_out(self)",
+            "        self._flow.timed_out(self)",
         ),
     )
 )
