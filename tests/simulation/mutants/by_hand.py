@@ -415,8 +415,8 @@ BY_HAND = tuple(
         (
             "a confirmation of a block forgets those that have left meanwhile",
             "engine/renewal/flow.py",
-            "if batch.block is not None and batch.block.size < len(leases):",
-            "if batch.block is not None and not batch.block.size:",
+            "if batch.block is not None and batch.block.size == len(leases):",
+            "if batch.block is not None and batch.block.size:",
         ),
         (
             "a block whose call is silent is not watched",

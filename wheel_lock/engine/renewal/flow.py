@@ -18,19 +18,10 @@ from wheel_lock.engine.renewal.condition import WELL, Sign
 from wheel_lock.engine.renewal.joint import JointTicks
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.retries import Retries
-from wheel_lock.engine.requests.base import Request, batch_call, in_calls
+from wheel_lock.engine.requests.base import Request, in_calls
 from wheel_lock.engine.requests.execution import BY_SHA1
 from wheel_lock.errors import LossReason
-from wheel_lock.lease import (
-    HELD,
-    OVERDUE,
-    RENEWING,
-    Event,
-    Lease,
-    State,
-    confirm_all,
-    mark_sent,
-)
+from wheel_lock.lease import HELD, OVERDUE, RENEWING, Event, Lease, State, confirm_all, mark_sent
 from wheel_lock.protocol.resp import GONE, TAKEN, Reply, exceptions
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, NOT_NOW, ServerError, code_of
@@ -87,21 +78,23 @@ class Batch(Request):
         return len(self.leases) == 1
 
     def call(self) -> Command:
-        return batch_call(self.params.lock_type.renew, self.params.lock_type, self.leases, self.params.ttl)
+        return Command(self.params.lock_type.renew, 0, *self._arguments())
+
+    def _arguments(self) -> tuple[int, bytes]:
+        params, block = self.params, self.block
+        if block is None:
+            encoded = b"".join([lease.lease_args for lease in self.leases])
+        else:
+            encoded, self.leases = block.encoded(), block.leases
+        return 1 + params.lock_type.args_per_lease * len(self.leases), params.ttl + encoded
 
     def encode(self, capability: int) -> bytes:
         if self.node.declares:
             return super().encode(capability)
         self.sent_at: float = self.timer.now
         self.sent()
-        params, block = self.params, self.block
-        if block is None:
-            arguments = b"".join([lease.lease_args for lease in self.leases])
-        else:
-            arguments, self.leases = block.encoded(), block.leases
-        form = params.lock_type.renew.form(capability)
-        number = 1 + params.lock_type.args_per_lease * len(self.leases)
-        return form.call(0, number, params.ttl + arguments, use_eval=self.sending is not BY_SHA1)
+        form = self.params.lock_type.renew.form(capability)
+        return form.call(0, *self._arguments(), use_eval=self.sending is not BY_SHA1)
 
     @property
     def wanted(self) -> bool:
@@ -342,14 +335,14 @@ class Flow:
             self._due_now(batch, [leases[index] for index in exceptional])
             self._some_failed(batch, [(leases[index], status) for index, status in failed])
             leases = [lease for index, lease in enumerate(leases) if index not in exceptional]
-        if self._node.declares:  # one of several nodes: some leases may have moved
-            leases = list(filter(self._is_here, leases))
-        if batch.block is not None and batch.block.size < len(leases):
-            batch.split()  # one has left meanwhile: its end, or its part in this confirmation, is its own
-        if batch.block is not None:
+        if batch.block is not None and batch.block.size == len(leases):
             self._take_block(batch, batch.block, now)
-        elif leases:
-            self._take_confirmation(batch, leases, now)
+        else:  # if one has left its block meanwhile, its end, or its part in this confirmation, is its own
+            batch.split()
+            if self._node.declares:  # one of several nodes: some leases may have moved
+                leases = list(filter(self._is_here, leases))
+            if leases:
+                self._take_confirmation(batch, leases, now)
         if retries.overdue:
             self.drain()
         else:

@@ -139,16 +139,14 @@ class RenewalGroup:
         if all_plain(entries, now):
             return entries
         live: list[Lease | Block] = []
-        leases: list[Lease] = []
+        parts: list[Lease | Block] = []
         for entry in entries:
-            if not isinstance(entry, Block):
-                leases.append(entry)
-            elif all_plain([entry], now):
-                live.append(entry)
-            else:
-                leases.extend(entry.split())
+            parts.extend([entry] if not isinstance(entry, Block) or all_plain([entry], now) else entry.split())
         ended: list[Lease] = []
-        for lease in leases:
+        for lease in parts:
+            if isinstance(lease, Block):
+                live.append(lease)
+                continue
             if lease.state is not held or lease in timer.wheel:
                 continue  # a call before this one in the same turn has ended it, or put it on the wheel again
             at_limit = lease.limits is not None and lease.at_limit
