@@ -26,8 +26,8 @@ RENEWALS: dict[int, Figures] = {
     },
     10_000: {  # 21 calls an interval, up to four together
         "renewals per lock": 1.0,
-        "wake-ups": 0.002,
-        "system calls": 0.005,
+        "wake-ups": 0.0024,
+        "system calls": 0.0055,
         "script calls": 0.0021,
         "bytes sent": 66.0,
         "bytes received": 0.009,
