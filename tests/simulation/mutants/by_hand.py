@@ -391,8 +391,8 @@ BY_HAND = tuple(
         (
             "what has left a block is sent with it",
             "block.py",
-            "        self.size -= 1\n        self._body = None\n",
-            "        self.size -= 1\n",
+            "        if len(self._leases) != self.size:\n",
+            "        if not self._leases:\n",
         ),
         (
             "the deadline of a block counts from the reply",
