@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, NOSCRIPT, START, TAKEN, TICK_S, Command, Rig, array, error
+from tests.engine.rig import FINE, GONE, NOSCRIPT, START, TAKEN, TICK_S, Command, Rig, array, error, integer
 from wheel_lock.block import Block
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.errors import LossReason
@@ -117,6 +117,20 @@ def test_an_extended_lease_has_left(rig: Rig) -> None:
     (call,) = sent(rig, INTERVAL_S)
     assert call.names == names()[1:]
     assert leases[0].renewals == 1
+
+
+def test_leases_with_several_deadlines_are_no_block(rig: Rig) -> None:
+    """With short intervals an extended lease is renewed with others before that prolongs it."""
+    first, *others = rig.hold_many(names(), TIMEOUT_S, renew_every=0.1)
+    rig.go_on(1.0, rig.agree)
+    rig.extend(first, 1.0)
+    rig.reply("extend", integer(31_000))
+    deadline = first.deadline
+    for _ in range(20):
+        rig.go_on(0.1, rig.agree)
+        assert first.deadline >= deadline
+        assert max(lease.deadline for lease in others) <= local_deadline(rig.now, TIMEOUT_S)
+    assert block_of([first, *others]).size == COUNT
 
 
 @pytest.mark.parametrize(("status", "reason"), [(GONE, LossReason.KEY_GONE), (TAKEN, LossReason.TAKEN)])

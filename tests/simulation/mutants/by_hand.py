@@ -407,16 +407,16 @@ BY_HAND = tuple(
             "",
         ),
         (
-            "a block is made of leases with several deadlines",
-            "engine/renewal/flow.py",
-            "return all(lease.own_deadline == first.own_deadline for lease in leases)",
-            "return True",
+            "a block that is merged keeps its leases",
+            "block.py",
+            "            leases.extend(entry.split())",
+            "            leases.extend(entry.leases)",
         ),
         (
             "a confirmation of a block forgets those that have left meanwhile",
             "engine/renewal/flow.py",
             "if batch.block is not None and batch.block.size == len(leases):",
-            "if batch.block is not None and batch.block.size:",
+            "if batch.block is not None:",
         ),
         (
             "a block whose call is silent is not watched",
