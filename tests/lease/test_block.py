@@ -85,3 +85,4 @@ def test_which_blocks_are_merged(sizes: tuple[int, ...], blocks: list[int], leas
     whole, others = parts_of(entries, 500)
     assert [block.size for block in whole] == blocks
     assert len(others) == leases
+    assert {lease.block for lease in others} <= {None}

@@ -407,10 +407,10 @@ BY_HAND = tuple(
             "",
         ),
         (
-            "a block that is merged keeps its leases",
+            "the leases of a block that is merged are forgotten",
             "block.py",
             "            leases.extend(entry.split())",
-            "            leases.extend(entry.leases)",
+            "            entry.split()",
         ),
         (
             "a confirmation of a block forgets those that have left meanwhile",
