@@ -62,8 +62,8 @@ class LockContext(ThreadLocks, ThreadContext):
             gets such calls in any case.
         track_acquisitions: True if the warning about an abandoned lock names the line that acquired it.
         renewal_slack: The share of its interval, 0 to 0.5, by which a renewal may come early to join others that are due
-            at the same server: fewer calls, for more renewals by at most that share. With 0 none comes early; a lock that
-            is alone never is.
+            at the same server: fewer calls, for more renewals by at most that share. Locks that have joined are due
+            together from then on. With 0 none comes early; a lock that is alone never is.
         prefix: Text that precedes the name of each lock in its key, such as ``"billing:"``. The server, ACLs and the
             ``wheel-lock`` commands see both together; this context, its results, errors and log records know the name only.
             Exported texts have both: a context adopts them if its own prefix, which may be empty, is the beginning.
@@ -113,7 +113,7 @@ class LockContext(ThreadLocks, ThreadContext):
         max_waiting: int | None = None,
         declare_keys: bool = False,
         track_acquisitions: bool = False,
-        renewal_slack: float = 1 / 32,
+        renewal_slack: float = 1 / 4,
         prefix: str = "",
         timeout: float = 30.0,
         blocking_timeout: float | None = None,

@@ -11,6 +11,7 @@ The rules:
 * RENEWING means exactly one unanswered renewal.
 * Only the timer's thread changes a state, except that of a lease on the direct path: its caller does, until that thread
   takes the lease over.
+* A lease in a block is HELD, and has its block's deadline. Whatever else happens to it takes it out of the block first.
 """
 
 from __future__ import annotations
@@ -179,13 +180,20 @@ class Group(Protocol):
     alive: bool  # False in a forked child, which holds nothing
     timeout_s: float
 
-    def due(self, entries: list[Lease], now: float) -> None:
-        """Renew ``entries``, whose tick has come."""
+    def due(self, entries: list[Any], now: float) -> None:
+        """Renew ``entries``, leases and blocks whose tick has come."""
         ...
 
     def illegal(self, lease: Lease, event: Event) -> None:
         """End ``lease``: it received an event that its state does not allow, which is a bug."""
         ...
+
+
+class Together(Protocol):
+    """The part of a block that its leases use."""
+
+    own_deadline: float
+    renewals: int
 
 
 def local_deadline(sent_at: float, timeout_s: float) -> float:
@@ -221,26 +229,30 @@ class Lease(WheelEntry):
         lease_args: Name and token, encoded for the wire; both are read back from it when needed.
         group: Its renewal group.
         state: A :class:`State`.
-        deadline: The local deadline, in seconds of the timer's clock.
+        block: The block that it is renewed with, or None.
+        own_deadline, own_renewals: What ``deadline`` and ``renewals`` are made of, outside of a block.
         acquired_at: When its acquire was sent.
-        renewals: The number of confirmed renewals.
         limits: Its limits, or None.
         loss: The reason of its loss, or None. Never changes once set.
         owner: The thread or task that it belongs to.
         extras: What few leases have, for a few slots less: the garbage collector walks every slot of every lease.
     """
 
+    size: ClassVar[int] = 1  # as that of a block
+    in_blocks: ClassVar[bool] = True  # False if a change of its deadline is to be noticed
+
     __slots__ = (
         "acquired_at",
-        "deadline",
+        "block",
         "extras",
         "group",
         "lease_args",
         "limits",
         "loss",
         "name",
+        "own_deadline",
+        "own_renewals",
         "owner",
-        "renewals",
         "state",
     )
 
@@ -258,9 +270,10 @@ class Lease(WheelEntry):
         self.lease_args: bytes = lease_args
         self.group: Group = group
         self.state: State = State.PENDING
-        self.deadline: float = _NEVER
+        self.block: Together | None = None
+        self.own_deadline: float = _NEVER
         self.acquired_at: float = math.inf
-        self.renewals: int = 0
+        self.own_renewals: int = 0
         self.limits: Limits | None = None
         self.loss: LossReason | None = None
         self.owner: Owner = owner
@@ -271,6 +284,22 @@ class Lease(WheelEntry):
             f"the lease of {quoted(self.name)} cannot be copied or pickled: it belongs to one process, which hands its "
             "lock over with export() and adopt()"
         )
+
+    @property
+    def deadline(self) -> float:
+        """The local deadline, in seconds of the timer's clock. Never earlier than the truth was when the call began."""
+        block = self.block
+        return self.own_deadline if block is None else block.own_deadline
+
+    @deadline.setter
+    def deadline(self, deadline: float) -> None:
+        self.own_deadline = deadline
+
+    @property
+    def renewals(self) -> int:
+        """The number of confirmed renewals."""
+        block = self.block
+        return self.own_renewals if block is None else self.own_renewals + block.renewals
 
     @property
     def on_lost(self) -> Callable[[LostEvent], object] | None:
@@ -347,7 +376,9 @@ class Lease(WheelEntry):
 
     def is_valid(self, now: float) -> bool:
         """Return whether the lease is valid at ``now``. Changes nothing."""
-        return self.loss is None and self.state <= EXTENDING and now < self.deadline and self.group.alive
+        block = self.block
+        deadline = self.own_deadline if block is None else block.own_deadline
+        return self.loss is None and self.state <= EXTENDING and now < deadline and self.group.alive
 
     def reset_deadline(self, deadline: float) -> None:
         """Set the deadline after the caller changed the time-to-live; the hold limit still applies."""
@@ -414,7 +445,7 @@ def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits:
             # Before the state: another thread must not see it held with a deadline that has passed.
             lease.acquired_at = sent_at
             lease.limits = limits
-            lease.deadline = deadline
+            lease.own_deadline = deadline
             lease.state = held  # faster than a table lookup per lease
         else:
             all_pending = lease.transition(Event.GRANTED)  # illegal in any other state
@@ -462,8 +493,8 @@ def mark_sent(leases: Iterable[Lease]) -> float:
     renewing, nearest = RENEWING, math.inf
     for lease in leases:
         lease.state = renewing
-        if lease.deadline < nearest:
-            nearest = lease.deadline
+        if lease.own_deadline < nearest:
+            nearest = lease.own_deadline
     return nearest
 
 
@@ -474,16 +505,16 @@ class Confirmation:
         kept: The renewed leases without limits.
         limited: The renewed leases with limits.
         other: The leases that were not renewed: the reply came at or after their deadline, or they have ended meanwhile.
-        slack_s: The least time, in seconds, that was left until a deadline.
+        time_left_s: The least time, in seconds, that was left until a deadline.
     """
 
-    __slots__ = ("kept", "limited", "other", "slack_s")
+    __slots__ = ("kept", "limited", "other", "time_left_s")
 
     def __init__(self) -> None:
         self.kept: Sequence[Lease] = ()
         self.limited: list[Lease] = []
         self.other: list[Lease] = []
-        self.slack_s: float = math.inf
+        self.time_left_s: float = math.inf
 
 
 def confirm_all(leases: Sequence[Lease], sent_at: float, now: float, timeout_s: float) -> Confirmation:
@@ -507,7 +538,7 @@ def confirm_all(leases: Sequence[Lease], sent_at: float, now: float, timeout_s: 
     counted, count = -1, 0
     entries = iter(leases)
     for lease in entries:
-        before = lease.deadline
+        before = lease.own_deadline
         if lease.state is not renewing or lease.loss is not None or lease.limits is not None:
             rest = [lease, *entries]
             break
@@ -519,32 +550,32 @@ def confirm_all(leases: Sequence[Lease], sent_at: float, now: float, timeout_s: 
             if before < nearest:
                 nearest = before
         lease.state = held
-        lease.deadline = deadline
-        if lease.renewals is not counted:
-            counted = lease.renewals
+        lease.own_deadline = deadline
+        if lease.own_renewals is not counted:
+            counted = lease.own_renewals
             count = counted + 1
-        lease.renewals = count
+        lease.own_renewals = count
     if not rest:
         result.kept = leases
-        result.slack_s = nearest - now
+        result.time_left_s = nearest - now
         return result
     kept = list(leases[: len(leases) - len(rest)])
     for lease in rest:
-        before = lease.deadline
+        before = lease.own_deadline
         if now < before and lease.state is renewing and lease.loss is None:
             if before < nearest:
                 nearest = before
             lease.state = held
-            lease.renewals += 1
+            lease.own_renewals += 1
             if lease.limits is None:
                 if before < deadline:
-                    lease.deadline = deadline
+                    lease.own_deadline = deadline
                 kept.append(lease)
             else:
-                lease.deadline = max(before, lease._capped(deadline))
+                lease.own_deadline = max(before, lease._capped(deadline))
                 result.limited.append(lease)
         else:
             result.other.append(lease)
     result.kept = kept
-    result.slack_s = nearest - now
+    result.time_left_s = nearest - now
     return result

@@ -419,7 +419,7 @@ class ContextOptions:
     replica_timeout_s: float = _checked(1.0, _time)
     declare_keys: bool = _checked(False, _switch)
     track_acquisitions: bool = _checked(False, _switch)
-    renewal_slack: float = _checked(1 / 32, partial(share, most=MAX_SLACK))
+    renewal_slack: float = _checked(1 / 4, partial(share, most=MAX_SLACK))
     prefix: bytes = b""
     timeout_s: float = _checked(30.0, partial(seconds, least=MIN_RENEWED_TIMEOUT_S))
     blocking_timeout_s: float | None = _checked(None, _or_none(seconds))

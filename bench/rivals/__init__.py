@@ -6,10 +6,11 @@ language: a program that speaks the workers' protocol (``bench/rivals/worker.py`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from typing import Any
 
 from bench.rivals import go, jvm, node
 from bench.rivals.implementation import MODES, Implementation
@@ -57,6 +58,7 @@ class Rival:
         build: Makes the program.
         warm_s: How long it works before its rate is measured.
         modes: The modes of a worker in which it is compared.
+        options: What a worker that holds locks is given besides their number and timeout.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Rival:
     build: Callable[[], None] = field(default=_nothing)
     warm_s: float = 1.0
     modes: tuple[str, ...] = MODES
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def in_python() -> list[Rival]:

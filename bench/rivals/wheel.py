@@ -26,10 +26,10 @@ class WheelLock(Implementation):
     most_held = 5_000_000
     cluster = True
 
-    def __init__(self, url: str, timeout_s: float, cluster: bool = False) -> None:
+    def __init__(self, url: str, timeout_s: float, cluster: bool = False, **settings: Any) -> None:
         super().__init__(url, timeout_s)
         client: Any = redis.RedisCluster.from_url(url) if cluster else redis.Redis.from_url(url)
-        self._context = LockContext(client, release_on_close=False, response_timeout=60.0)
+        self._context = LockContext(client, release_on_close=False, response_timeout=60.0, **settings)
         self._held: list[dict[str, Any]] = []
 
     def lock(self, name: str) -> Lock:

@@ -11,7 +11,7 @@ crowd       name, waiters, kind, hold_s, timeout_s: all of them want one lock. `
 churn       locks, prefix, callers, hold_s, timeout_s: it holds locks, and so many threads acquire free ones, keep them for
             hold_s, and release them. ``SECONDS`` answers pairs, seconds, lost.
 
-With "cluster": true in the options the server is a node of a cluster.
+With "cluster": true in the options the server is a node of a cluster. "renewal_slack" is a setting of wheel_lock.
 """
 
 from __future__ import annotations
@@ -196,7 +196,8 @@ def main() -> None:
     name, mode, url, text = sys.argv[1:5]
     options = json.loads(text)
     kind: Callable[..., Implementation] = IMPLEMENTATIONS[name]()
-    rival = kind(url, options["timeout_s"], **({"cluster": True} if options.get("cluster") else {}))
+    settings = {name: options[name] for name in ("cluster", "renewal_slack") if options.get(name) is not None}
+    rival = kind(url, options["timeout_s"], **settings)
     try:
         MODES[mode](rival, options)
     except NotImplementedError as error:

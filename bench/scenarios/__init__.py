@@ -22,6 +22,7 @@ why, in place of the last two. Everything in it can be written as JSON."""
 
 MODULES: tuple[str, ...] = (
     "held",
+    "slack",
     "losses",
     "round_trips",
     "operations",

@@ -154,7 +154,7 @@ class Side:
             before = self._traffic()
             self._own = {name: value - before[name] for name, value in self._traffic().items()}
             options = {"locks": self._case.locks, "timeout_s": self._case.timeout_s, "prefix": PREFIX, "first": 0}
-            command = [*self.rival.command(), "hold", self._server.url, json.dumps(options)]
+            command = [*self.rival.command(), "hold", self._server.url, json.dumps(options | dict(self.rival.options))]
             self._worker = stack.enter_context(Worker(command))
             self._stack = stack.pop_all()
         return self

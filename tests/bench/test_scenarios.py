@@ -16,7 +16,7 @@ from bench.scenarios.losses import CASES, Case
 from bench.workers import ROOT
 from tests.support.redis_server import RedisServer, require_redis_server, require_tracking
 
-MEASURED = ["losses", "round_trips", "pairs", "handover", "crowd", "saturated", "churn", "cluster"]
+MEASURED = ["slack", "losses", "round_trips", "pairs", "handover", "crowd", "saturated", "churn", "cluster"]
 RIVALS = {rival.name: rival for rival in in_python()}
 OURS = RIVALS["wheel_lock"]
 

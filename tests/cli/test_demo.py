@@ -114,7 +114,7 @@ def test_a_terminal_shows_the_wheel(
     text = terminal.end()
     assert status == 0, text
     assert drawn in text
-    assert "slack min" in text
+    assert "time left" in text
     assert "Nothing was lost" in text
 
 

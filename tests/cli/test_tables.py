@@ -66,7 +66,8 @@ def test_the_slowest_locks_of_top_keep_their_names() -> None:
     figures = dict.fromkeys(("p50", "p99", "p1", "min", "max"), 0.0)
     stats = dict.fromkeys(("held", "overdue", "waiting", "acquired", "released", "lost", "renewed", "unknown"), 0)
     state = {
-        "label": "billing", "pid": 1, "stats": stats, "lag": figures, "slack": figures, "acquire": figures,
+        "label": "billing", "pid": 1, "stats": stats, "lag": figures, "time_left": figures,
+        "slack": figures, "acquire": figures,
         "health": {"ok": True, "reasons": [], "nodes": [], "overdue_most": 0, "longest_wait_s": None},
         "locks": [lock], "waits": [],
     }  # fmt: skip

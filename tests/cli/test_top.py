@@ -56,7 +56,7 @@ def test_json_has_everything(served: tuple[LockContext, str], capsys: pytest.Cap
         found = json.loads(said(capsys, path, "--json", "--names", "1"))
     assert (found["label"], found["pid"], found["stats"]["held"]) == ("billing", os.getpid(), 2)
     assert [lock["name"] for lock in found["locks"]] == ["order:42"]
-    assert set(found) >= {"health", "lag", "slack", "waits"}
+    assert set(found) >= {"health", "lag", "slack", "time_left", "waits"}
 
 
 def test_plain_lines_elsewhere_than_on_a_terminal(
@@ -155,6 +155,6 @@ def test_the_screen_shows_what_the_lines_show(served: tuple[LockContext, str]) -
     console = Console(file=io.StringIO(), width=120, record=True, _environ={})
     console.print(screen(state))
     text = console.export_text()
-    for part in ("not ok", "bad\\x1b[31m news", "order:42", "lag p99", "slack min", "connected"):
+    for part in ("not ok", "bad\\x1b[31m news", "order:42", "lag p99", "time left min", "connected"):
         assert part in text
         assert part in "\n".join(lines(state))

@@ -13,25 +13,27 @@ from __future__ import annotations
 Figures = dict[str, float]
 
 RENEWALS: dict[int, Figures] = {
-    1_000: {  # 31 calls an interval, of 32 leases each: those due within the slack join
+    1_000: {  # four calls an interval: those due within the slack join
         "renewals per lock": 1.0,
-        "wake-ups": 0.062,  # for the tick, and for the reply
-        "system calls": 0.155,
-        "script calls": 0.031,
-        "bytes sent": 68.0,  # 15 of them for the readable owner
-        "bytes received": 0.136,
-        "Python calls": 2.36,  # 69 for each script call
-        "C calls": 4.6,  # two of them for each lease
+        "wake-ups": 0.007,  # for the tick, and for the reply
+        "system calls": 0.017,
+        "script calls": 0.004,
+        "bytes sent": 66.0,  # 15 of them for the readable owner
+        "bytes received": 0.0175,
+        "Python calls": 0.34,  # 78 for each script call
+        "C calls": 0.32,
+        "bytecodes": 20.0,  # 12 in Python 3.11: of calls and turns, and none of a lease
     },
-    10_000: {  # 31 calls an interval, of 320 leases each
+    10_000: {  # 21 calls an interval, up to four together
         "renewals per lock": 1.0,
-        "wake-ups": 0.0062,
-        "system calls": 0.0155,
-        "script calls": 0.0031,
+        "wake-ups": 0.0024,
+        "system calls": 0.0055,
+        "script calls": 0.0021,
         "bytes sent": 66.0,
-        "bytes received": 0.0136,
-        "Python calls": 0.236,
-        "C calls": 2.44,
+        "bytes received": 0.009,
+        "Python calls": 0.125,
+        "C calls": 0.125,
+        "bytecodes": 8.0,  # 4.4 in Python 3.11
     },
 }
 """Of one renewal, by the number of locks that are held, with a timeout of 30 s."""

@@ -12,12 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import redis
 
-from tests.support.counting import Counting, Counts, ServerCounts
+from tests.support.counting import Counting, Counts, ServerCounts, counted_bytecodes
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.testing import ManualClock
@@ -39,6 +39,7 @@ class RenewalCosts:
     bytes_out: int
     counts: Counts
     batches: int
+    bytecodes: int  # in the interval behind that
 
     @property
     def script_calls(self) -> int:
@@ -54,6 +55,7 @@ class RenewalCosts:
             "bytes received": self.bytes_out,
             "Python calls": self.counts.python.total(),
             "C calls": self.counts.c.total(),
+            "bytecodes": self.bytecodes,
         }
         return {
             "renewals per lock": self.renewals / self.held,
@@ -139,18 +141,17 @@ def hold(driver: Driver, count: int) -> list[Any]:
 
 
 def renewals(port: int, count: int) -> RenewalCosts:
-    """What one interval costs in which `count` locks are renewed; the one before it has them settle down."""
+    """What one interval costs in which `count` locks are renewed; the two before it have them settle down."""
     with Counting() as counting, ServerCounts(port) as server, driver(port, counting) as made:
         locks = hold(made, count)
-        start = made.clock.now() + INTERVAL_S
+        start = made.clock.now() + 2 * INTERVAL_S
         made.go_to(start)
         turns, renewed, batches = made.timer.turns, made.context.stats().renewed, made.context.stats().batches
         server.look()
         with counting.counted():
             made.go_to(start + INTERVAL_S)
         server.look()
-        assert all(lock.is_held for lock in locks)
-        return RenewalCosts(
+        costs = RenewalCosts(
             count,
             made.context.stats().renewed - renewed,
             made.timer.turns - turns,
@@ -159,7 +160,12 @@ def renewals(port: int, count: int) -> RenewalCosts:
             server.bytes_out,
             counting.of(),
             made.context.stats().batches - batches,
+            bytecodes=0,
         )
+        with counted_bytecodes() as bytecodes:
+            made.go_to(start + 2 * INTERVAL_S)
+        assert all(lock.is_held for lock in locks)
+        return replace(costs, bytecodes=bytecodes[0])
 
 
 @dataclass

@@ -175,7 +175,7 @@ def test_a_batch_is_sorted_into_those_that_go_on_and_those_that_do_not() -> None
     assert [lease.is_valid(104.0) for lease in (kept, late, lost, released, limited)] == [True, *[False] * 3, True]
     assert released.state is State.RELEASED
     assert lost.loss is LossReason.NOT_CONFIRMED
-    assert result.slack_s == pytest.approx(local_deadline(100.0, 10.0) - 104.0)
+    assert result.time_left_s == pytest.approx(local_deadline(100.0, 10.0) - 104.0)
 
 
 def test_a_lease_that_stands_twice_in_a_batch_is_renewed_once() -> None:
@@ -185,9 +185,9 @@ def test_a_lease_that_stands_twice_in_a_batch_is_renewed_once() -> None:
     assert lease.renewals == 1
 
 
-def test_a_batch_of_which_nothing_goes_on_had_no_slack_to_speak_of() -> None:
-    assert confirm_all([], 103.0, 104.0, 10.0).slack_s == math.inf
-    assert confirm_all([granted(100.0)], 103.0, 104.0, 10.0).slack_s == math.inf
+def test_a_batch_of_which_nothing_goes_on_had_no_time_left_to_speak_of() -> None:
+    assert confirm_all([], 103.0, 104.0, 10.0).time_left_s == math.inf
+    assert confirm_all([granted(100.0)], 103.0, 104.0, 10.0).time_left_s == math.inf
 
 
 # Limits

@@ -80,7 +80,7 @@ def test_the_state_is_json_and_bounded(labelled: LockContext, label: str) -> Non
     found = json.loads(json.dumps(state(labelled._engine, 7), allow_nan=False))
     assert (found["label"], found["pid"], found["stats"]["held"]) == (label, os.getpid(), 20)
     assert [lock["name"] for lock in found["locks"]] == [str(number) for number in range(7)]
-    assert found["slack"]["min"] is None
+    assert found["time_left"]["min"] is None
     assert found["health"]["ok"] is True
     assert state(labelled._engine, 0)["locks"] == []
     labelled.release_many(locks.values())

@@ -99,15 +99,15 @@ def test_values_are_those_of_the_context(reader: Reader, real: Backend, label: s
 def test_histograms_have_every_value_once(reader: Reader, real: Backend, label: str) -> None:
     context, clock = real.stepped_context(label=label)
     renewed(context, clock, 20)
-    (first,) = reader.points("wheel_lock.renewal.slack")
+    (first,) = reader.points("wheel_lock.renewal.time_left")
     assert first.count == sum(first.bucket_counts) == context.stats().renewed
     # A timeout of 30 s, renewed after 10: between 10 and 25 s are left.
     counted = dict(zip(first.explicit_bounds, first.bucket_counts, strict=False))
     assert counted[25.0] == first.count
     assert 10 <= first.sum / first.count <= 25
     renewed(context, clock, 5)
-    (second,) = reader.points("wheel_lock.renewal.slack")
-    (third,) = reader.points("wheel_lock.renewal.slack")
+    (second,) = reader.points("wheel_lock.renewal.time_left")
+    (third,) = reader.points("wheel_lock.renewal.time_left")
     assert second.count == third.count == context.stats().renewed
 
 
@@ -117,7 +117,7 @@ def test_a_flood_of_values_is_recorded_in_part(
     monkeypatch.setattr(opentelemetry, "MOST_RECORDED", 50)
     context, clock = real.stepped_context(label=label)
     renewed(context, clock, 400)
-    (point,) = reader.points("wheel_lock.renewal.slack")
+    (point,) = reader.points("wheel_lock.renewal.time_left")
     assert 50 <= point.count <= 60
 
 

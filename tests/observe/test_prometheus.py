@@ -67,7 +67,9 @@ def test_it_can_be_scraped_while_locks_are_acquired_renewed_and_released(
     found, stats = scraper.samples(), labelled.stats()
     assert found["wheel_lock_locks_acquired_total"][()] == stats.acquired
     assert (
-        found["wheel_lock_renewals_total"][()] == stats.renewed == found["wheel_lock_renewal_slack_seconds_count"][()]
+        found["wheel_lock_renewals_total"][()]
+        == stats.renewed
+        == found["wheel_lock_renewal_time_left_seconds_count"][()]
     )
     assert found["wheel_lock_acquire_duration_seconds_count"][()] == stats.acquired
     assert found["wheel_lock_hold_duration_seconds_count"][()] == stats.released + stats.lost

@@ -60,7 +60,7 @@ def test_exported_buckets_are_exact(values: list[float]) -> None:
     assert histogram(values).cumulative(EXPORTED) == [sum(value <= bound for value in values) for bound in EXPORTED]
 
 
-@pytest.mark.parametrize("name", ["lag", "slack", "acquire", "callback", "held"])
+@pytest.mark.parametrize("name", ["lag", "time_left", "acquire", "callback", "held"])
 def test_each_histogram_has_the_bounds_that_are_exported(name: str) -> None:
     found: Histogram = getattr(Counters(), name)
     exported = EXPORTED_LONG if name == "held" else EXPORTED
@@ -82,18 +82,18 @@ def test_a_copy_of_a_histogram_stays_as_it_was_and_two_can_be_added() -> None:
 
 def test_counters_can_be_added() -> None:
     one, other = counted(), counted()
-    other.slack_min_s, other.overdue_most = 0.125, 7
+    other.time_left_min_s, other.overdue_most = 0.125, 7
     one.merge(other)
     assert (one.acquired, one.released, one.renewed, one.batches, one.connects) == (10, 4, 200, 8, 2)
     assert one.lost == {LossReason.TAKEN: 2, LossReason.KEY_GONE: 4}
-    assert (one.slack_min_s, one.overdue_most, one.lag.total) == (0.125, 7, 200)
+    assert (one.time_left_min_s, one.overdue_most, one.lag.total) == (0.125, 7, 200)
     assert other.acquired == 5
 
 
 def counted() -> Counters:
     counters = Counters()
     counters.acquired, counters.released, counters.renewed, counters.unknown = 5, 2, 100, 3
-    counters.batches, counters.connects, counters.slack_min_s = 4, 1, 0.25
+    counters.batches, counters.connects, counters.time_left_min_s = 4, 1, 0.25
     counters.lost[LossReason.TAKEN] += 1
     counters.lost[LossReason.KEY_GONE] += 2
     counters.lag.add(0.001, 100)
@@ -104,7 +104,7 @@ def test_a_snapshot_shows_what_was_counted() -> None:
     stats = snapshot(counted(), held=7, overdue=1)
     assert (stats.held, stats.overdue) == (7, 1)
     assert (stats.acquired, stats.released, stats.renewed, stats.unknown) == (5, 2, 100, 3)
-    assert (stats.batches, stats.connects, stats.renewal_slack_min_s) == (4, 1, 0.25)
+    assert (stats.batches, stats.connects, stats.renewal_time_left_min_s) == (4, 1, 0.25)
     assert stats.lost == 3
     assert stats.lost_by_reason == {LossReason.TAKEN: 1, LossReason.KEY_GONE: 2}
     assert stats.renewal_lag_p50_s == stats.renewal_lag_p99_s == stats.renewal_lag_max_s == 0.001

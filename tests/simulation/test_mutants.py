@@ -12,9 +12,9 @@ from tests.simulation.mutants.mutant import PACKAGE, by_hand
 from tests.simulation.mutants.operators import chosen, keys, of_text
 
 
-def test_there_are_sixty_mistakes_by_hand_and_fifteen_that_were_made() -> None:
-    names = {mutant.name for mutant in (*BY_HAND, *OLD_BUGS)}
-    assert (len(BY_HAND), len(OLD_BUGS), len(names)) == (70, 15, 85)
+def test_mistakes_have_names_of_their_own() -> None:
+    names = [mutant.name for mutant in (*BY_HAND, *OLD_BUGS)]
+    assert len(names) == len(set(names)) >= 75
 
 
 @pytest.mark.parametrize("mutant", [*BY_HAND, *OLD_BUGS], ids=lambda mutant: mutant.name)

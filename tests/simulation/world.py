@@ -179,7 +179,7 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         "response_timeout_s": dice.pick([1.5, 5.0, 0.4]),
         "connect_timeout_s": dice.pick([2.0, 0.5]),
         "fallback_s": dice.pick([5.0, 0.5, 1.0]),
-        "renewal_slack": dice.pick([1 / 32, 0.0, 0.5]),
+        "renewal_slack": dice.pick([1 / 4, 0.0, 0.5]),
         "watch": dice.one_in(3),
         "declare_keys": dice.one_in(6),
         "max_held": dice.pick([None, None, None, 3]),
@@ -208,6 +208,7 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     if settings.masters > 1:
         dice = draw()
         settings.server_ahead_s = tuple(dice.pick([0.0, 0.0, 2.0, -2.0]) for _ in range(settings.masters))
+    settings.constants.append((_package.engine.renewal.flow, "_LEAST", 1 + draw().below(3)))  # of a block
     return settings
 
 

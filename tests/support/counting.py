@@ -144,6 +144,28 @@ class Counting:
                 counts.system[stand_in] += 1
 
 
+@contextmanager
+def counted_bytecodes() -> Iterator[list[int]]:
+    """Count, in a list of one number, the bytecodes of the library's functions that this thread executes in the block."""
+    count = [0]
+
+    def see(frame: FrameType, event: str, argument: object) -> Any:
+        if event == "call":
+            if not frame.f_code.co_filename.startswith(_LIBRARY):
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        elif event == "opcode":
+            count[0] += 1
+        return see
+
+    before = sys.gettrace()
+    sys.settrace(see)
+    try:
+        yield count
+    finally:
+        sys.settrace(before)
+
+
 class ServerCounts:
     """What a server has done since the last query, but for these queries themselves: commands by name, bytes both ways."""
 

@@ -219,7 +219,7 @@ def numbers(context: LockContext) -> None:
     more: list[int] = [stats.overdue, stats.waiting, stats.batches, stats.connects, *stats.lost_by_reason.values()]
     lags: list[float] = [stats.renewal_lag_p50_s, stats.renewal_lag_p99_s, stats.renewal_lag_max_s]
     slack: float | None = stats.renewal_slack_min_s
-    print(counts, more, lags, slack)
+    print(counts, more, lags, slack, stats.renewal_time_left_min_s)
     health: wheel_lock.Health = context.health()
     print(health.ok, health.reasons, health.held, health.waiting, health.overdue, health.overdue_most, health.as_dict())
     print(health.longest_wait_s, health.last_confirmation_age_s, health.timer_late_s, health.watching)

@@ -94,6 +94,7 @@ def state(engine: Engine, names: int) -> dict[str, Any]:
     reading, now = Reading(engine.label), engine.timer.clock.now()
     engine.read_into(reading)
     counters = reading.counters
+    time_left = {"p1": counters.time_left.quantile(0.01), "min": counters.time_left_min_s}
     values: dict[str, Any] = _plain(
         {
             "pid": os.getpid(),
@@ -102,7 +103,8 @@ def state(engine: Engine, names: int) -> dict[str, Any]:
             "health": engine.health().as_dict(),
             "stats": asdict(engine.stats()),
             "lag": {"p50": counters.lag.quantile(0.5), "p99": counters.lag.quantile(0.99), "max": counters.lag.most},
-            "slack": {"p1": counters.slack.quantile(0.01), "min": counters.slack_min_s},
+            "time_left": time_left,
+            "slack": time_left,  # its former name
             "acquire": {"p50": counters.acquire.quantile(0.5), "p99": counters.acquire.quantile(0.99)},
             "locks": _slowest(engine, now, names),
             "waits": _waits(engine)[:names],

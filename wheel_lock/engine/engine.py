@@ -163,7 +163,11 @@ class Engine(EngineState):
 
     def lapse_seen(self, lease: Lease) -> None:
         """Mark a lease lost if its holder has seen its deadline pass."""
-        self.leases.mark_lost([lease] if lease.state <= EXTENDING else ())
+        if lease.state <= EXTENDING:
+            renewed = lease.deadline > self.timer.clock.now()  # its block was confirmed at that very moment
+            self.leases.mark_lost([lease])
+            if renewed:
+                self.leases.clean_up([lease])
 
     def release(self, lease: Lease, future: Future[None]) -> None:
         """Release one lease. Nothing is sent for it after ``future`` is done."""

@@ -142,10 +142,11 @@ METRICS: tuple[Metric, ...] = (
     _counter("connections", "{connection}", "Connections made.", lambda counters: counters.connects),
     _histogram("renewal.lag", "From a renewal being due to its confirmation.", lambda counters: counters.lag),
     _histogram(
-        "renewal.slack",
+        "renewal.time_left",
         "The time left to the local deadline when a renewal was confirmed.",
-        lambda counters: counters.slack,
+        lambda counters: counters.time_left,
     ),
+    _histogram("renewal.slack", "The former name of renewal.time_left.", lambda counters: counters.time_left),
     _histogram("acquire.duration", "From the begin of an acquire to the grant.", lambda counters: counters.acquire),
     _histogram(
         "hold.duration", "From the acquire to the release or the loss.", lambda counters: counters.held, EXPORTED_LONG
@@ -203,11 +204,19 @@ METRICS: tuple[Metric, ...] = (
         EXPORTED,
     ),
     _of_nodes(
-        "node.renewal.slack",
+        "node.renewal.time_left",
         "histogram",
         "s",
         "The time left to the deadline of a vote when it was renewed, at a node of a quorum.",
-        lambda counters: counters.slack,
+        lambda counters: counters.time_left,
+        EXPORTED,
+    ),
+    _of_nodes(
+        "node.renewal.slack",
+        "histogram",
+        "s",
+        "The former name of node.renewal.time_left.",
+        lambda counters: counters.time_left,
         EXPORTED,
     ),
 )

@@ -23,7 +23,7 @@ _ROUND = (1, 2.5, 5)
 _PREFERRED = (1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3, 8)  # Renard's R10 series: steps of 26 %
 
 EXPORTED = _series(_ROUND, -4, 6)  # 0.1 ms to 50 s
-"""The bounds, in seconds, that exporters show of lags, slacks, and the times of acquires and callbacks."""
+"""The bounds, in seconds, that exporters show of lags, times left, and the times of acquires and callbacks."""
 EXPORTED_LONG = _series(_ROUND, -3, 8)  # 1 ms to 14 h
 """The bounds, in seconds, that exporters show of the times for which locks were held."""
 
@@ -135,7 +135,7 @@ class Counters:
 
     Attributes:
         lag: From a renewal being due to its confirmation.
-        slack: The time left to the local deadline at a confirmation; each renewal of a call counts with the least of it.
+        time_left: The time left to the local deadline at a confirmation: of each renewal of a call, the least of the call.
         acquire: From the begin of an acquire, or of its call in bulk, to the grant.
         held: From the acquire's being sent to the release or the loss.
         callback: The run times of ``on_lost`` callbacks of threads. Written by the context's notifier thread.
@@ -150,11 +150,11 @@ class Counters:
     connects: int = 0
     lost: Counter[LossReason] = field(default_factory=Counter)
     lag: Histogram = field(default_factory=Histogram)
-    slack: Histogram = field(default_factory=partial(Histogram, _COARSE))
+    time_left: Histogram = field(default_factory=partial(Histogram, _COARSE))
     acquire: Histogram = field(default_factory=partial(Histogram, _COARSE))
     held: Histogram = field(default_factory=partial(Histogram, _COARSE_LONG))
     callback: Histogram = field(default_factory=partial(Histogram, _COARSE))
-    slack_min_s: float = math.inf
+    time_left_min_s: float = math.inf
     overdue_most: int = 0
 
     def reset(self) -> None:
@@ -180,8 +180,8 @@ class Counters:
         self.batches += other.batches
         self.connects += other.connects
         self.lag.merge(other.lag)
-        self.slack.merge(other.slack)
-        self.slack_min_s = min(self.slack_min_s, other.slack_min_s)
+        self.time_left.merge(other.time_left)
+        self.time_left_min_s = min(self.time_left_min_s, other.time_left_min_s)
         self.overdue_most = max(self.overdue_most, other.overdue_most)
 
 
@@ -204,8 +204,9 @@ class ContextStats:
         renewal_lag_p50_s: Median time from due to confirmed.
         renewal_lag_p99_s: The 99th percentile of that time.
         renewal_lag_max_s: The longest such time.
-        renewal_slack_min_s: The least time left to a local deadline when a renewal was confirmed.
+        renewal_slack_min_s: The former name of ``renewal_time_left_min_s``.
         watching: True if each server with held locks reports changes of their keys (``watch=True``).
+        renewal_time_left_min_s: The least time left to a local deadline when a renewal was confirmed.
     """
 
     held: int
@@ -224,6 +225,7 @@ class ContextStats:
     renewal_lag_max_s: float
     renewal_slack_min_s: float
     watching: bool = False
+    renewal_time_left_min_s: float = math.inf
 
 
 def snapshot(counters: Counters, *, held: int, overdue: int, waiting: int = 0, watching: bool = False) -> ContextStats:
@@ -244,6 +246,7 @@ def snapshot(counters: Counters, *, held: int, overdue: int, waiting: int = 0, w
         renewal_lag_p50_s=counters.lag.quantile(0.5),
         renewal_lag_p99_s=counters.lag.quantile(0.99),
         renewal_lag_max_s=counters.lag.most,
-        renewal_slack_min_s=counters.slack_min_s,
+        renewal_slack_min_s=counters.time_left_min_s,
         watching=watching,
+        renewal_time_left_min_s=counters.time_left_min_s,
     )

@@ -185,6 +185,7 @@ class QuorumEngine(Engine):
     def stats(self) -> ContextStats:
         """Return a frozen snapshot: locks count once; renewals and connections are sums over all nodes."""
         nodes = [engine.stats() for engine in self.engines]
+        time_left_min_s = min(node.renewal_time_left_min_s for node in nodes)
         return dataclasses.replace(
             super().stats(),
             renewed=sum(node.renewed for node in nodes),
@@ -195,7 +196,8 @@ class QuorumEngine(Engine):
             renewal_lag_p50_s=max(node.renewal_lag_p50_s for node in nodes),
             renewal_lag_p99_s=max(node.renewal_lag_p99_s for node in nodes),
             renewal_lag_max_s=max(node.renewal_lag_max_s for node in nodes),
-            renewal_slack_min_s=min(node.renewal_slack_min_s for node in nodes),
+            renewal_slack_min_s=time_left_min_s,
+            renewal_time_left_min_s=time_left_min_s,
         )
 
     @property

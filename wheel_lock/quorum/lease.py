@@ -79,14 +79,16 @@ class QuorumGroup:
 class VoteLease(Lease):
     """A node's lease that is a vote: with its deadline that of the quorum lease may change."""
 
+    in_blocks = False
+
     __slots__ = ("_deadline",)
 
     @property
-    def deadline(self) -> float:
+    def own_deadline(self) -> float:
         return self._deadline
 
-    @deadline.setter
-    def deadline(self, deadline: float) -> None:
+    @own_deadline.setter
+    def own_deadline(self, deadline: float) -> None:
         self._deadline: float = deadline
         if self.state <= EXTENDING:
             owner = self.owner
@@ -347,10 +349,6 @@ class QuorumLease(Lease):
     def renewals(self) -> int:
         """The number of renewals, at the node with the most."""
         return max([vote.lease.renewals for vote in self.votes if vote.lease], default=0)
-
-    @renewals.setter
-    def renewals(self, renewals: int) -> None:
-        """Do nothing: the renewals of the votes count."""
 
     def lapse_reason(self) -> LossReason:
         """Return the reason of the vote whose loss ends the majority."""

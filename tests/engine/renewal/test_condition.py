@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,6 +80,7 @@ def test_a_script_that_is_refused_again_while_others_are_executed_stops_no_other
     assert retries.condition is WELL
 
 
+@pytest.mark.rig(renewal_slack=0)
 def test_what_is_due_at_a_node_that_rejects_waits_for_the_probe(rig: Rig) -> None:
     first = rig.hold("first", 30.0)
     rig.go_on(2.0)

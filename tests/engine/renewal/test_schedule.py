@@ -99,16 +99,16 @@ def test_lag_of_merged_ticks_is_each_leases_own(rig: Rig) -> None:
     assert stats.batches == 1
 
 
-def test_slack_is_the_least_time_that_was_left(rig: Rig) -> None:
+def test_the_least_time_that_was_left(rig: Rig) -> None:
     lease = rig.hold("a", 3.0)
-    assert rig.stats().renewal_slack_min_s == float("inf")
+    assert rig.stats().renewal_time_left_min_s == float("inf")
     rig.be_silent(1.0)
     rig.jump(1.5)
     rig.reply(None, FINE)
-    assert rig.stats().renewal_slack_min_s == pytest.approx(2.968 - 2.5)
+    assert rig.stats().renewal_time_left_min_s == pytest.approx(2.968 - 2.5)
     rig.go_on(1.0, rig.agree)
     assert lease.renewals >= 2
-    assert rig.stats().renewal_slack_min_s == pytest.approx(2.968 - 2.5)
+    assert rig.stats().renewal_time_left_min_s == pytest.approx(2.968 - 2.5)
 
 
 def test_every_counter_counts_what_it_says(rig: Rig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
@@ -16,6 +17,8 @@ SLACK = 1 / 32
 INTERVAL_S = 10.0
 INTERVAL_TICKS = 1000
 SLACK_TICKS = 31
+
+pytestmark = pytest.mark.rig(renewal_slack=SLACK)
 
 
 def renewals(rig: Rig, seconds: float) -> dict[str, list[int]]:
@@ -49,7 +52,7 @@ def acquired_at(rig: Rig, moments: Sequence[int], **terms: float) -> dict[str, i
     return ticks
 
 
-@given(timeout=st.floats(0.5, 60.0), share=st.floats(0.1, 0.9), slack=st.sampled_from([0.0, SLACK, 0.1, 0.5]))
+@given(timeout=st.floats(0.5, 60.0), share=st.floats(0.1, 0.9), slack=st.sampled_from([0.0, SLACK, 0.25, 0.5]))
 def test_a_lease_that_is_alone_is_renewed_exactly_on_time(timeout: float, share: float, slack: float) -> None:
     with Rig(renewal_slack=slack) as rig:
         lease = rig.hold("a", timeout, renew_every=timeout * share)
@@ -58,7 +61,7 @@ def test_a_lease_that_is_alone_is_renewed_exactly_on_time(timeout: float, share:
         assert seen["a"][:5] == [every * number for number in range(1, 6)]
 
 
-@given(moments=st.lists(st.integers(0, 999), min_size=1, max_size=60), slack=st.sampled_from([0.0, SLACK, 0.1]))
+@given(moments=st.lists(st.integers(0, 999), min_size=1, max_size=60), slack=st.sampled_from([0.0, SLACK, 0.25]))
 @example(moments=list(range(0, 1000, 5)), slack=SLACK)
 def test_no_renewal_is_late_and_none_is_earlier_than_the_slack(moments: list[int], slack: float) -> None:
     with Rig(renewal_slack=slack) as rig:
@@ -85,7 +88,7 @@ def test_the_joint_ticks_of_leases_acquired_together_are_even(rig: Rig, count: i
 
 
 def test_no_more_join_than_four_batches_hold_and_those_of_one_tick_stay_together() -> None:
-    with Rig(batch_size=50) as rig:
+    with Rig(batch_size=50, renewal_slack=SLACK) as rig:
         rig.hold_many(names(10_000), 30.0)  # eleven or twelve a tick
         renewals(rig, INTERVAL_S)
         seen = renewals(rig, INTERVAL_S)
@@ -94,6 +97,15 @@ def test_no_more_join_than_four_batches_hold_and_those_of_one_tick_stay_together
         assert 50 <= len(ticks) <= 70
         again = joint_ticks(renewals(rig, INTERVAL_S), 2 * INTERVAL_TICKS + 1)
         assert {tick - INTERVAL_TICKS: number for tick, number in again.items()} == ticks
+
+
+@pytest.mark.rig
+def test_by_default_a_hundred_locks_share_a_few_ticks_and_are_not_early_again(rig: Rig) -> None:
+    acquired_at(rig, [37 * number % INTERVAL_TICKS for number in range(100)])
+    seen = renewals(rig, 5 * INTERVAL_S)
+    assert len(joint_ticks(seen, 3 * INTERVAL_TICKS)) <= 4
+    for ticks in seen.values():
+        assert {later - earlier for earlier, later in pairwise(ticks[1:])} == {INTERVAL_TICKS}
 
 
 @pytest.mark.parametrize(("apart", "joins"), [(1, True), (SLACK_TICKS, True), (SLACK_TICKS + 1, False)])

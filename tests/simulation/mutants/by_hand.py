@@ -415,14 +415,50 @@ BY_HAND = tuple(
         (
             "a lease that is lost is valid until its deadline",
             "lease.py",
-            "return self.loss is None and self.state <= EXTENDING and now < self.deadline and self.group.alive",
-            "return now < self.deadline and self.group.alive",
+            "return self.loss is None and self.state <= EXTENDING and now < deadline and self.group.alive",
+            "return now < deadline and self.group.alive",
         ),
         (
             "a confirmed lease is never due again",
             "engine/renewal/flow.py",
             "            self._reschedule(kept, batch)\n",
             "            pass\n",
+        ),
+        (
+            "what has left a block is sent with it",
+            "block.py",
+            "        if len(self._leases) != self.size:\n",
+            "        if not self._leases:\n",
+        ),
+        (
+            "the deadline of a block counts from the reply",
+            "engine/renewal/flow.py",
+            "time_left_s = block.confirm(batch.sent_at, now, batch.params.timeout_s)",
+            "time_left_s = block.confirm(now, now, batch.params.timeout_s)",
+        ),
+        (
+            "a block is confirmed behind its deadline",
+            "block.py",
+            "        if now >= before:\n            return None\n",
+            "",
+        ),
+        (
+            "the leases of a block that is merged are forgotten",
+            "block.py",
+            "            leases.extend(entry.split())",
+            "            entry.split()",
+        ),
+        (
+            "a confirmation of a block forgets those that have left meanwhile",
+            "engine/renewal/flow.py",
+            "if batch.block is not None and batch.block.size == len(leases):",
+            "if batch.block is not None:",
+        ),
+        (
+            "a block whose call is silent is not watched",
+            "engine/renewal/flow.py",
+            "        self.split()\n        self._flow.timed_out(self)",
+            "        self._flow.timed_out(self)",
         ),
     )
 )

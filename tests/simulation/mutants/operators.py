@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.simulation.mutants.mutant import Mutant
 
-PLACES = ("lease.py", "engine", "quorum", "protocol", "lock_types")
+PLACES = ("lease.py", "block.py", "engine", "quorum", "protocol", "lock_types")
 _UNSEEN_FILES = ("engine/interfaces.py", "lock_types/__init__.py")
 _ELSEWHERE = ("engine/direct/",)  # real sockets and threads, which tests/direct tests on a real server
 # Output for people only.

@@ -17,7 +17,7 @@ from rich.text import Text
 from wheel_lock import ContextStats
 from wheel_lock.cli.demo.ring import AHEAD, BEHIND, HAND, TRACK, Picture
 from wheel_lock.cli.demo.run import Plan, Run, Watch
-from wheel_lock.cli.demo.watch import Rates, slack
+from wheel_lock.cli.demo.watch import Rates, time_left
 from wheel_lock.cli.output import StatusLine, duration, number, share
 
 _FRAME_S = 0.1
@@ -124,7 +124,7 @@ class LiveWatch(Watch):
             ("lag p50", duration(stats.renewal_lag_p50_s), "from due to confirmed", plain),
             ("lag p99", duration(stats.renewal_lag_p99_s), "", plain),
             ("lag max", duration(stats.renewal_lag_max_s), "", plain),
-            ("slack min", slack(stats), f"left of {run.plan.timeout_s:g} s, at worst", plain),
+            ("time left", time_left(stats), f"left of {run.plan.timeout_s:g} s, at worst", plain),
             ("thread", share(self._rates.cores), "of a core renews all", plain),
         ]
         return [

@@ -56,7 +56,7 @@ def rows(outcome: Outcome) -> list[Row]:
         ("lag p50", duration(outcome.renewal_lag_p50_s), "from due to confirmed by the server"),
         ("lag p99", duration(outcome.renewal_lag_p99_s), ""),
         ("lag max", duration(outcome.renewal_lag_max_s), ""),
-        ("slack min", duration(outcome.renewal_slack_min_s), f"least that was left of {outcome.timeout_s:g} s"),
+        ("time left", duration(outcome.renewal_slack_min_s), f"least that was left of {outcome.timeout_s:g} s"),
         ("thread", share(outcome.wheel_cores), f"of a core, {number(client_us, '.2f')} us a renewal"),
     ]
     if outcome.server_cores is not None:

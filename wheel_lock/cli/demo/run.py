@@ -183,7 +183,7 @@ class Run:
         def turn() -> None:
             self._acquiring = self.context.stats()
             counters.lag = Histogram()
-            counters.slack_min_s = math.inf
+            counters.time_left_min_s = math.inf
             turned.set()
 
         self.context.timer.post(turn)
@@ -224,10 +224,10 @@ class Run:
             renewal_lag_p50_s=end.stats.renewal_lag_p50_s if renewed else None,
             renewal_lag_p99_s=end.stats.renewal_lag_p99_s if renewed else None,
             renewal_lag_max_s=end.stats.renewal_lag_max_s if renewed else None,
-            renewal_slack_min_s=finite(end.stats.renewal_slack_min_s),
+            renewal_slack_min_s=finite(end.stats.renewal_time_left_min_s),
             renewed_acquiring=earlier.renewed,
             acquiring_lag_max_s=earlier.renewal_lag_max_s if earlier.renewed else None,
-            acquiring_slack_min_s=finite(earlier.renewal_slack_min_s),
+            acquiring_slack_min_s=finite(earlier.renewal_time_left_min_s),
             wheel_cpu_s=wheel_s,
             wheel_cores=per(wheel_s, held_s),
             server_cpu_s=server_s,

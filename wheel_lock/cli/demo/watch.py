@@ -38,9 +38,9 @@ class Rates:
             self.cores = (cpu_s - cpu_before) / time_s
 
 
-def slack(stats: ContextStats) -> str:
-    """Return the least slack as text; a dash before the first renewal."""
-    return duration(stats.renewal_slack_min_s if stats.renewed else None)
+def time_left(stats: ContextStats) -> str:
+    """Return the least time left as text; a dash before the first renewal."""
+    return duration(stats.renewal_time_left_min_s if stats.renewed else None)
 
 
 class QuietWatch(Messages, Watch):
@@ -92,7 +92,7 @@ class PlainWatch(Messages, Watch):
                 f"{next_s:5.3g} s  held {number(stats.held)}  lost {number(stats.lost)}  "
                 f"renewals {number(self._rates.renewals)}/s  lag p50 {duration(stats.renewal_lag_p50_s)}, "
                 f"p99 {duration(stats.renewal_lag_p99_s)}, max {duration(stats.renewal_lag_max_s)}  "
-                f"slack min {slack(stats)}"
+                f"time left min {time_left(stats)}"
             )
 
     def stage(self, what: str) -> None:

@@ -30,7 +30,7 @@ def top(
     names: Annotated[int, count_option("How many locks to name at most.")] = DEFAULT_NAMES,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a running process holds: locks held and overdue, lag, slack, waiting callers, the slowest locks.
+    """Show what a running process holds: locks held and overdue, lag, time left, waiting callers, the slowest locks.
 
     The process has called context.serve_debug(). On a terminal the view is live until Ctrl-C; elsewhere, and with --json,
     it is printed once. Overdue locks come first, behind them those that have been held for the longest time.

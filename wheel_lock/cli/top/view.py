@@ -84,8 +84,8 @@ def _figures(state: dict[str, Any]) -> list[tuple[str, str]]:
         ("lag p50", duration(lag["p50"])),
         ("lag p99", duration(lag["p99"])),
         ("lag max", duration(lag["max"])),
-        ("slack p1", duration(state["slack"]["p1"])),
-        ("slack min", duration(state["slack"]["min"])),
+        ("time left p1", duration(state["time_left"]["p1"])),
+        ("time left min", duration(state["time_left"]["min"])),
         ("acquire p99", duration(state["acquire"]["p99"])),
     ]
 

@@ -146,7 +146,7 @@ class DirectHold(OnPath):
         # Within half of its time a lease was not granted too late.
         if reply == b"OK" and took_s < group.timeout_s / 2:
             lease.acquired_at = sent_at
-            lease.deadline = local_deadline(sent_at, group.timeout_s)
+            lease.own_deadline = local_deadline(sent_at, group.timeout_s)
             if self.ends.setdefault(ACQUIRING, HOLDING) is not HOLDING or not lease.try_transition(Event.GRANTED):
                 raise self.gone()
             path.granted_at = sent_at
@@ -184,7 +184,9 @@ class DirectHold(OnPath):
     def release(self, new_future: Callable[[], F], done: F) -> F | None:
         path, lease, connection = self.path, self.lease, self.connection
         node, now = self.wait.node, path.clock()
-        fits = now < lease.deadline and not path.queues.queues and connection.pipeline is node.pipeline and node.ready
+        fits = (
+            now < lease.own_deadline and not path.queues.queues and connection.pipeline is node.pipeline and node.ready
+        )
         if not fits or lease.loss is not None:
             return None
         mine = [RELEASING]  # another one each time: a signal's handler may release the lock at any moment

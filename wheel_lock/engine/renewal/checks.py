@@ -223,6 +223,7 @@ class EarlyChecks:
                 self._in_flight += 1
                 self._look_at(lease)
                 continue
+            self._renewer.take_out(lease)
             due = lease.tick
             if wheel.cancel(lease):
                 # One interval later is its former place on the wheel.
@@ -277,6 +278,7 @@ class EarlyChecks:
             del queue[lease]
             if lease.state > EXTENDING or lease.state is OVERDUE or group_of(lease).renewer is not self._renewer:
                 continue  # ended, or to be renewed as soon as possible anyway
+            self._renewer.take_out(lease)
             # The reply to a call that is in flight may be older than the change.
             (taken if lease.state is HELD and lease in wheel else later).append(lease)
         if later:

@@ -1,7 +1,8 @@
 """The flow of renewals: what is due becomes batches, batches become outcomes, and what is unconfirmed is sent again.
 
 A lease that is held is in exactly one place: on the wheel (HELD), in an unanswered batch (RENEWING), or in the overdue
-set (OVERDUE, or in another state in which its deadline is watched). The flow moves it between them.
+set (OVERDUE, or in another state in which its deadline is watched). The flow moves it between them. On the wheel and in a
+batch it may be there as one of a block: leases that one call has confirmed stay together until something happens to them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from wheel_lock.block import Block, parts_of
 from wheel_lock.engine.interfaces import Later, LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.checks import BLOCKED, EarlyChecks
@@ -16,7 +18,7 @@ from wheel_lock.engine.renewal.condition import WELL, Sign
 from wheel_lock.engine.renewal.joint import JointTicks
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.retries import Retries
-from wheel_lock.engine.requests.base import Request, batch_call, in_calls
+from wheel_lock.engine.requests.base import Request, in_calls
 from wheel_lock.engine.requests.execution import BY_SHA1
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import HELD, OVERDUE, RENEWING, Event, Lease, State, confirm_all, mark_sent
@@ -24,6 +26,7 @@ from wheel_lock.protocol.resp import GONE, TAKEN, Reply, exceptions
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, NOT_NOW, ServerError, code_of
 
+_LEAST = 8  # leases of a block: below that, leases on their own cost less
 _JOINT_BATCHES = 4  # of a tick that others join: one or two milliseconds of work here, and three at the server
 _DRAIN_CALLS = 64  # in flight from the overdue set: 35 ms of a server's time, so that due renewals are not delayed
 _MOST_DRAIN_CALLS = 1000  # the same, where a call is about one lease
@@ -34,26 +37,36 @@ class Batch(Request):
 
     Attributes:
         params: The group of the leases when the batch was made.
+        block: The block of the leases, if they are one, until its call meets with trouble.
         drained: True if the leases come from the overdue set, in order of deadline and not of due tick.
         early: True if it checks leases that were not due.
         overdue: True if the leases are watched in the overdue set, too.
         silent: True if the batch was not answered within its time limit.
     """
 
-    __slots__ = ("_flow", "drained", "early", "leases", "overdue", "params", "silent")
+    __slots__ = ("_flow", "block", "drained", "early", "leases", "overdue", "params", "silent")
 
     leases: Sequence[Lease]
     may_wait = False
 
-    def __init__(self, flow: Flow, params: LeaseGroup, leases: Sequence[Lease], drained: bool, early: bool) -> None:
+    def __init__(
+        self, flow: Flow, params: LeaseGroup, leases: Sequence[Lease] | Block, drained: bool, early: bool
+    ) -> None:
         super().__init__(flow.table, flow.shard.node)
         self._flow = flow
         self.params: LeaseGroup = params
-        self.leases = leases
+        self.block: Block | None = leases if isinstance(leases, Block) else None
+        self.leases = leases.leases if isinstance(leases, Block) else leases
         self.drained: bool = drained
         self.early: bool = early
         self.overdue: bool = False
         self.silent: bool = False
+
+    def split(self) -> None:
+        """Have the leases be renewed one by one from here on: something else than their confirmation has come."""
+        if self.block is not None:
+            self.block.split()
+            self.block = None
 
     def redirect_to(self, shard: Shard) -> None:
         self._flow.moved(self, shard)
@@ -65,29 +78,41 @@ class Batch(Request):
         return len(self.leases) == 1
 
     def call(self) -> Command:
-        return batch_call(self.params.lock_type.renew, self.params.lock_type, self.leases, self.params.ttl)
+        return Command(self.params.lock_type.renew, 0, *self._arguments())
+
+    def _arguments(self) -> tuple[int, bytes]:
+        params, block = self.params, self.block
+        if block is None:
+            encoded = b"".join([lease.lease_args for lease in self.leases])
+        else:
+            encoded, self.leases = block.encoded(), block.leases
+        return 1 + params.lock_type.args_per_lease * len(self.leases), params.ttl + encoded
 
     def encode(self, capability: int) -> bytes:
         if self.node.declares:
             return super().encode(capability)
         self.sent_at: float = self.timer.now
         self.sent()
-        leases, params = self.leases, self.params
-        body = b"".join([params.ttl, *[lease.lease_args for lease in leases]])
-        form = params.lock_type.renew.form(capability)
-        return form.call(
-            0, 1 + params.lock_type.args_per_lease * len(leases), body, use_eval=self.sending is not BY_SHA1
-        )
+        form = self.params.lock_type.renew.form(capability)
+        return form.call(0, *self._arguments(), use_eval=self.sending is not BY_SHA1)
 
     @property
     def wanted(self) -> bool:
+        if self.block is not None:
+            return self.block.size > 0
         return any(lease.state is RENEWING for lease in self.leases)
 
     @property
     def awaited(self) -> bool:
         return self.wanted
 
+    def on_reply(self, reply: Reply) -> None:
+        if reply != []:
+            self.split()
+        super().on_reply(reply)
+
     def resend(self) -> None:
+        self.split()
         # Nothing may be sent for a lease that has been released or lost since the first try.
         self.leases = [lease for lease in self.leases if lease.state is RENEWING]
         if self.leases:
@@ -120,11 +145,13 @@ class Batch(Request):
         self._flow.shard.crashed(error)
 
     def on_connection_lost(self, error: Exception) -> None:
+        self.split()
         self._flow.interrupted(self)
 
     on_unavailable = on_connection_lost
 
     def on_timeout(self, now: float) -> None:
+        self.split()
         self._flow.timed_out(self)
 
 
@@ -180,23 +207,24 @@ class Flow:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def renew(self, group: LeaseGroup, leases: list[Lease]) -> None:
+    def renew(self, group: LeaseGroup, entries: list[Lease | Block]) -> None:
         """Send renewals for HELD leases that are due, and for those that join them, as far as the node can take them.
 
         The others become overdue.
         """
-        joining: Sequence[tuple[LeaseGroup, list[Lease]]] = ()
+        joining: Sequence[tuple[LeaseGroup, list[Lease | Block]]] = ()
+        calls = 0
         if self.retries.condition.accepts and group.lock_type.renew not in self.retries.refused:
             calls = self._options.max_calls_in_flight - self._in_flight
-            room = min(_JOINT_BATCHES * self._options.batch_size, calls * self._node.batch_size) - len(leases)
+            room = min(_JOINT_BATCHES * self._options.batch_size, calls * self._node.batch_size)
+            room -= sum([entry.size for entry in entries])
             if room > 0:
-                joining = self.joint.take(leases[-1].tick, room)
+                joining = self.joint.take(entries[-1].tick, room)
                 if joining and any(other is group for other, _ in joining):
-                    own = [lease for other, some in joining if other is group for lease in some]
+                    own = [entry for other, some in joining if other is group for entry in some]
                     # A loss among those that join may have ended another one.
-                    leases = [lease for lease in leases + group.live(own) if lease.state is HELD]
-            leases = self._send_due(group, leases, calls)
-        if leases:
+                    entries = [entry for entry in entries + group.live(own) if entry.state is HELD]
+        if leases := self._send_due(group, entries, calls):
             self.retries.watch(leases)
             self._node.connect()
             self.drain()
@@ -205,22 +233,30 @@ class Flow:
             if other is not group and (live := other.live(some)):
                 self.renew(other, live)
 
-    def _send_due(self, group: LeaseGroup, leases: list[Lease], calls: int) -> list[Lease]:
-        """Send renewals of ``leases`` in at most ``calls`` calls; return those that are left."""
+    def _send_due(self, group: LeaseGroup, entries: list[Lease | Block], calls: int) -> list[Lease]:
+        """Send renewals in at most ``calls`` calls; return the leases that are left."""
         size = self._node.batch_size
-        if calls > 0 and 0 < len(leases) <= size:
-            self.send(group, leases)
-            return []
-        room = max(calls, 0) * size
+        blocks, leases = parts_of(entries, size)
+        for block in blocks[: max(calls, 0)]:
+            self.send(group, block)
+        room = max(calls - len(blocks), 0) * size
         for some in in_calls(leases[:room], size):
             self.send(group, some)
-        return leases[room:]
+        return [lease for block in blocks[max(calls, 0) :] for lease in block.split()] + leases[room:]
 
-    def send(self, group: LeaseGroup, leases: list[Lease], *, drained: bool = False, early: bool = False) -> None:
+    def send(
+        self, group: LeaseGroup, leases: list[Lease] | Block, *, drained: bool = False, early: bool = False
+    ) -> None:
         """Send one batch about HELD or OVERDUE leases that are neither on the wheel nor in the overdue set."""
-        if leases[0].state is not HELD and leases[0].state is not OVERDUE:
-            return  # a failure in the call before this one has ended all leases of this node
-        nearest = mark_sent(leases)
+        if isinstance(leases, Block):
+            if not leases.size:
+                return  # as below
+            leases.move(Event.RENEWAL_SENT)
+            nearest = leases.own_deadline
+        else:
+            if leases[0].state is not HELD and leases[0].state is not OVERDUE:
+                return  # a failure in the call before this one has ended all leases of this node
+            nearest = mark_sent(leases)
         batch = Batch(self, group, leases, drained, early)
         self._in_flight += 1
         self._drained_in_flight += drained
@@ -234,7 +270,8 @@ class Flow:
         tick = batch.tick
         if tick >= floor(nearest) - 2:
             batch.overdue = True  # too near for a second look: its deadlines are watched from the start
-            self.retries.watch(leases)
+            batch.split()
+            self.retries.watch(batch.leases)
         self._node.send(batch)
 
     # -- overdue leases ----------------------------------------------------------------------------------------------
@@ -298,10 +335,14 @@ class Flow:
             self._due_now(batch, [leases[index] for index in exceptional])
             self._some_failed(batch, [(leases[index], status) for index, status in failed])
             leases = [lease for index, lease in enumerate(leases) if index not in exceptional]
-        if self._node.declares:  # one of several nodes: some leases may have moved
-            leases = list(filter(self._is_here, leases))
-        if leases:
-            self._take_confirmation(batch, leases, now)
+        if batch.block is not None and batch.block.size == len(leases):
+            self._take_block(batch, batch.block, now)
+        else:  # if one has left its block meanwhile, its end, or its part in this confirmation, is its own
+            batch.split()
+            if self._node.declares:  # one of several nodes: some leases may have moved
+                leases = list(filter(self._is_here, leases))
+            if leases:
+                self._take_confirmation(batch, leases, now)
         if retries.overdue:
             self.drain()
         else:
@@ -309,17 +350,32 @@ class Flow:
             if self.outage.since is not None:
                 self.outage.look()
 
+    def _take_block(self, batch: Batch, block: Block, now: float) -> None:
+        time_left_s = block.confirm(batch.sent_at, now, batch.params.timeout_s)
+        if time_left_s is None:
+            self._too_late(block.split())
+            return
+        self._count(time_left_s, block.size)
+        self._counters.lag.add(now - self._timer.scale.seconds(block.tick), block.size)
+        if self._is_punctual(batch, block.tick):
+            self._go_on(block, block.tick)
+        else:
+            self._reschedule(block.split(), batch)
+
+    def _count(self, time_left_s: float, renewed: int) -> None:
+        counters = self._counters
+        counters.time_left_min_s = min(counters.time_left_min_s, time_left_s)
+        counters.time_left.add(time_left_s, renewed)
+        counters.renewed += renewed
+
     def _take_confirmation(self, batch: Batch, leases: Sequence[Lease], now: float) -> None:
         result = confirm_all(leases, batch.sent_at, now, batch.params.timeout_s)
         counters, seconds = self._counters, self._timer.scale.seconds
-        if result.slack_s < counters.slack_min_s:
-            counters.slack_min_s = result.slack_s
         if renewed := len(result.kept) + len(result.limited):
-            counters.slack.add(result.slack_s, renewed)
+            self._count(result.time_left_s, renewed)
         for kept in (result.kept, result.limited):
             if not kept:
                 continue
-            counters.renewed += len(kept)
             if batch.early:
                 pass  # they were not due
             elif kept[0].tick == kept[-1].tick and not batch.drained:
@@ -334,16 +390,36 @@ class Flow:
 
     def _reschedule(self, kept: Sequence[Lease], batch: Batch) -> None:
         """Put confirmed leases on the wheel again, each one interval after it was due."""
-        wheel, group = self._timer.wheel, batch.params
-        # Leases that were due long ago would be due again at once: their next renewal counts from this one.
-        punctual = not batch.early and wheel.now - kept[0].tick <= max(group.interval_ticks // 4, 1)
-        if (punctual or batch.early) and kept[0].limits is None:
+        wheel, group, due = self._timer.wheel, batch.params, kept[0].tick
+        punctual = self._is_punctual(batch, due)
+        if punctual and not batch.drained and self._belong_together(kept):
+            self._go_on(Block(kept), due)
+        elif (punctual or batch.early) and kept[0].limits is None:
             for tick in wheel.rearm(kept, group.interval_ticks):
                 self.joint.note(group, tick)
         else:
             seconds = self._timer.scale.seconds
             for lease in kept:
                 group_of(lease).schedule(lease, seconds(lease.tick) if punctual else batch.sent_at)
+
+    def _is_punctual(self, batch: Batch, tick: int) -> bool:
+        """Return False for leases that were due long ago: one interval later, they would be due at once."""
+        return not batch.early and self._timer.wheel.now - tick <= max(batch.params.interval_ticks // 4, 1)
+
+    def _belong_together(self, leases: Sequence[Lease]) -> bool:
+        """Return whether leases, confirmed by one call and in order of their ticks, are to be a block from now on."""
+        first = leases[0]
+        if not first.in_blocks or first.limits is not None:
+            return False
+        if len(leases) < _LEAST or first.tick != leases[-1].tick:
+            return False
+        return all(lease.own_deadline == first.own_deadline for lease in leases)
+
+    def _go_on(self, block: Block, due: int) -> None:
+        """Put a block on the wheel, one interval after it was ``due``."""
+        group = group_of(block)
+        self._timer.wheel.schedule(block, due + group.interval_ticks)
+        self.joint.note(group, block.tick)
 
     def _too_late(self, leases: Sequence[Lease]) -> None:
         """End leases whose confirmation came after their deadline, and release them: their keys are alive."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
+from wheel_lock.block import Block
 from wheel_lock.engine.interfaces import LeaseGroup, Shard, group_of
 from wheel_lock.lease import HELD, Lease
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -17,8 +18,10 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 _FEW = 64  # notes, beyond twice those in use, after which the others are thrown out
 
 
-def _may_join(lease: Lease) -> bool:
+def _may_join(lease: Lease | Block) -> bool:
     """Return whether an early renewal takes nothing from ``lease``: not one of a limited number."""
+    if isinstance(lease, Block):
+        return True
     limits = lease.limits
     return lease.state is HELD and (limits is None or (limits.max_renewals is None and not lease.at_limit))
 
@@ -61,18 +64,18 @@ class JointTicks:
             heapify(self._keys)
             self._most = 2 * len(self._keys) + _FEW
 
-    def take(self, due: int, room: int) -> Sequence[tuple[LeaseGroup, list[Lease]]]:
+    def take(self, due: int, room: int) -> Sequence[tuple[LeaseGroup, list[Lease | Block]]]:
         """Take leases off the wheel that are to be renewed together with others.
 
         Args:
             due: The tick of the others, which becomes the tick of those that join.
-            room: How many may join. If more entries are at a tick none of it joins, so that its leases stay together.
+            room: How many may join. If more are at a tick none of it joins, so that its leases stay together.
 
         Returns:
-            The leases by group.
+            The leases and blocks by group.
         """
         keys, wheel = self._keys, self._timer.wheel
-        taken: dict[LeaseGroup, list[Lease]] = {}
+        taken: dict[LeaseGroup, list[Lease | Block]] = {}
         left: list[tuple[LeaseGroup, int]] = []
         while keys and keys[0][0] <= due:
             first, tick = keys[0]
@@ -80,22 +83,25 @@ class JointTicks:
                 if tick > wheel.now:
                     if wheel.load(tick) > room:
                         break
-                    for lease in self._joinable(tick):
-                        group = group_of(lease)
+                    entries = self._joinable(tick)
+                    if sum([entry.size for entry in entries]) > room:
+                        break
+                    for entry in entries:
+                        group = group_of(entry)
                         if tick - group.slack_ticks > due:
                             left.append((group, tick))
                             continue
-                        room -= 1
-                        wheel.cancel(lease)
-                        lease.tick = due
-                        taken.setdefault(group, []).append(lease)
+                        room -= entry.size
+                        wheel.cancel(entry)
+                        entry.tick = due
+                        taken.setdefault(group, []).append(entry)
                 del self._first[tick]
             heappop(keys)
         for group, tick in left:
             self.note(group, tick)
         return list(taken.items())
 
-    def _joinable(self, tick: int) -> list[Lease]:
-        """Return the leases of this node at ``tick`` that may be renewed early."""
+    def _joinable(self, tick: int) -> list[Lease | Block]:
+        """Return the leases and blocks of this node at ``tick`` that may be renewed early."""
         entries, renewer = self._timer.wheel.at(tick), self._renewer
         return [entry for entry in entries if getattr(entry.group, "renewer", None) is renewer and _may_join(entry)]

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from wheel_lock.block import Block, all_plain, block_of
 from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import log_given_up
@@ -74,7 +75,7 @@ class RenewalGroup:
             return
         wheel, floor, joint = self.renewer.timer.wheel, self.renewer.timer.scale.floor, self.renewer.flow.joint
         tick = floor(sent_at) + self.interval_ticks
-        if max(tick, wheel.now + 1) >= floor(leases[0].deadline) - 1:
+        if max(tick, wheel.now + 1) >= floor(leases[0].own_deadline) - 1:
             self._hurry(leases)
             return
         start = max(CROWD - wheel.load(tick), 0)
@@ -125,24 +126,27 @@ class RenewalGroup:
 
     # -- due leases --------------------------------------------------------------------------------------------------
 
-    def due(self, entries: list[Lease], now: float) -> None:
+    def due(self, entries: list[Lease | Block], now: float) -> None:
         """Renew ``entries``, and leases that join them."""
         if live := self.live(entries):
             self.renewer.flow.renew(self, live)
 
-    def live(self, entries: list[Lease]) -> list[Lease]:
-        """Return those of the due ``entries`` to renew; losses come first. Runs for every renewal, hence the plain loop."""
+    def live(self, entries: list[Lease | Block]) -> list[Lease | Block]:
+        """Return those of the due ``entries`` to renew; losses come first."""
         held, timer, table = HELD, self.renewer.timer, self.renewer.table
         now = timer.clock.now()  # the calls before this one in the turn may have taken long
-        for lease in entries:
-            # A call before this one in the same turn may have released, moved or lost a lease.
-            if lease.state is not held or lease.deadline <= now or lease.limits is not None or lease.owner.ended:
-                break
-        else:
+        # A call before this one in the same turn may have released, moved or lost a lease.
+        if all_plain(entries, now):
             return entries
-        live: list[Lease] = []
+        live: list[Lease | Block] = []
+        parts: list[Lease | Block] = []
+        for entry in entries:
+            parts.extend([entry] if not isinstance(entry, Block) or all_plain([entry], now) else entry.split())
         ended: list[Lease] = []
-        for lease in entries:
+        for lease in parts:
+            if isinstance(lease, Block):
+                live.append(lease)
+                continue
             if lease.state is not held or lease in timer.wheel:
                 continue  # a call before this one in the same turn has ended it, or put it on the wheel again
             at_limit = lease.limits is not None and lease.at_limit
@@ -160,7 +164,7 @@ class RenewalGroup:
                 else:
                     live.append(lease)
         table.abandon_later(ended)
-        return [lease for lease in live if lease.state is held]  # a loss may have ended another one, too
+        return [entry for entry in live if entry.state is held]  # a loss may have ended another one, too
 
 
 class Renewer(NodeObserver):
@@ -263,9 +267,23 @@ class Renewer(NodeObserver):
             flow.outage.look()
 
     def untrack(self, lease: Lease) -> None:
-        """Remove a lease from the wheel and from the overdue set. O(1), O(log n) if it is overdue."""
-        if not self.timer.wheel.cancel(lease):
+        """Remove a lease from its block, the wheel and the overdue set. O(1), O(log n) if it is overdue."""
+        block = block_of(lease)
+        if block is not None:
+            block.leave(lease)
+            if not block.size:
+                self.timer.wheel.cancel(block)
+        elif not self.timer.wheel.cancel(lease):
             self.flow.retries.discard(lease)
+
+    def take_out(self, lease: Lease) -> None:
+        """Have a lease that is in a block be by itself from now on: on the wheel, or in the call, as its block is."""
+        block = block_of(lease)
+        if block is not None:
+            due = block.tick
+            self.untrack(lease)
+            if lease.state is HELD:
+                self.timer.wheel.schedule(lease, due)
 
     def watch_overdue(self, leases: Sequence[Lease]) -> None:
         """Watch ``leases`` until their deadlines; HELD ones become OVERDUE."""

@@ -206,7 +206,10 @@ class ClusterRouter(SingleRouter):
     def _rehome(self, lease: Lease) -> bool:
         """Move a lease to its node; return False if it is there, or while a call about it is in flight."""
         home = self.shard_of(lease.key)
-        if home is group_of(lease).renewer or lease.state not in (HELD, OVERDUE, EXTENDING):
+        if home is group_of(lease).renewer:
+            return False
+        group_of(lease).renewer.take_out(lease)
+        if lease.state not in (HELD, OVERDUE, EXTENDING):
             return False
         self.migrate(lease, home)
         return True
@@ -216,6 +219,7 @@ class ClusterRouter(SingleRouter):
         home, group = shard, group_of(lease)
         if group.renewer is home:
             return
+        group.renewer.take_out(lease)
         watched = lease.state in (HELD, OVERDUE, EXTENDING)
         if watched:
             group.renewer.untrack(lease)
