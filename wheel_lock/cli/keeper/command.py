@@ -64,7 +64,10 @@ def _listener(address: str) -> socket.socket:
     before = os.umask(0o177)
     try:
         listener.bind(address)
+        listener.listen(_WAITING)
+    except OSError:
+        listener.close()
+        raise
     finally:
         os.umask(before)
-    listener.listen(_WAITING)
     return listener
