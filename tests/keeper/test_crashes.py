@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -333,7 +334,10 @@ def test_a_keeper_that_is_killed_costs_one_warning_and_is_found_again(
 
 def connections_of(pid: int) -> int:
     """The connections to servers that a keeper has: sockets beside those of its clients come with a memory file each."""
-    links = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    links: list[str] = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has been closed meanwhile
+            links.append(os.readlink(fd))
     files = sum("wheel_lock-record" in link for link in links)
     return sum(link.startswith("socket:") for link in links) - 1 - files if files else 0
 

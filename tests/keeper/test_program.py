@@ -173,7 +173,7 @@ def test_the_end_of_a_connection_to_the_server_is_reported(served: Served) -> No
     os.close(proof)
 
 
-SCRIPT: dict[str, Any] = {"sha1": "f" * 40, "source": "return 1", "keys": [], "arguments": 1}
+SCRIPT: dict[str, Any] = {"sha1": "f" * 40, "source": "return 1", "keys": [], "arguments": 1, "channel": ""}
 
 
 @pytest.mark.parametrize(
@@ -189,6 +189,15 @@ def test_a_reply_of_any_kind_is_read_to_its_end(replies: bytes) -> None:
         server.release(entries)
         head = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"f" * 40 + b"\r\n$1\r\n0\r\n"
         assert ours.recv(1 << 16) == (head % 5) + b"$1\r\na\r\n$1\r\nb\r\n" + (head % 4) + b"$1\r\nc\r\n"
+
+
+def test_a_channel_that_is_not_in_the_entry_is_made_of_its_name() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        server = Server(theirs, {"scripts": [{**SCRIPT, "arguments": 3, "channel": "wake:"}], "most": 500})
+        ours.sendall(b"*0\r\n")
+        server.release([(1, 1000, b"$2\r\nab\r\n$1\r\nt\r\n")])
+        assert ours.recv(1 << 16).endswith(b"$1\r\n0\r\n$2\r\nab\r\n$1\r\nt\r\n$9\r\nwake:{ab}\r\n")
 
 
 def test_a_script_that_the_server_has_forgotten_is_sent_as_text() -> None:

@@ -31,7 +31,7 @@ from wheel_lock.lock_types import (
 )
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
-from wheel_lock.protocol.resp import lease_args
+from wheel_lock.protocol.resp import bulk_string, lease_args
 
 TYPES = (EXCLUSIVE, FENCED, REENTRANT, FENCED_REENTRANT, FAIR, FENCED_FAIR, READ, WRITE, FENCED_WRITE, semaphore(3))
 
@@ -48,7 +48,10 @@ def overflow() -> None:
 def expected(lease: Lease) -> tuple[int, int, bytes]:
     group: Any = lease.group
     call = group.lock_type.release_many([lease])
-    return RELEASES.index(call.script) + 1, group.timeout_ms, call.body
+    number = max(number for number, release in enumerate(RELEASES, 1) if release.script is call.script)
+    if number == 2 and call.body == lease.lease_args + bulk_string(RELEASES[0].channel + b"{%b}" % lease.key):
+        return 1, group.timeout_ms, lease.lease_args
+    return number, group.timeout_ms, call.body
 
 
 @pytest.mark.parametrize("lock_type", TYPES, ids=lambda lock_type: lock_type.name)
@@ -67,8 +70,8 @@ def test_an_entry_is_the_release_of_its_lease(lock_type: LockType, name: bytes) 
 
 
 def test_each_script_of_a_record_has_the_form_for_one_lease() -> None:
-    for script in RELEASES:
-        assert script.single is not None
+    for release in RELEASES:
+        assert release.script.single is not None
     for lock_type in TYPES:
         call = lock_type.release_many([new_lease(b"a", lock_type)])
         assert call.script is not None
@@ -139,7 +142,7 @@ def test_a_record_that_is_cut_at_any_byte_has_whole_entries_or_none() -> None:
         assert all(entry in possible for entry in found)
         assert all(entry in found for entry in done)
         cut_after += 1
-    assert cut_after > 200
+    assert cut_after > 150
 
 
 @contextmanager

@@ -95,7 +95,10 @@ class Server:
         self.sock = sock
         scripts = message["scripts"]
         assert isinstance(scripts, list)
-        self._scripts = [(script["sha1"], script["source"], script["keys"], script["arguments"]) for script in scripts]
+        self._scripts = [
+            (script["sha1"], script["source"], script["keys"], script["arguments"], script["channel"].encode())
+            for script in scripts
+        ]
         self._most = int(str(message["most"]))
         self._buffer = b""
 
@@ -123,7 +126,9 @@ class Server:
             raise Broken(str(error)) from error
 
     def _call(self, number: int, bodies: list[bytes], verb: bytes) -> bytes:
-        sha1, source, keys, arguments = self._scripts[number - 1]
+        sha1, source, keys, arguments, channel = self._scripts[number - 1]
+        if channel:
+            bodies = [body + _bulk(b"%b{%b}" % (channel, _first(body))) for body in bodies]
         body = b"".join(bodies)
         if keys:
             words = _split(body)
@@ -172,6 +177,12 @@ class Server:
 
 def _bulk(data: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def _first(data: bytes) -> bytes:
+    """Return the first of several bulk strings."""
+    end = data.index(b"\r\n")
+    return data[end + 2 : end + 2 + int(data[1:end])]
 
 
 def _split(data: bytes) -> list[bytes]:

@@ -18,20 +18,41 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 from wheel_lock.keeper.program import ENTRY, REGIONS
 from wheel_lock.lease import Lease, State
+from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.protocol import scripts
+from wheel_lock.protocol.keys import wake_channel
 from wheel_lock.protocol.scripts import Script
 
-RELEASES: tuple[Script, ...] = (
-    scripts.RELEASE_MANY,
-    scripts.RELEASE_REENTRANT_MANY,
-    scripts.RELEASE_FAIR,
-    scripts.RELEASE_HOLDERS,
+
+class Release(NamedTuple):
+    """How a kind of entry is released.
+
+    Attributes:
+        script: The script, which releases many.
+        channel: If it is not empty, the wake-up channel is not in the entry: it is this, and the name in braces.
+    """
+
+    script: Script
+    channel: bytes = b""
+
+
+RELEASES: tuple[Release, ...] = (
+    Release(scripts.RELEASE_MANY, wake_channel(b"x").removesuffix(b"{x}")),
+    Release(scripts.RELEASE_MANY),
+    Release(scripts.RELEASE_REENTRANT_MANY),
+    Release(scripts.RELEASE_FAIR),
+    Release(scripts.RELEASE_HOLDERS),
 )
-"""The scripts that release; an entry begins with the number of its script in here, from 1."""
+"""The kinds of entries; each begins with the number of its kind, from 1. Most are of the first, which is cheap to write."""
+
+_BRIEF = 1
+_BRIEF_TYPES = (EXCLUSIVE, FENCED)
+_NUMBER_OF = {release.script: number for number, release in enumerate(RELEASES, 1)}  # the last of those with a script
 
 _BYTES = sum(size * slots for size, slots in REGIONS)
 _type_of: Callable[[Lease], LockType] = attrgetter("group.lock_type")
@@ -74,14 +95,16 @@ class Record:
         slots = self._slots
         for lease in leases:
             if lease not in slots:
-                lock_type = _type_of(lease)
-                if lock_type.dies_with_holder:
-                    self._begin(lease, lock_type)
+                lock_type, body = _type_of(lease), lease.lease_args
+                if lock_type in _BRIEF_TYPES and b"{" not in body and b"}" not in body:
+                    self._begin(lease, _BRIEF, body)
+                elif lock_type.dies_with_holder:
+                    call = lock_type.release_many([lease])
+                    assert call.script is not None
+                    self._begin(lease, _NUMBER_OF[call.script], call.body)
 
-    def _begin(self, lease: Lease, lock_type: LockType) -> None:
-        call = lock_type.release_many([lease])
-        assert call.script is not None
-        entry = ENTRY.pack(len(call.body), _ttl_ms_of(lease)) + call.body
+    def _begin(self, lease: Lease, kind: int, body: bytes) -> None:
+        entry = ENTRY.pack(len(body), _ttl_ms_of(lease)) + body
         length = len(entry) + 1
         region = 0
         while region < len(REGIONS) and REGIONS[region][0] < length:
@@ -93,14 +116,15 @@ class Record:
         self._slots[lease] = (region, at)
         memory = self._memory
         memory[at + 1 : at + length] = entry
-        memory[at] = RELEASES.index(call.script) + 1
+        memory[at] = kind
 
     def _take(self, region: int) -> int | None:
         """Return a free slot of a region; None if there is none."""
-        try:
-            return self._free[region].pop()
-        except IndexError:
-            pass
+        if self._free[region]:
+            try:
+                return self._free[region].pop()
+            except IndexError:
+                pass  # another thread was quicker
         (size, slots), number = REGIONS[region], self._next[region]()
         if number < slots:
             return self._starts[region] + number * size
