@@ -108,11 +108,7 @@ class Server:
         Raises:
             Broken: There is no connection any more.
         """
-        calls: list[tuple[int, list[bytes]]] = []
-        for number in range(1, len(self._scripts) + 1):
-            bodies = [body for kind, _, body in entries if kind == number]
-            most = 1 if self._scripts[number - 1][2] else self._most
-            calls += [(number, bodies[at : at + most]) for at in range(0, len(bodies), most)]
+        calls = self.calls(entries)
         try:
             self.sock.settimeout(_REPLY_S)
             for at in range(0, len(calls), _IN_FLIGHT):
@@ -124,6 +120,15 @@ class Server:
                     self._reply()
         except (OSError, ValueError) as error:
             raise Broken(str(error)) from error
+
+    def calls(self, entries: list[Entry]) -> list[tuple[int, list[bytes]]]:
+        """Return the calls that release the entries: the number of the script, and the arguments of each entry."""
+        calls: list[tuple[int, list[bytes]]] = []
+        for number in range(1, len(self._scripts) + 1):
+            bodies = [body for kind, _, body in entries if kind == number]
+            most = 1 if self._scripts[number - 1][2] else self._most
+            calls += [(number, bodies[at : at + most]) for at in range(0, len(bodies), most)]
+        return calls
 
     def _call(self, number: int, bodies: list[bytes], verb: bytes) -> bytes:
         sha1, source, keys, arguments, channel = self._scripts[number - 1]
