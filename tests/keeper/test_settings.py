@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import redis.sentinel
 from tests.cli.program import ROOT
 from tests.cli.test_arguments import refused
 from wheel_lock import LockContext, options
+from wheel_lock.keeper import keeping
 
 NOBODY = redis.Redis(port=1)
 
@@ -97,3 +100,22 @@ def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_
         listener.bind(served)
         listener.listen()
         assert refused(capsys, "keeper", "--socket", served) == (1, f"wheel-lock: a keeper serves {served!r} already\n")
+
+
+def test_a_fork_while_a_keeper_is_being_started_leaves_no_lock_behind() -> None:
+    taken, over = threading.Event(), threading.Event()
+
+    def start() -> None:
+        with keeping.CHILD.lock:
+            taken.set()
+            over.wait()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    taken.wait()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(not keeping.CHILD.lock.acquire(blocking=False))
+    assert os.waitpid(pid, 0)[1] == 0
+    over.set()
+    thread.join()

@@ -5,14 +5,12 @@ What a keeper takes for a death is not part of the simulation: it is shown with 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import hiredis
 
 import wheel_lock.keeper.keeping
-from tests.simulation import direct
 from wheel_lock.keeper import program, record
 from wheel_lock.keeper.keeping import Keeping
 from wheel_lock.keeper.program import Entry, Server, read_record
@@ -52,22 +50,17 @@ def replacements() -> list[tuple[Any, str, Any]]:
     ]
 
 
-def choose(settings: Settings, draw: Callable[[], Dice]) -> None:
+def choose(settings: Settings, dice: Dice) -> None:
     """Decide whether processes have keepers, and whether the history is about that: processes are killed all the time."""
     from tests.simulation.programs import ACTIONS, RARE
 
     if settings.masters > 1 or settings.topology:
         return
-    dice = draw()
     kept = settings.context["release_on_crash"] = dice.one_in(2)
     if kept and not settings.theme and dice.one_in(3):
         settings.theme, settings.faults, settings.calm_s = "crashes", ("kill",), 0.4
         settings.processes, settings.users = 2, 3
         settings.actions = (dice.pick(ACTIONS[:10]), dice.pick(ACTIONS), dice.pick((*ACTIONS, *RARE)))
-        if draw().one_in(3):  # on the direct path, which takes one thread alone
-            settings.actions, settings.users, settings.tasks, settings.direct = ACTIONS[:1], 1, False, True
-            settings.constants += direct.SMALL
-            settings.context.update(watch=False, declare_keys=False, max_held=None)
 
 
 def note_death(process: Process, beliefs: list[Belief]) -> None:

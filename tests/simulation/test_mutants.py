@@ -14,7 +14,7 @@ from tests.simulation.mutants.operators import chosen, keys, of_text
 
 def test_there_are_sixty_mistakes_by_hand_and_fifteen_that_were_made() -> None:
     names = {mutant.name for mutant in (*BY_HAND, *OLD_BUGS)}
-    assert (len(BY_HAND), len(OLD_BUGS), len(names)) == (69, 15, 84)
+    assert (len(BY_HAND), len(OLD_BUGS), len(names)) == (68, 15, 83)
 
 
 @pytest.mark.parametrize("mutant", [*BY_HAND, *OLD_BUGS], ids=lambda mutant: mutant.name)

@@ -227,7 +227,7 @@ class World:
         self.tape = Tape(seed, recorded)
         self.scheduler = Scheduler()
         self.settings = settings_from(self.tape.stream("world").draw)
-        keepers.choose(self.settings, self.tape.stream("keeper").draw)
+        keepers.choose(self.settings, self.tape.stream("keeper").draw())
         self.rules = Rules(self.scheduler)
         self.rules.permits = {name.encode(): PERMITS for name in NAMES["semaphore"]}
         self.rules.fair = tuple(name.encode() for name in NAMES["fair"])

@@ -20,6 +20,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from wheel_lock.exclusion import exclusively
+from wheel_lock.forks import in_forked_child
 from wheel_lock.keeper.program import REGIONS, VERSION
 from wheel_lock.keeper.record import RELEASES, Record
 from wheel_lock.lease import Lease
@@ -47,16 +48,17 @@ class _Child:
     """The keeper that is a child of this process, for all of its contexts. From helper threads.
 
     Attributes:
+        lock: Held while one is started.
         address: The address of its socket, which has no name in the file system; None before it is started.
     """
 
     def __init__(self) -> None:
-        self._lock = RLock()
+        self.lock = RLock()
         self.address: bytes | None = None
 
     def connect(self) -> socket.socket:
         """Return a connection to it; start it if there is none."""
-        return exclusively(self._lock, self._connect)
+        return exclusively(self.lock, self._connect)
 
     def _connect(self) -> socket.socket:
         if self.address is not None:
@@ -101,6 +103,12 @@ def _connected(address: str | bytes) -> socket.socket:
 
 
 CHILD = _Child()
+
+
+@in_forked_child
+def _free_child() -> None:
+    """Let a forked child connect to the keeper, or start one, whatever another thread of its parent was about to do."""
+    CHILD.lock = RLock()
 
 
 class Keeping:

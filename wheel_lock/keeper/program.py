@@ -262,6 +262,8 @@ class Session:
                         f"a process has ended: released {len(entries)} in {(time.monotonic() - began_at) * 1000:.0f} ms"
                     )
                 entries = [entry for entry in entries if died_at + entry[1] / 1000 > time.monotonic()]
+            if entries:
+                raise Broken("there was no connection to its server")
         except Broken as error:
             say(f"a process has ended, and what it held expires by itself: {error}")
         finally:

@@ -52,12 +52,6 @@ BY_HAND = tuple(
             "return ()",
         ),
         (
-            "what is acquired on the direct path is not recorded",
-            "engine/direct/hold.py",
-            "if state.keeping is not None:",
-            "if state.keeping is not None and not path.uses:",
-        ),
-        (
             "an exported lease stays recorded",
             "engine/leases.py",
             "if event is Event.EXPORT and self.keeping is not None:",
