@@ -38,7 +38,7 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
-_ANSWER_S = 5.0  # the longest wait for an answer of the keeper
+_ANSWER_S = 20.0  # the longest wait for the keeper, or for its start, on a machine that is overloaded
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 30.0  # between two attempts to reach it
 _PROGRAM = Path(__file__).with_name("program.py")
 _timeout_s_of: Callable[[Lease], float] = attrgetter("group.timeout_s")
