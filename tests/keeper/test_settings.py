@@ -106,16 +106,17 @@ def test_a_fork_while_a_keeper_is_being_started_leaves_no_lock_behind() -> None:
     taken, over = threading.Event(), threading.Event()
 
     def start() -> None:
-        with keeping.CHILD.lock:
-            taken.set()
-            over.wait()
+        keeping.CHILD.lock.acquire()
+        taken.set()
+        over.wait()
+        keeping.CHILD.lock.release()
 
     thread = threading.Thread(target=start)
     thread.start()
     taken.wait()
     pid = os.fork()
     if pid == 0:
-        os._exit(not keeping.CHILD.lock.acquire(blocking=False))
+        os._exit(not keeping.CHILD.lock.acquire(False))
     assert os.waitpid(pid, 0)[1] == 0
     over.set()
     thread.join()

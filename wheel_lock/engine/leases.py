@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, group_of
@@ -41,6 +42,9 @@ from wheel_lock.options import MAX_SECONDS, LockOptions
 from wheel_lock.runtime.ends import ANEW, LOSSES, End
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
+
+if TYPE_CHECKING:  # imported by those who use it only
+    from wheel_lock.keeper.keeping import Keeping
 
 _LATEST = 1024  # held leases that a nested acquire is looked for among: some 0.1 ms
 
@@ -79,7 +83,7 @@ class LeaseTable:
 
     def __init__(self, state: EngineState, report_lost: Callable[[Sequence[Lease]], object]) -> None:
         self.state = state
-        self.keeping = state.keeping
+        self.keeping: Keeping | None = state.keeping
         self.timer: HashedWheelTimer = state.timer
         self.report_lost = report_lost
         self.held: dict[Lease, None] = {}

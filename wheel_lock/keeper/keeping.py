@@ -19,7 +19,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
-from wheel_lock.exclusion import exclusively
+from wheel_lock.exclusion import Lock, exclusively
 from wheel_lock.forks import in_forked_child
 from wheel_lock.keeper.program import REGIONS, VERSION
 from wheel_lock.keeper.record import RELEASES, Record
@@ -53,7 +53,7 @@ class _Child:
     """
 
     def __init__(self) -> None:
-        self.lock = RLock()
+        self.lock: Lock = RLock()
         self.address: bytes | None = None
 
     def connect(self) -> socket.socket:
@@ -102,7 +102,7 @@ def _connected(address: str | bytes) -> socket.socket:
     return sock
 
 
-CHILD = _Child()
+CHILD: _Child = _Child()
 
 
 @in_forked_child
