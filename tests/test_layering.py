@@ -23,6 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("protocol", "observe", "lease", "block"),
     ("runtime",),
     ("net", "lock_types"),
+    ("keeper",),
     ("engine",),
     ("diagnostics",),
     ("locks",),

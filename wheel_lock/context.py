@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
@@ -19,7 +20,7 @@ from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.locks.factory import LockTerms, spelled_out
 from wheel_lock.net.clients import AnyClient, connector_for, parse
 from wheel_lock.observe.contexts import CONTEXTS
-from wheel_lock.options import SETTINGS, ContextOptions, lock_name, lock_options
+from wheel_lock.options import NO_KEEPER, SETTINGS, ContextOptions, lock_name, lock_options
 from wheel_lock.quorum.context import QUORUM_SETTINGS, QuorumContext, QuorumSettings, SharedSettings
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.native import RLock
@@ -80,6 +81,12 @@ class LockContext(ThreadLocks, ThreadContext):
             flushed (CLIENT TRACKING, Redis 6 and newer), so that the loss is noticed within milliseconds and not at the
             next renewal. It takes one more connection per server, and is for locks with one holder. Where the server
             refuses it a WARNING says so, and losses are noticed at renewals.
+        release_on_crash: True to have the locks released within milliseconds when this process is killed or crashes, by a
+            child process; or the path of the socket of ``wheel-lock keeper``, which does the same for all processes of a
+            host. By default the environment variable WHEEL_LOCK_KEEPER, which is such a path; without that, and with False,
+            they stay until their timeouts. What goes on after the end of the process - programs that it has started,
+            requests on their way - is no longer excluded then: see docs/operations/crashes.md. Linux only.
+        release_delay: Seconds between the end of the process and that release, as a grace for what goes on.
         fallback_interval: Seconds after which a waiter without a wake-up tries again, at the latest.
         min_replicas: The number of replicas that must acknowledge a grant (WAIT) before it counts. Otherwise it is undone,
             and acquiring raises :class:`~wheel_lock.NotReplicated`.
@@ -87,7 +94,8 @@ class LockContext(ThreadLocks, ThreadContext):
 
     Raises:
         TypeError: ``client`` is not a client of one server over a socket, or ``timer`` is not a timer.
-        ValueError: A setting is out of range.
+        ValueError: A setting is out of range, or ``release_on_crash`` is not possible: over TLS, behind Sentinels, in a
+            cluster, or on this system.
 
     Example:
         >>> from wheel_lock.testing import fake_context
@@ -121,12 +129,16 @@ class LockContext(ThreadLocks, ThreadContext):
         readable_owner: bool = True,
         label: str | None = None,
         watch: bool = False,
+        release_on_crash: bool | str | os.PathLike[str] | None = None,
+        release_delay: float = 0.0,
         fallback_interval: float = 5.0,
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
     ) -> None:
         options = ContextOptions.of(locals())
         self._connector = connector_for(client, options.owner)
+        if options.release_on_crash and (why := self._connector.no_keeper) is not None:
+            raise ValueError(NO_KEEPER.format(why))
         self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
         CONTEXTS.add(self._engine)

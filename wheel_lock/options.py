@@ -43,6 +43,9 @@ TICK_S = 0.01  # a timer's default
 # that is due less than two ticks earlier would be due again as soon as it is scheduled, and be renewed continuously.
 LEFT_TICKS = 3
 MAX_SLACK = 0.5  # at most twice as many renewals
+NO_KEEPER = "release_on_crash, or WHEEL_LOCK_KEEPER, is not possible for {}: locks would stay until their timeouts"
+_KEEPER = "WHEEL_LOCK_KEEPER"
+_MOST_SOCKET_PATH = 107  # bytes
 _PLAIN = frozenset({int, float, bool, type(None)})  # types whose hash and comparison no user can override
 
 
@@ -392,6 +395,26 @@ def context_label(what: str, label: object) -> str:
     return text
 
 
+def keeper_place(what: str, where: object) -> bool | str:
+    """Return where the keeper of a context is: False without one, True for a child of this process, else a path.
+
+    None stands for the environment variable WHEEL_LOCK_KEEPER; without that, for none.
+
+    Raises:
+        ValueError: It is another value, or a path that a socket cannot have.
+    """
+    if where is None:
+        what, where = _KEEPER, os.environ.get(_KEEPER, False)
+    if isinstance(where, bool):
+        return where
+    if not isinstance(where, (str, os.PathLike)):
+        raise ValueError(f"{what} must be True, False or the path of a socket, not {_shown(where)}")
+    path = os.path.abspath(os.fsdecode(where)) if os.fspath(where) else ""
+    if not path or "\0" in path or len(os.fsencode(path)) > _MOST_SOCKET_PATH:
+        raise ValueError(f"{what} must be a path of 1 to {_MOST_SOCKET_PATH} bytes, not {_shown(where)}")
+    return path
+
+
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
     """The validated settings of a context, with their defaults. :class:`wheel_lock.LockContext` documents them.
@@ -427,6 +450,8 @@ class ContextOptions:
     readable_owner: bool = _checked(True, _switch)
     label: str | None = _checked(None, _or_none(context_label))
     watch: bool = _checked(False, _strict_switch)
+    release_on_crash: bool | str | None = _checked(None, keeper_place)
+    release_delay_s: float = _checked(0.0, seconds)
 
     def __post_init__(self) -> None:
         for setting, option in _OPTIONS.items():

@@ -145,3 +145,13 @@ def test_the_cost_of_a_guard_is_measured(capsys: pytest.CaptureFixture[str]) -> 
     assert [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[4:]] == [
         "| " + name for name in guarded.DATABASES
     ]
+
+
+@pytest.mark.slow
+def test_the_time_from_a_crash_to_the_next_grant_is_measured() -> None:
+    require_redis_server()
+    command = [sys.executable, "-m", "bench.crashed", "--kills", "3", "--locks", "1", "20"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("| 1 | 3 |", "| 20 | 3 |"))]
+    assert len(rows) == 2

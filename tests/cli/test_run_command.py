@@ -271,6 +271,98 @@ def test_a_command_that_goes_on_is_killed_with_all_that_it_has_started(run: Run,
     eventually(lambda: not Path(f"/proc/{inner}").exists() or state_of(inner) == "Z", LONG_S)
 
 
+LEAVES = "trap '' {ignored}; sh -c 'while :; do sleep 0.05; done' & echo $!; {then}"
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return state_of(pid) == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("ignored", "grace", "said"),
+    [("HUP", "5", ["sent SIGTERM to them"]), ("TERM", "0.1", ["sent SIGTERM to them", "sent SIGKILL"])],
+)
+def test_what_a_command_leaves_behind_ends_before_the_release(
+    run: Run, client: redis.Redis, redis_server: RedisServer, ignored: str, grace: str, said: list[str]
+) -> None:
+    with LockContext(client) as context:
+        started = run("--grace", grace, *shell(LEAVES.format(ignored=ignored, then="exit 3")))
+        inner = int(started.line())
+        with context.lock(NAME):
+            assert has_ended(inner)
+    status, messages = started.end()
+    assert status == 3
+    for message in said:
+        assert message in messages
+
+
+@pytest.mark.parametrize(
+    ("ignored", "grace", "said"),
+    [
+        ("HUP", "5", "wheel-lock: wheel-lock was killed: sent SIGTERM to the command\n"),
+        ("TERM", "0.1", "the command has not ended within 0.1 s: sending SIGKILL\n"),
+    ],
+)
+def test_a_command_ends_with_all_it_has_started_when_wheel_lock_is_killed(
+    run: Run, client: redis.Redis, ignored: str, grace: str, said: str
+) -> None:
+    started = run("--grace", grace, *shell(LEAVES.format(ignored=ignored, then="echo $$; wait")))
+    inner, command = int(started.line()), int(started.line())
+    eventually(lambda: guards_in(command) != [], LONG_S)
+    started.send(signal.SIGKILL)
+    eventually(lambda: has_ended(inner) and has_ended(command), LONG_S)
+    status, messages = started.end()
+    assert status == -signal.SIGKILL
+    assert messages.endswith(said)
+    assert client.pttl(NAME) > 0  # nobody is left who knows its token
+    assert guards_in(command) == []
+
+
+def guards_in(group: int) -> list[int]:
+    """The guards in a process group."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (path / "stat").read_text().rpartition(")")[2].split()
+            if int(words[2]) == group and b"guard_program" in (path / "cmdline").read_bytes():
+                found.append(int(path.name))
+    return found
+
+
+def test_a_command_that_has_left_its_group_ends_when_wheel_lock_is_killed(run: Run) -> None:
+    moves = "import os, time; os.setpgid(0, os.getppid()); print(os.getpid(), flush=True); time.sleep(3600)"
+    started = run("--", sys.executable, "-I", "-S", "-c", moves.replace("os.getppid()", "os.getpgid(os.getppid())"))
+    command = int(started.line())
+    eventually(lambda: len(guards_of(started.pid)) == 1 and ready(guards_of(started.pid)[0]), LONG_S)
+    started.send(signal.SIGKILL)
+    eventually(lambda: has_ended(command), LONG_S)
+
+
+def guards_of(parent: int) -> list[int]:
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(pid) for pid in children if b"guard_program" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def ready(guard: int) -> bool:
+    """Whether a guard waits for the end of its input: it has a descriptor of the command."""
+    return any(os.readlink(fd) == "anon_inode:[pidfd]" for fd in Path(f"/proc/{guard}/fd").iterdir())
+
+
+def test_signals_to_the_group_do_not_end_the_guard(run: Run) -> None:
+    started = run(*shell("trap '' INT TERM HUP QUIT USR1 USR2; echo $$; while :; do sleep 0.05; done"))
+    command = int(started.line())
+    eventually(lambda: guards_in(command) != [], LONG_S)
+    for number in (*ENDING, signal.SIGUSR1, signal.SIGUSR2):
+        os.killpg(command, number)
+    started.send(signal.SIGTERM)
+    assert len(guards_in(command)) == 1
+    os.killpg(command, signal.SIGKILL)
+    assert started.end()[0] == 137
+
+
 @pytest.mark.parametrize("closed", ["2", "012"])
 def test_closed_streams_change_nothing(run: Run, client: redis.Redis, tmp_path: Path, closed: str) -> None:
     notified = tmp_path / "notified"

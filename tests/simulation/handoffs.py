@@ -33,10 +33,12 @@ class Handoffs:
     def __init__(self, rules: Record) -> None:
         self._rules = rules
         self._texts: dict[str, _Exported] = {}
+        self.tokens: set[bytes] = set()  # of exported leases
 
     def exported(self, process: Process, lease: Lease, text: str, began: float) -> None:
         """A lock was exported by a call that began then."""
         until = _limit(process, lease)
+        self.tokens.add(lease.token)
         self._texts[text] = _Exported(until, (until - self._rules.now, until - began), _ahead_s(process, began))
 
     def adopted(self, process: Process, lease: Lease, text: str, began: float) -> None:

@@ -229,6 +229,10 @@ class HolderRules(ServerRules):
         spans = self._spans.get((belief.host, belief.name, belief.token), [])
         return max((span.promised for span in spans), default=0.0)
 
+    def beliefs_of(self, process: Process) -> list[Belief]:
+        """Return what a process believes to hold."""
+        return list(self._active.get(process, {}).values())
+
     def died(self, process: Process) -> None:
         """A process was killed: its beliefs end."""
         for belief in self._active.pop(process, {}).values():

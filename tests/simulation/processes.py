@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from greenlet import getcurrent, greenlet
 
 from tests.simulation.event_loop import EventLoop
+from tests.simulation.keepers import note_death
 from tests.simulation.network import Link, SimulatedConnector, Sock
 from tests.simulation.parents import Parent
 from tests.simulation.record import MAJORITY
@@ -544,6 +545,7 @@ class Process:
     def kill(self) -> None:
         """End the process at once."""
         self.alive = False
+        note_death(self, self.world.rules.beliefs_of(self))
         self.world.rules.died(self)
         for link in self.links.values():
             for wire in list(link.wires):

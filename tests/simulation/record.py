@@ -49,6 +49,7 @@ RULES = {
     "handoff": "an adopted lease has the hold limit of the exported one, whatever wall clocks show",
     "leader": "there is one leader at a time",
     "fork": "a forked child holds nothing, and sends nothing for what its parent holds",
+    "crash": "the locks of a killed process are released, and none of its exported ones, nor of its parent",
     "kept": "no lease is lost without a cause",
     "told": "a holder whose server has lost the lock, and the connection, hears of it when that is there again",
     "released": "a release that returns has released",

@@ -39,7 +39,7 @@ import wheel_lock.runtime.tokens
 import wheel_lock.sync.call
 import wheel_lock.sync.leader
 import wheel_lock.sync.primitives
-from tests.simulation import dialogues, direct, topologies
+from tests.simulation import dialogues, direct, keepers, topologies
 from tests.simulation.network import Poller
 from tests.simulation.parents import Waker
 from tests.simulation.processes import Answers, Gate, Master, Thread, current_thread
@@ -192,6 +192,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (_package.sync.leader, "threading", threads),
         (_package.sync.leader, "time", SimpleNamespace(sleep=lambda seconds: world.process.sleep(seconds))),
         *direct.replacements(world),
+        *keepers.replacements(),
         *world.settings.constants,
     ]
 

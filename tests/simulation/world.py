@@ -25,7 +25,7 @@ import wheel_lock.locks.leader
 import wheel_lock.net.connection
 import wheel_lock.net.node
 import wheel_lock.sync.call
-from tests.simulation import direct, seams
+from tests.simulation import direct, keepers, seams
 from tests.simulation.faults import FAULTS, HARMLESS, HINDER_NO_RELEASE, OF_TOPOLOGIES, ONE_SERVER, WALL_CLOCK
 from tests.simulation.hosts import Host
 from tests.simulation.network import Link, SimulatedConnector, Wire
@@ -234,6 +234,7 @@ class World:
         self.tape = Tape(seed, recorded)
         self.scheduler = Scheduler()
         self.settings = settings_from(self.tape.stream("world").draw)
+        keepers.choose(self.settings, self.tape.stream("keeper").draw())
         self.rules = Rules(self.scheduler)
         self.rules.permits = {name.encode(): PERMITS for name in NAMES["semaphore"]}
         self.rules.fair = tuple(name.encode() for name in NAMES["fair"])

@@ -6,6 +6,7 @@ It is checked, and not run. `import wheel_lock` is the only import of the packag
 from __future__ import annotations
 
 import asyncio
+import pathlib
 import random
 import sqlite3
 import sys
@@ -36,6 +37,8 @@ def contexts() -> None:
     LockContext.from_url("redis://localhost:6379", client_options={"db": 1}, track_acquisitions=True, renewal_slack=0.0)
     LockContext(redis.Redis(), owner="billing@host-7", readable_owner=True, label="orders").close()
     LockContext(redis.Redis(), prefix="billing:", timeout=10.0, blocking_timeout=None).close()
+    LockContext(redis.Redis(), release_on_crash=True, release_delay=2.0).close()
+    LockContext.from_url("redis://localhost:6379", release_on_crash=pathlib.Path("/run/keeper.sock")).close()
     LockContext.from_url("redis://localhost:6379", prefix="billing:", timeout=10.0, blocking_timeout=5.0).close()
     signals: tuple[int, ...] = LockContext(redis.Redis()).close_on_signals(15)
     print(signals)

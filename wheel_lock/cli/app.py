@@ -16,6 +16,7 @@ from wheel_lock.cli.arguments import INTERRUPTED, PIPE_BROKEN, USAGE, Refusal
 from wheel_lock.cli.benchmark.command import bench
 from wheel_lock.cli.demo.command import demo, hold
 from wheel_lock.cli.doctor.command import doctor
+from wheel_lock.cli.keeper.command import keeper
 from wheel_lock.cli.locks.inspect import inspect
 from wheel_lock.cli.locks.ls import ls
 from wheel_lock.cli.locks.release import release
@@ -25,7 +26,7 @@ from wheel_lock.cli.run.command import run
 from wheel_lock.cli.server import redacted
 from wheel_lock.cli.top.command import top
 
-COMMANDS: tuple[Callable[..., None], ...] = (run, ls, inspect, watch, release, doctor, top, demo, hold, bench)
+COMMANDS: tuple[Callable[..., None], ...] = (run, keeper, ls, inspect, watch, release, doctor, top, demo, hold, bench)
 
 # typer does not export the base class of its usage errors, and its module depends on the version.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]

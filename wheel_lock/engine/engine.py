@@ -83,6 +83,10 @@ class Engine(EngineState):
     ) -> None:
         """Make the parts. (Apart from the constructor, because the engine of a quorum has a router and no connector.)"""
         super().__init__(options, timer, launch)
+        if options.release_on_crash:
+            from wheel_lock.keeper.keeping import Keeping
+
+            self.keeping: Keeping | None = Keeping(timer, options, launch, self)
         self.losses: LossReporter = LossReporter(self, timer, self.counters, lambda: self.label)
         self.leases: LeaseTable = LeaseTable(self, self.losses.report)
         self.router = self.leases.router = new_router(self.leases)
@@ -92,6 +96,8 @@ class Engine(EngineState):
         # In the order of their ends. First what is held is lost. The requests of nodes end before waiters and swaps, whose
         # ends send clean-ups.
         self._parts: Sequence[Part] = (self.direct, self.leases, self.router, Swaps(self.leases), self.wait_queues)
+        if self.keeping is not None:
+            self._parts = (*self._parts, self.keeping)
         self._shutdown = Shutdown(self._parts, self.leases)
         self.leases.on_ended = self._shutdown.on_lease_ended
         self.keeps_groups: bool = self.router.keeps_groups

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, group_of
@@ -42,6 +43,9 @@ from wheel_lock.runtime.ends import ANEW, LOSSES, End
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
 
+if TYPE_CHECKING:  # imported by those who use it only
+    from wheel_lock.keeper.keeping import Keeping
+
 _LATEST = 1024  # held leases that a nested acquire is looked for among: some 0.1 ms
 
 # A lease that was lost for one of these reasons may still exist at the server.
@@ -65,6 +69,7 @@ class LeaseTable:
         acquiring: The number of leases that are being acquired, as far as ``max_held`` counts them.
         held: The held leases, in order of acquisition.
         router: The router of the engine, which sets it once.
+        keeping: That of the state.
         listener: Called for leases that end. Set once, by the engine.
         unhold: Removes a lease, its first argument, from ``held``.
         on_ended: Called when leases have ended at the server, too. Set once, by the engine.
@@ -78,6 +83,7 @@ class LeaseTable:
 
     def __init__(self, state: EngineState, report_lost: Callable[[Sequence[Lease]], object]) -> None:
         self.state = state
+        self.keeping: Keeping | None = state.keeping
         self.timer: HashedWheelTimer = state.timer
         self.report_lost = report_lost
         self.held: dict[Lease, None] = {}
@@ -216,6 +222,8 @@ class LeaseTable:
         for lease in leases:
             if lease.state is State.PENDING:
                 lease.transition(Event.REJECTED)
+        if self.keeping is not None:
+            (self.keeping.drop_later if clean_up else self.keeping.drop)(leases)
         if clean_up:
             self.clean_up(leases, node)
 
@@ -247,6 +255,8 @@ class LeaseTable:
             group_of(lease).renewer.untrack(lease)
             lease.transition(event)
             self.unhold(lease, None)
+            if event is Event.EXPORT and self.keeping is not None:
+                self.keeping.drop((lease,))  # before the text, by which another process may adopt it, is returned
         return error
 
     def begin_release_many(
@@ -279,6 +289,8 @@ class LeaseTable:
         """End leases that the server has released."""
         counters, now = self.state.counters, self.timer.now
         counters.released += len(leases)
+        if self.keeping is not None:
+            self.keeping.drop(leases)
         for lease in leases:
             lease.transition(Event.RELEASED)
             lease.forget_callback()
@@ -292,6 +304,8 @@ class LeaseTable:
             lease.transition(Event.RELEASED)
             lease.forget_callback()
             self.state.counters.held.add(self.timer.now - lease.acquired_at)
+        if self.keeping is not None:
+            self.keeping.drop_later(releasing)
         # An extension would keep the key for far longer than the caller of a failed release expects.
         now = self.timer.now
         kept = [lease for lease in releasing if lease.max_expiry > now and group_of(lease).lock_type.unique_tokens]
@@ -316,6 +330,8 @@ class LeaseTable:
             self.state.counters.held.add(self.timer.now - lease.acquired_at)
             lost.append(lease)
         if lost:
+            if self.keeping is not None:
+                self.keeping.drop_later(lost)
             self.report_lost(lost)
             for lease in lost:
                 if not self.state.exiting:

@@ -19,7 +19,8 @@ from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.loop import Member
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-if TYPE_CHECKING:  # it imports OpenTelemetry
+if TYPE_CHECKING:  # imported by those who use them only
+    from wheel_lock.keeper.keeping import Keeping
     from wheel_lock.observe.spans import Spans
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class EngineState(Member, abc.ABC):
         unawaited: A key for each release that has not ended yet and for which no caller waits.
         token_head: What precedes the random part of each token; empty unless the context has a ``readable_owner``.
         direct: The direct path of uncontended locks (see engine/direct/path.py).
+        keeping: Has the locks released when the process has crashed; None unless ``release_on_crash`` asks for it.
         spans: Makes the spans of acquires and releases; None without a tracer.
     """
 
@@ -59,6 +61,7 @@ class EngineState(Member, abc.ABC):
         self.interrupted: bool = False
         self.unawaited: dict[object, None] = {}
         self.spans: Spans | None = None
+        self.keeping: Keeping | None = None
         self.direct: DirectLocks = NO_DIRECT_LOCKS
         self.name_tokens()
 

@@ -35,6 +35,7 @@ class LockType:
         key_type: The server's name for the type of the lock's key.
         args_per_lease: The number of arguments of the batched scripts per lease.
         unique_tokens: True if only this process knows a lease's token, so that a key with that token is this lease's.
+        dies_with_holder: True if a lock of this type may be released when the process of its holder has ended.
         fenced: True if each grant draws a fence.
         contention: Which of several waiters contend at the server.
         registers_waiters: True if a refused waiter leaves a registration at the server, which a release of its lease
@@ -48,6 +49,7 @@ class LockType:
     key_type: str
     args_per_lease: int = 2
     unique_tokens: bool = True
+    dies_with_holder: bool = True
     fenced: bool = False
     contention: Contention
     registers_waiters: bool = False

@@ -30,6 +30,7 @@ class _WithCallerToken(Exclusive):
     """Base class of the lock types with caller tokens."""
 
     unique_tokens = False
+    dies_with_holder = False  # the key may be a namesake's
 
     def release_many(self, leases: Sequence[Lease]) -> Command:
         """Return the call about the leases that are held; the key of a refused or lost one may be a namesake's."""

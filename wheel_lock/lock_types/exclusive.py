@@ -146,6 +146,7 @@ class Everlasting(Exclusive):
     """An exclusive lock without an expiry: held until it is released, also by a holder that crashed. For redis_lock."""
 
     name = "everlasting"
+    dies_with_holder = False
     if not TYPE_CHECKING:  # the types are those of the base class
         plain_try = LockType.plain_try
         parse_acquire = LockType.parse_acquire

@@ -56,6 +56,8 @@ class ClusterConnector:
         servers: The known masters; at first the startup nodes of the client.
     """
 
+    no_keeper: str | None = "a cluster"
+
     def __init__(self, client: AnyCluster) -> None:
         given = [(str(node.host), str(node.port)) for node in client.nodes_manager.startup_nodes.values()]
         # redis-py adds the nodes of slot maps to them, which may be malformed.

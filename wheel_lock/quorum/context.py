@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypedDict, Unpack
 
@@ -16,7 +17,7 @@ from wheel_lock.net.clients import AnyClient
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.observe import ContextStats
 from wheel_lock.observe.contexts import CONTEXTS
-from wheel_lock.options import SETTINGS, ContextOptions, seconds
+from wheel_lock.options import NO_KEEPER, SETTINGS, ContextOptions, seconds
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.locks import QuorumLock, QuorumReentrantLock, QuorumTaskLock, QuorumTaskReentrantLock
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -59,6 +60,8 @@ class SharedSettings(TypedDict, total=False):
     readable_owner: bool
     label: str | None
     watch: bool
+    release_on_crash: bool | str | os.PathLike[str] | None
+    release_delay: float
 
 
 class QuorumSettings(SharedSettings, total=False):
@@ -129,10 +132,12 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             if places.count(place) > 1:
                 raise ValueError(f"each client must be of a master of its own, and {place} is given twice")
         given = {**QUORUM_SETTINGS, **settings}
-        node_timeout = given["node_timeout"]
+        node_timeout, options = given["node_timeout"], ContextOptions.of(given)
+        if options.release_on_crash:
+            raise ValueError(NO_KEEPER.format("a quorum of masters"))
         self._engine = QuorumEngine(
             clients,
-            ContextOptions.of(given),
+            options,
             HashedWheelTimer.chosen(given["timer"]),
             None if node_timeout is None else seconds("node_timeout", node_timeout, above=0.0),
             seconds("longest_timeout", given["longest_timeout"]),

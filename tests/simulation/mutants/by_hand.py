@@ -39,6 +39,30 @@ BY_HAND = tuple(
             "(self.direct, self.leases, self.router, Swaps(self.leases), self.wait_queues)",
             "(self.direct, self.leases, self.router, Swaps(self.leases))",
         ),
+        (
+            "a lease is recorded for the keeper when its acquire is repeated, not when it is sent",
+            "engine/requests/base.py",
+            "if (keeping := self.table.keeping) is not None:",
+            "if (keeping := self.table.keeping) is not None and self.maybe_executed:",
+        ),
+        (
+            "what is acquired in bulk is not recorded",
+            "engine/requests/bulk.py",
+            "return self.leases if self._bulk.acquires else ()",
+            "return ()",
+        ),
+        (
+            "an exported lease stays recorded",
+            "engine/leases.py",
+            "if event is Event.EXPORT and self.keeping is not None:",
+            "if event is Event.LOSE and self.keeping is not None:",
+        ),
+        (
+            "a forked child uses the record of its parent",
+            "keeper/keeping.py",
+            "session, record = self._session, self._record\n            self._reset()",
+            "session, record = self._session, None",
+        ),
         ("clocks are trusted to run at the same rate", "options.py", "DRIFT = 0.99", "DRIFT = 1.0"),
         (
             "a renewal does not compare the token",

@@ -29,6 +29,11 @@ class CannotStart(Exception):
 class Child:
     """A running command.
 
+    Args:
+        command: The program and its arguments.
+        environment: Its environment.
+        guard: The process id of its guard, which does not count as a process of the group; -1 if it has none.
+
     Attributes:
         pid: Its process id, which is also the id of its group.
         status: Its exit status as a shell reports it, 128 + n if signal n has ended it; None while it runs.
@@ -37,7 +42,8 @@ class Child:
         CannotStart: There is no such program, or it cannot be executed.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], guard: int = -1) -> None:
+        self._guard = str(guard)
         try:
             self._process = subprocess.Popen(command, env=environment, process_group=0)
         except FileNotFoundError as error:
@@ -83,7 +89,7 @@ class Child:
             return False
         except PermissionError:
             pass
-        return _runs_in_group(self.pid)
+        return _runs_in_group(self.pid, self._guard)
 
     def look(self) -> bool:
         """Notice the end of the command; return True if it is stopped, and this process should stop with it.
@@ -123,14 +129,14 @@ class Child:
         self._terminal.give(self.pid, again=True)
 
 
-def _runs_in_group(group: int) -> bool:
-    """Return whether a process of a group runs. A zombie has ended, and killpg() does not distinguish it."""
+def _runs_in_group(group: int, guard: str) -> bool:
+    """Return whether a process of a group runs, but for its guard. A zombie has ended; killpg() does not distinguish it."""
     try:
         names = os.listdir("/proc")
     except OSError:
         return True  # this system does not tell it
     for name in names:
-        if name.isdigit():
+        if name.isdigit() and name != guard:
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     state, _, its_group = file.read().rpartition(b")")[2].split()[:3]

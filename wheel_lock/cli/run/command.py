@@ -54,8 +54,9 @@ def run(
     """Run a command while a lock is held, and release the lock when it has ended.
 
     Signals (INT, TERM, HUP, QUIT, USR1, USR2, WINCH, TSTP, CONT) are sent on to CMD and all that it has started. If the
-    lock is lost, or cannot be renewed in time, CMD gets --signal, and SIGKILL after --grace. If wheel-lock itself gets
-    SIGKILL, or SIGSTOP, it can do neither: CMD goes on, and the lock expires.
+    lock is lost, or cannot be renewed in time, CMD gets --signal, and SIGKILL after --grace. So does what CMD has started
+    and leaves behind, in its process group, before the lock is released; and CMD, on Linux, if wheel-lock itself is killed:
+    the lock expires then. While wheel-lock is stopped, CMD goes on, and the lock expires.
 
     Ends with the status of CMD, 128 + n if signal n has ended it; 75 if the lock was not acquired within --wait; 76 if it
     was lost while CMD ran; 126 if CMD cannot be executed, 127 if it is not found; 1 if the server is not there, refuses or

@@ -130,6 +130,8 @@ class DirectHold(OnPath):
         request = EXCLUSIVE.plain_try(lease, group.ttl)
         assert request is not None
         self.sent_at = self.asked_at = wait.sent_at = sent_at = clock()
+        if state.keeping is not None:
+            state.keeping.begin((lease,))
         if self.ends:  # overdue: the connection may be another hold's by now. From here on it is dropped, see go_on()
             raise self.gone()
         until = sent_at + min(wait.suspicion_s, _LONGEST_S)

@@ -179,6 +179,8 @@ class DirectPath(DirectLocks):
         if hold.ends.get(RELEASING) is LEFT:
             hold.lease.try_transition(Event.RELEASED)
             self.done[hold.number] = hold.took_s, hold.held_s
+            if self.state.keeping is not None:
+                self.state.keeping.drop((hold.lease,))
         self.claim.pop(hold.lease, None)
         if self.connection is not hold.connection:
             self._close(hold.connection)

@@ -331,6 +331,8 @@ class Renewer(NodeObserver):
             return  # the connection for acquires, or one that has failed since
         if new:
             self.flow.checks.verify(self.table.held)
+            if self.table.keeping is not None:
+                self.table.keeping.connected(node)
         self.router.ready()
         self.flow.retries.note(Sign.READY)
         self._resume()

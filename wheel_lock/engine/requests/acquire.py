@@ -119,6 +119,9 @@ class Acquire(CallerRequest):
         """True if the try registers its waiter, or asks for the holder's remaining time."""
         return self._waiter_ttl_ms > 0
 
+    def may_grant(self) -> Sequence[Lease]:
+        return self.leases
+
     def call(self) -> Command:
         return self._call(again=self.maybe_executed)
 

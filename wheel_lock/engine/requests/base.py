@@ -143,6 +143,8 @@ class Request(WheelEntry):
     def encode(self, capability: int) -> bytes:
         """Return the bytes to send, and set ``sent_at`` before they exist."""
         self.sent_at = self.timer.now
+        if (keeping := self.table.keeping) is not None:
+            keeping.begin(self.may_grant())
         if self.execution is NONE and self.sending is BY_SHA1 and (data := self.encode_first(capability)) is not None:
             self.declared = True
             self.sent()
@@ -153,6 +155,10 @@ class Request(WheelEntry):
         self.declared = call.keys > 0 or call.script is None
         self.sent()
         return call.encode(capability, self.sending is not BY_SHA1)
+
+    def may_grant(self) -> Sequence[Lease]:
+        """Return the leases that the server may grant by this request."""
+        return ()
 
     @property
     def sent_asking(self) -> bool:

@@ -126,6 +126,9 @@ class BulkBatch(CallerRequest):
             self.leases = left
         return super().encode(capability)
 
+    def may_grant(self) -> Sequence[Lease]:
+        return self.leases if self._bulk.acquires else ()
+
     def call(self) -> Command:
         return self._bulk.call(self.leases)
 
@@ -177,6 +180,7 @@ class BulkOperation:
     most_in_flight: int = BATCHES_IN_FLIGHT
     limited: bool = False
     may_wait = False  # batches wait for room in a full connection
+    acquires = False
     releases = False  # batches count as awaited after their call has ended, because other owners wait for the locks
 
     def __init__(self, table: LeaseTable) -> None:

@@ -46,6 +46,7 @@ class AcquireMany(BulkOperation):
     """
 
     may_wait = True
+    acquires = True
 
     def __init__(
         self, table: LeaseTable, options: LockOptions, future: Future[None], all_or_nothing: bool = False
@@ -440,7 +441,11 @@ class Sweep(BulkOperation):
         self.table.mark_lost([lease for lease in leases if lease.state <= State.EXTENDING], LossReason.CONTEXT_CLOSED)
 
     def take(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
-        pass
+        if self.table.keeping is not None:
+            ended = [
+                lease for index, lease in enumerate(batch.leases) if not isinstance(failed.get(index), ServerError)
+            ]
+            self.table.keeping.drop(ended)
 
     def miss(self, batch: BulkBatch, error: WheelLockError) -> None:
         batch.backlog.stopped = True  # the remaining keys expire by themselves

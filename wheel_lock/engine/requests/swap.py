@@ -79,6 +79,9 @@ class Swap(LeaseRequest):
     def leases(self) -> Sequence[Lease]:
         return self.lease, self.new
 
+    def may_grant(self) -> Sequence[Lease]:
+        return (self.new,)
+
     def call(self) -> Command:
         params = group_of(self.new)
         return params.lock_type.adopt(self.new, self.lease.token, params.timeout_ms)

@@ -1,0 +1,410 @@
+"""Processes that are killed, on a real server: their locks are free at once, and those of nobody else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+import redis
+
+from tests.cli.program import start as start_command
+from tests.keeper.holder import NAME, TIMEOUT_S
+from tests.support.fork_server import Child, ForkServer
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import LockContext
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Linux")
+
+AT_ONCE_S = 20.0  # on a loaded machine; far less than a timeout of a lock
+NOT_MEANWHILE_S = 0.7  # within which a keeper that takes something for a death would have released
+
+
+class Holder:
+    """A process with locks, and what it writes."""
+
+    def __init__(self, program: Child, out: int) -> None:
+        self._program = program
+        self._out = os.fdopen(out)
+        self.pid = program.pid
+
+    def line(self) -> str:
+        return self._out.readline().rstrip("\n")
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid, number)
+        self._program.wait()
+
+    def wait(self) -> int:
+        return self._program.wait()
+
+    def close(self) -> None:
+        self._program.kill()
+        self._out.close()
+
+
+class Hold(Protocol):
+    def __call__(self, act: str, *, where: str = "child", delay: float = 0.0) -> Holder: ...
+
+
+@pytest.fixture(scope="module")
+def fork_server() -> Iterator[ForkServer]:
+    with ForkServer("tests.keeper.holder") as fork_server:
+        yield fork_server
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def hold(fork_server: ForkServer, redis_server: RedisServer) -> Iterator[Hold]:
+    started: list[Holder] = []
+
+    def start(act: str, *, where: str = "child", delay: float = 0.0) -> Holder:
+        out = os.pipe()
+        program = fork_server.start(redis_server.url, where, act, str(delay), stdout=out[1])
+        os.close(out[1])
+        started.append(Holder(program, out[0]))
+        return started[-1]
+
+    yield start
+    for holder in started:
+        holder.close()
+
+
+class HostKeeper:
+    """``wheel-lock keeper`` of the test's own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = str(directory / "keeper.sock")
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> int:
+        self._process = start_command("keeper", "--socket", self.path, stderr=subprocess.PIPE)
+        eventually(self._serves)
+        return self._process.pid
+
+    def _serves(self) -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            return probe.connect_ex(self.path) == 0
+
+    def kill(self) -> str:
+        """End it; return what it has written."""
+        process, self._process = self._process, None
+        if process is None:
+            return ""
+        process.kill()
+        return process.communicate()[1]
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[HostKeeper]:
+    keeper = HostKeeper(tmp_path)
+    keeper.start()
+    yield keeper
+    keeper.kill()
+
+
+def keepers_of(pid: int) -> list[int]:
+    """The child keepers of a process: those that have a pidfd of it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"keeper/program.py" in (path / "cmdline").read_bytes():
+                infos = [info.read_text() for info in (path / "fdinfo").iterdir()]
+                if any(f"\nPid:\t{pid}\n" in info for info in infos):
+                    found.append(int(path.name))
+        except OSError:
+            pass  # it has ended meanwhile
+    return found
+
+
+def all_free(client: redis.Redis) -> bool:
+    """Whether no lock is left; numbers of fences and the like are."""
+    return all(key.startswith(b"wheel_lock:") for key in client.scan_iter(count=5000))
+
+
+# What ends a process
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
+def test_a_signal_frees_what_a_process_held(hold: Hold, client: redis.Redis, number: int) -> None:
+    holder = hold("exclusive")
+    assert holder.line() == "ready"
+    assert client.pttl(NAME) > 0
+    holder.kill(number)
+    eventually(lambda: all_free(client), AT_ONCE_S)
+
+
+@pytest.mark.parametrize(("act", "status"), [("exits", 3), ("crashes", -signal.SIGSEGV)])
+def test_an_end_without_any_clean_up_frees_what_a_process_held(
+    hold: Hold, client: redis.Redis, act: str, status: int
+) -> None:
+    assert hold(act).wait() == status
+    eventually(lambda: all_free(client), AT_ONCE_S)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        *("exclusive", "fenced", "reentrant", "fair", "reader", "writer", "downgraded", "permit"),
+        *("several", "braces", "many", "direct"),
+    ],
+)
+def test_locks_of_each_kind_are_freed(hold: Hold, client: redis.Redis, act: str) -> None:
+    holder = hold(act)
+    assert holder.line() == "ready"
+    assert not all_free(client)
+    holder.kill()
+    eventually(lambda: all_free(client), AT_ONCE_S)
+
+
+def test_a_waiter_is_woken(hold: Hold, redis_server: RedisServer) -> None:
+    holder = hold("exclusive")
+    assert holder.line() == "ready"
+    # Without a wake-up it would look again when the holder's timeout has passed.
+    with LockContext.from_url(redis_server.url, fallback_interval=TIMEOUT_S) as context:
+        waiting = context.lock(NAME, blocking_timeout=AT_ONCE_S)
+        timer = context.timer.new_timeout(lambda timeout: holder.kill(), 0.3)
+        assert waiting.acquire()
+        assert timer.expired
+
+
+@pytest.mark.parametrize("act", ["working", "alone"])
+def test_what_was_under_way_is_freed(hold: Hold, client: redis.Redis, act: str) -> None:
+    for kill in range(8):
+        holder = hold(act)
+        assert holder.line() == "ready"
+        time.sleep(0.013 * kill)
+        holder.kill()
+        eventually(lambda: all_free(client), AT_ONCE_S)
+
+
+# What proves nothing
+
+
+def is_kept(client: redis.Redis, name: str = NAME) -> bool:
+    """Whether a lock is held for so long that a keeper would have released it, had it meant to."""
+    until = time.monotonic() + NOT_MEANWHILE_S
+    while time.monotonic() < until:
+        if not client.exists(name):
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_a_stopped_process_keeps_its_lock(hold: Hold, client: redis.Redis) -> None:
+    holder = hold("exclusive")
+    assert holder.line() == "ready"
+    os.kill(holder.pid, signal.SIGSTOP)
+    assert is_kept(client)
+    holder.kill()
+    eventually(lambda: all_free(client), AT_ONCE_S)
+
+
+@pytest.mark.parametrize("act", ["disconnected", "executes", "loses_its_main_thread"])
+def test_a_process_that_lives_keeps_its_lock(hold: Hold, client: redis.Redis, act: str) -> None:
+    holder = hold(act)
+    assert holder.line() == "ready"
+    assert is_kept(client)
+    holder.kill()
+    eventually(lambda: all_free(client), AT_ONCE_S)
+
+
+def test_a_fork_that_lives_on_holds_nothing_of_its_parent(hold: Hold, client: redis.Redis) -> None:
+    holder = hold("forks")
+    child = int(holder.line())
+    try:
+        holder.kill()
+        eventually(lambda: all_free(client), AT_ONCE_S)
+        os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_the_death_of_a_fork_frees_its_own_locks_only(hold: Hold, client: redis.Redis) -> None:
+    holder = hold("forks_a_holder")
+    child = int(holder.line())
+    assert client.exists("of the child")
+    os.kill(child, signal.SIGKILL)
+    eventually(lambda: not client.exists("of the child"), AT_ONCE_S)
+    assert is_kept(client)
+    holder.kill()
+    eventually(lambda: all_free(client), AT_ONCE_S)
+
+
+# Tokens that are another process's to use
+
+
+def test_an_exported_lock_stays_its_adopters(hold: Hold, client: redis.Redis, redis_server: RedisServer) -> None:
+    holder = hold("exported")
+    text = holder.line()
+    holder.kill()
+    assert is_kept(client)
+    adopter = hold(f"adopt:{text}")
+    assert adopter.line() == "adopted"
+    assert client.exists(NAME)
+    adopter.kill()
+    eventually(lambda: all_free(client), AT_ONCE_S)
+
+
+def test_a_lock_with_a_chosen_token_stays(hold: Hold, client: redis.Redis) -> None:
+    holder = hold("caller_token")
+    assert holder.line() == "ready"
+    holder.kill()
+    assert is_kept(client)
+    assert client.get(NAME) == b"mine"
+
+
+def test_the_lock_of_another_holder_stays(hold: Hold, client: redis.Redis) -> None:
+    holder = hold("exclusive")
+    assert holder.line() == "ready"
+    client.set(NAME, "another's")
+    holder.kill()
+    assert is_kept(client)
+
+
+# Commands that arrive late, and graces
+
+
+def test_a_command_that_arrives_after_the_release_is_undone(hold: Hold, client: redis.Redis) -> None:
+    holder = hold("exclusive")
+    assert holder.line() == "ready"
+    token = client.get(NAME)
+    assert isinstance(token, bytes)
+    holder.kill()
+    eventually(lambda: all_free(client), AT_ONCE_S)
+    for _ in range(2):
+        client.set(NAME, token, px=60_000)
+        eventually(lambda: all_free(client), AT_ONCE_S)
+
+
+def test_the_delay_is_kept(hold: Hold, client: redis.Redis) -> None:
+    holder = hold("exclusive", delay=2 * NOT_MEANWHILE_S)
+    assert holder.line() == "ready"
+    holder.kill()
+    assert is_kept(client)
+    eventually(lambda: all_free(client), AT_ONCE_S)
+
+
+# The keeper of a host
+
+
+def test_a_keeper_serves_many_processes(hold: Hold, client: redis.Redis, keeper: HostKeeper) -> None:
+    holders = [hold(act, where=keeper.path) for act in ("exclusive", "many")]
+    for holder in holders:
+        assert holder.line() == "ready"
+    holders[1].kill()
+    eventually(lambda: client.keys() == [NAME.encode()], AT_ONCE_S)
+    assert is_kept(client)
+    holders[0].kill()
+    eventually(lambda: all_free(client), AT_ONCE_S)
+    said = keeper.kill()
+    assert "a process has ended: released 1500 in" in said
+    assert "a process has ended: released 1 in" in said
+
+
+def test_a_keeper_that_is_killed_costs_one_warning_and_is_found_again(
+    hold: Hold, client: redis.Redis, keeper: HostKeeper
+) -> None:
+    holder = hold("exclusive", where=keeper.path)
+    assert holder.line() == "ready"
+    keeper.kill()
+    warning = "WARNING no keeper: if this process is killed, locks stay until their timeouts: "
+    assert holder.line() == f"{warning}it has ended; another one is looked for"
+    assert is_kept(client)
+    pid = keeper.start()
+    eventually(lambda: connections_of(pid) > 0, AT_ONCE_S)
+    holder.kill()
+    eventually(lambda: all_free(client), AT_ONCE_S)
+    assert holder.line() == ""
+
+
+def connections_of(pid: int) -> int:
+    """The connections to servers that a keeper has: sockets beside those of its clients come with a memory file each."""
+    links: list[str] = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has been closed meanwhile
+            links.append(os.readlink(fd))
+    files = sum("wheel_lock-record" in link for link in links)
+    return sum(link.startswith("socket:") for link in links) - 1 - files if files else 0
+
+
+def test_a_child_keeper_that_is_killed_is_started_again(hold: Hold, client: redis.Redis) -> None:
+    holder = hold("exclusive")
+    assert holder.line() == "ready"
+    (first,) = keepers_of(holder.pid)
+    os.kill(first, signal.SIGKILL)
+    assert holder.line().startswith("WARNING no keeper")
+
+    def another() -> bool:
+        return any(pid != first and connections_of(pid) > 0 for pid in keepers_of(holder.pid))
+
+    eventually(another, AT_ONCE_S)
+    holder.kill()
+    eventually(lambda: all_free(client), AT_ONCE_S)
+
+
+def test_a_keeper_that_is_stopped_delays_nothing_but_the_release(
+    hold: Hold, client: redis.Redis, keeper: HostKeeper
+) -> None:
+    keeper.kill()
+    pid = keeper.start()
+    holder = hold("alone", where=keeper.path)
+    assert holder.line() == "ready"
+    os.kill(pid, signal.SIGSTOP)
+    before = client.info("commandstats")["cmdstat_set"]["calls"]
+    eventually(lambda: client.info("commandstats")["cmdstat_set"]["calls"] > before + 100, AT_ONCE_S)
+    holder.kill()
+    os.kill(pid, signal.SIGCONT)
+    eventually(lambda: all_free(client), AT_ONCE_S)
+
+
+def test_the_keeper_gets_another_connection_when_the_server_has_closed_one(
+    hold: Hold, client: redis.Redis, keeper: HostKeeper
+) -> None:
+    keeper.kill()
+    pid = keeper.start()
+    holder = hold("exclusive", where=keeper.path)
+    assert holder.line() == "ready"
+    client.client_kill_filter(_type="normal", skipme=True)
+    eventually(lambda: connections_of(pid) == 0 or len(client.client_list()) >= 3, AT_ONCE_S)
+    eventually(lambda: connections_of(pid) > 0 and len(client.client_list()) >= 3, AT_ONCE_S)
+    holder.kill()
+    eventually(lambda: all_free(client), AT_ONCE_S)
+
+
+def test_a_keeper_that_is_not_there_is_reported_once(hold: Hold, client: redis.Redis, tmp_path: Path) -> None:
+    holder = hold("exclusive", where=str(tmp_path / "nobody"))
+    assert holder.line().startswith("WARNING no keeper: if this process is killed, locks stay until their timeouts: ")
+    assert is_kept(client)
+
+
+def test_a_child_keeper_ends_with_its_process(hold: Hold, client: redis.Redis) -> None:
+    holder = hold("closes")
+    assert holder.line() == "ready"
+    (pid,) = keepers_of(holder.pid)
+    files = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    assert sum("wheel_lock-record" in file for file in files) == 1  # those of closed contexts are gone
+    client.delete(NAME)
+    holder.kill()
+
+
+def test_locks_that_a_closed_context_leaves_to_expire_stay(hold: Hold, client: redis.Redis) -> None:
+    holder = hold("leaves")
+    assert holder.line() == "ready"
+    holder.kill()
+    eventually(lambda: not client.exists(NAME), AT_ONCE_S)
+    assert is_kept(client, "left")

@@ -1,0 +1,234 @@
+"""The keeper's program in a thread, with clients that send what no process of this library sends."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.support.waiting import eventually
+from wheel_lock.keeper import program
+from wheel_lock.keeper.program import REGIONS, VERSION, Broken, Keeper, Server
+
+HELLO = {"what": "begin", "version": VERSION, "regions": REGIONS, "delay_s": 0.0}
+LONG_S = 30.0
+
+
+class Served:
+    """A keeper in a thread, which ends when its parent, a process of the test's own, has ended and nothing is left."""
+
+    def __init__(self) -> None:
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(b"")
+        self.listener.listen()
+        self.listener.setblocking(False)
+        self._parent = subprocess.Popen(["sleep", "3600"])
+        self._proof = os.pidfd_open(self._parent.pid)
+        self.keeper = Keeper(self.listener, self._proof)
+        self._thread = threading.Thread(target=self.keeper.run)
+        self._thread.start()
+        self._clients: list[socket.socket] = []
+
+    def client(self) -> socket.socket:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client.settimeout(LONG_S)
+        client.connect(self.listener.getsockname())
+        self._clients.append(client)
+        return client
+
+    def end(self) -> None:
+        for client in self._clients:
+            client.close()
+        self._parent.kill()
+        self._parent.wait()
+        self._thread.join(LONG_S)
+        assert not self._thread.is_alive()
+        os.close(self._proof)
+        self.listener.close()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    served = Served()
+    yield served
+    served.end()
+
+
+@pytest.fixture
+def dead() -> Iterator[int]:
+    """A pidfd of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    proof = os.pidfd_open(process.pid)
+    process.wait()
+    yield proof
+    os.close(proof)
+
+
+def send(client: socket.socket, message: object, fds: Sequence[int] = ()) -> None:
+    socket.send_fds(client, [message if isinstance(message, bytes) else json.dumps(message).encode()], list(fds))
+
+
+def pipe() -> tuple[int, int]:
+    reader, writer = os.pipe()
+    return reader, writer
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"{", b"[]", b"{}", b'{"what": "begin"}', b"\xff", {**HELLO, "version": VERSION + 1}, {**HELLO, "regions": []},
+        {**HELLO, "delay_s": "soon"}, {"what": "server", "scripts": [], "most": 1}, HELLO,
+    ],
+)  # fmt: skip
+def test_a_message_that_is_none_ends_its_session_and_no_other(served: Served, message: object) -> None:
+    good, file, proof = served.client(), os.memfd_create("record"), os.pidfd_open(os.getpid())
+    try:
+        send(good, HELLO, [proof, file])
+        assert json.loads(good.recv(1 << 16)) == {"version": VERSION}
+        bad = served.client()
+        send(bad, message)
+        assert bad.recv(1 << 16) == b""
+        with served.client() as another:
+            send(another, {"what": "nothing that is known"})
+            send(another, HELLO, [proof, file])
+            assert json.loads(another.recv(1 << 16)) == {"version": VERSION}
+            send(another, {"what": "end"})
+            assert another.recv(1 << 16) == b""
+        send(good, {"what": "end"})
+        assert good.recv(1 << 16) == b""
+    finally:
+        os.close(file)
+        os.close(proof)
+
+
+def test_what_is_no_pidfd_proves_nothing(served: Served) -> None:
+    reader, writer = pipe()
+    os.close(writer)  # readable from now on
+    file = os.memfd_create("record")
+    client = served.client()
+    send(client, HELLO, [reader, file])
+    assert client.recv(1 << 16) == b""
+    os.close(reader)
+    os.close(file)
+
+
+def test_the_pidfd_of_another_process_proves_nothing(served: Served, dead: int) -> None:
+    if not peer_pidfds():
+        pytest.skip("this kernel does not say who has connected")
+    file, client = os.memfd_create("record"), served.client()
+    send(client, HELLO, [dead, file])
+    assert json.loads(client.recv(1 << 16)) == {"version": VERSION}
+    ours, theirs = socket.socketpair()
+    send(client, {"what": "server", "scripts": [], "most": 1}, [theirs.fileno()])
+    theirs.close()
+    send(client, {"what": "end"})
+    assert client.recv(1 << 16) == b""  # so the session was still open
+    assert ours.recv(1) == b""
+    ours.close()
+    os.close(file)
+
+
+def peer_pidfds() -> bool:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        try:
+            os.close(ours.getsockopt(socket.SOL_SOCKET, program._SO_PEERPIDFD))
+        except OSError:
+            return False
+    return True
+
+
+def test_another_user_is_not_served(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: own + 1)
+    assert served.client().recv(1 << 16) == b""
+
+
+def test_a_session_without_a_process_ends_with_its_connection(served: Served) -> None:
+    client = served.client()
+    eventually(lambda: len(served.keeper._sessions) == 1)
+    client.close()
+    eventually(lambda: not served.keeper._sessions)
+
+
+def test_the_end_of_a_connection_to_the_server_is_reported(served: Served) -> None:
+    file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), served.client()
+    send(client, HELLO, [proof, file])
+    client.recv(1 << 16)
+    for _ in range(2):
+        ours, theirs = socket.socketpair()
+        send(client, {"what": "server", "scripts": [], "most": 1}, [theirs.fileno()])
+        theirs.close()
+        ours.close()
+        assert json.loads(client.recv(1 << 16)) == {"what": "lost"}
+    send(client, {"what": "end"})
+    os.close(file)
+    os.close(proof)
+
+
+SCRIPT: dict[str, Any] = {"sha1": "f" * 40, "source": "return 1", "keys": [], "arguments": 1, "channel": ""}
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"$3\r\na\r\n\r\n", b"*2\r\n:1\r\n-ERR x\r\n", b"-BUSY\r\n", b"*-1\r\n"],
+)
+def test_a_reply_of_any_kind_is_read_to_its_end(replies: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        server = Server(theirs, {"scripts": [SCRIPT], "most": 2})
+        entries = [(1, 1000, b"$1\r\na\r\n"), (1, 1000, b"$1\r\nb\r\n"), (1, 1000, b"$1\r\nc\r\n")]
+        ours.sendall(2 * replies)
+        server.release(entries)
+        head = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"f" * 40 + b"\r\n$1\r\n0\r\n"
+        assert ours.recv(1 << 16) == (head % 5) + b"$1\r\na\r\n$1\r\nb\r\n" + (head % 4) + b"$1\r\nc\r\n"
+
+
+def test_a_channel_that_is_not_in_the_entry_is_made_of_its_name() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        server = Server(theirs, {"scripts": [{**SCRIPT, "arguments": 3, "channel": "wake:"}], "most": 500})
+        ours.sendall(b"*0\r\n")
+        server.release([(1, 1000, b"$2\r\nab\r\n$1\r\nt\r\n")])
+        assert ours.recv(1 << 16).endswith(b"$1\r\n0\r\n$2\r\nab\r\n$1\r\nt\r\n$9\r\nwake:{ab}\r\n")
+
+
+def test_a_script_that_the_server_has_forgotten_is_sent_as_text() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        keyed = {**SCRIPT, "keys": [1], "arguments": 2}
+        server = Server(theirs, {"scripts": [keyed], "most": 500})
+        ours.sendall(b"-NOSCRIPT no such\r\n:1\r\n")
+        server.release([(1, 1000, b"$1\r\na\r\n$1\r\nb\r\n")])
+        rest = b"$1\r\n1\r\n$1\r\nb\r\n$1\r\na\r\n"
+        by_sha1 = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"f" * 40 + b"\r\n" + rest
+        assert ours.recv(1 << 16) == by_sha1 + b"*5\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n" + rest
+
+
+@pytest.mark.parametrize("reply", [b"", b"?\r\n", b":1", b"$9\r\nabc", b"$x\r\n"])
+def test_a_reply_that_is_none_breaks_the_connection(reply: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(reply)
+        ours.shutdown(socket.SHUT_WR)
+        with pytest.raises(Broken):
+            Server(theirs, {"scripts": [SCRIPT], "most": 2}).release([(1, 1000, b"$1\r\na\r\n")])
+
+
+def test_pidfds_are_distinguished_from_other_descriptors(dead: int) -> None:
+    own, (reader, writer) = os.pidfd_open(os.getpid()), pipe()
+    try:
+        assert program._is_pidfd(own)
+        assert program._is_pidfd(dead)
+        assert not program._is_pidfd(reader)
+        assert select.select([dead], [], [], 0)[0] == [dead]
+    finally:
+        for fd in (own, reader, writer):
+            os.close(fd)

@@ -1,0 +1,1 @@
+"""``wheel-lock keeper``: the keeper of a host, or of a pod."""

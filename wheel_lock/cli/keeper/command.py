@@ -1,0 +1,73 @@
+"""The command ``keeper``: it opens the socket, and then becomes the keeper's program, which is small."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import wheel_lock.keeper
+from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, Refusal
+from wheel_lock.options import keeper_place
+
+_PROGRAM = Path(wheel_lock.keeper.__file__).with_name("program.py")
+_WAITING = 128  # connections that wait to be accepted
+
+
+def keeper(
+    path: Annotated[str, typer.Option("--socket", metavar="PATH", help="The path of the socket, which is made anew.")],
+) -> None:
+    """Release the locks of processes of this user that are killed or crash, as soon as they have ended.
+
+    Processes use it by LockContext(..., release_on_crash=PATH), or by the environment variable WHEEL_LOCK_KEEPER=PATH. They
+    pass it all that it needs, so it has no other settings, and may be restarted at any time. Runs until it gets a signal;
+    a line on stderr tells of each process whose locks it has released. Linux only.
+
+    Ends with 1 if another keeper serves the socket, or it cannot be made; 2 if the command line is wrong.
+    """
+    try:
+        address = str(keeper_place("--socket", path))
+    except ValueError as error:
+        raise Refusal(str(error), USAGE) from None
+    if not hasattr(os, "pidfd_open") or not hasattr(os, "memfd_create"):
+        raise Refusal("the keeper needs Linux, with pidfd_open() and memfd_create()", SERVER_TROUBLE)
+    try:
+        listener = _listener(address)
+    except OSError as error:
+        raise Refusal(f"cannot make the socket {address!r}: {error.strerror}", SERVER_TROUBLE) from None
+    os.set_inheritable(listener.fileno(), True)
+    os.execv(sys.executable, [sys.executable, "-I", "-S", os.fspath(_PROGRAM), str(listener.fileno())])
+
+
+def _listener(address: str) -> socket.socket:
+    """Return a listening socket that only this user may connect to, in the place of one that nobody serves any more.
+
+    Raises:
+        Refusal: A keeper serves it.
+        OSError: It cannot be made, or something else has this path.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        try:
+            probe.connect(address)
+            raise Refusal(f"a keeper serves {address!r} already", SERVER_TROUBLE)
+        except ConnectionRefusedError:
+            if stat.S_ISSOCK(os.lstat(address).st_mode):
+                os.unlink(address)
+        except OSError:
+            pass  # it is not there, or bind() says what is wrong
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    before = os.umask(0o177)
+    try:
+        listener.bind(address)
+        listener.listen(_WAITING)
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.umask(before)
+    return listener

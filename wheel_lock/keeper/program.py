@@ -1,0 +1,442 @@
+"""The keeper's program: it imports the standard library only, because it is started by its path, and stays small.
+
+A process that uses it (a *client*) connects to its socket and passes
+
+* a pidfd of itself. The kernel reports by it that all of the process's threads have ended, and nothing else does: not the
+  end of the connection, not silence, not a stop, not an exec. No process number is used, so none can be taken over;
+* a memory file with its record: a slot for each token that a command of it may have given a lock (see record.py);
+* for each server a connected, authenticated socket, and the release scripts that this server runs.
+
+When every proof of the death has come, the keeper reads the record, releases each token where it is still the holder's,
+and does so again after growing pauses until the leases have expired: a command that the process had sent may arrive late.
+Until then it only waits. A client's messages are JSON, one a packet; one that it does not understand ends that client's
+session, and no other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+
+VERSION = 1
+REGIONS = ((160, 1 << 20), (320, 1 << 17), (4096, 1 << 14))
+"""The parts of a record: the bytes of a slot, and the number of slots. Memory is used for those that have been written."""
+ENTRY = struct.Struct("=HQ")
+"""What follows the first byte of a slot: the number of bytes of the arguments, and the time-to-live in milliseconds."""
+
+MOST_BYTES = 1 << 18  # of a message
+MOST_FDS = 8
+_PAUSES_S = (0.0, 0.1, 0.4, 1.5, 8.0)  # between two passes; the last one again, five times as long each time
+_LONGER = 5.0
+_IN_FLIGHT = 8  # calls without a reply
+_REPLY_S = 5.0  # the longest wait for a reply, in seconds
+_READ_BYTES = 1 << 20
+_SO_PEERPIDFD = 77  # Linux 6.5
+_CREDENTIALS = struct.Struct("3i")
+
+Entry = tuple[int, int, bytes]
+"""A token of a dead process: the number of its release script from 1, its time-to-live in ms, the script's arguments."""
+
+
+def read_record(file: int) -> list[Entry]:
+    """Return the entries of a record. One that was cut while it was written is none."""
+    entries: list[Entry] = []
+    start = 0
+    for size, slots in REGIONS:
+        end, position = start + size * slots, start
+        while position < end:
+            try:
+                data_at = os.lseek(file, position, os.SEEK_DATA)  # slots that were never written are holes
+                hole_at = os.lseek(file, data_at, os.SEEK_HOLE)
+            except OSError:
+                break
+            position = data_at - (data_at - start) % size
+            while position < min(hole_at, end):
+                wanted = min(_READ_BYTES, end - position, hole_at - position + size)
+                data = os.pread(file, wanted // size * size, position)
+                if len(data) < size:
+                    return entries
+                _read_slots(data, size, entries)
+                position += len(data) // size * size
+        start = end
+    return entries
+
+
+def _read_slots(data: bytes, size: int, entries: list[Entry]) -> None:
+    for at in range(0, len(data) - size + 1, size):
+        kind = data[at]
+        if kind:
+            length, ttl_ms = ENTRY.unpack_from(data, at + 1)
+            begin = at + 1 + ENTRY.size
+            if begin + length <= at + size:
+                entries.append((kind, ttl_ms, data[begin : begin + length]))
+
+
+class Broken(Exception):
+    """The connection to a server has ended, or its reply is none."""
+
+
+class Server:
+    """A server, as a client has passed it.
+
+    Attributes:
+        sock: The connected socket.
+    """
+
+    def __init__(self, sock: socket.socket, message: dict[str, object]) -> None:
+        self.sock = sock
+        scripts = message["scripts"]
+        assert isinstance(scripts, list)
+        self._scripts = [
+            (script["sha1"], script["source"], script["keys"], script["arguments"], script["channel"].encode())
+            for script in scripts
+        ]
+        self._most = int(str(message["most"]))
+        self._buffer = b""
+
+    def release(self, entries: list[Entry]) -> None:
+        """Release what the entries name, each only where its token is still the holder's.
+
+        Raises:
+            Broken: There is no connection any more.
+        """
+        calls = self.calls(entries)
+        try:
+            self.sock.settimeout(_REPLY_S)
+            for at in range(0, len(calls), _IN_FLIGHT):
+                some = calls[at : at + _IN_FLIGHT]
+                self.sock.sendall(b"".join(self._call(*call, b"EVALSHA") for call in some))
+                unknown = [call for call in some if self._reply().startswith(b"NOSCRIPT")]
+                for call in unknown:
+                    self.sock.sendall(self._call(*call, b"EVAL"))
+                    self._reply()
+        except (OSError, ValueError) as error:
+            raise Broken(str(error)) from error
+
+    def calls(self, entries: list[Entry]) -> list[tuple[int, list[bytes]]]:
+        """Return the calls that release the entries: the number of the script, and the arguments of each entry."""
+        calls: list[tuple[int, list[bytes]]] = []
+        for number in range(1, len(self._scripts) + 1):
+            bodies = [body for kind, _, body in entries if kind == number]
+            most = 1 if self._scripts[number - 1][2] else self._most
+            calls += [(number, bodies[at : at + most]) for at in range(0, len(bodies), most)]
+        return calls
+
+    def _call(self, number: int, bodies: list[bytes], verb: bytes) -> bytes:
+        sha1, source, keys, arguments, channel = self._scripts[number - 1]
+        if channel:
+            bodies = [body + _bulk(b"%b{%b}" % (channel, _first(body))) for body in bodies]
+        body = b"".join(bodies)
+        if keys:
+            words = _split(body)
+            body = b"".join(
+                map(_bulk, [words[at] for at in keys] + [w for at, w in enumerate(words) if at not in keys])
+            )
+        head = b"*%d\r\n" % (3 + arguments * len(bodies))
+        text = sha1 if verb == b"EVALSHA" else source
+        return head + _bulk(verb) + _bulk(text.encode()) + _bulk(b"%d" % len(keys)) + body
+
+    def _reply(self) -> bytes:
+        """Read one reply; return the text of an error, or nothing: what was not the token's to release stays."""
+        line = self._line()
+        kind, rest = line[:1], line[1:]
+        if kind == b"-":
+            return rest
+        if kind == b"$" and int(rest) >= 0:
+            self._skip(int(rest) + 2)
+        elif kind == b"*":
+            for _ in range(int(rest)):
+                self._reply()
+        elif kind not in b"+:$":
+            raise Broken("no reply")
+        return b""
+
+    def _line(self) -> bytes:
+        while b"\r\n" not in self._buffer:
+            self._read()
+        line, _, self._buffer = self._buffer.partition(b"\r\n")
+        return line
+
+    def _skip(self, count: int) -> None:
+        while len(self._buffer) < count:
+            self._read()
+        self._buffer = self._buffer[count:]
+
+    def _read(self) -> None:
+        data = self.sock.recv(1 << 16)
+        if not data:
+            raise Broken("the server closed the connection")
+        self._buffer += data
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def _bulk(data: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def _first(data: bytes) -> bytes:
+    """Return the first of several bulk strings."""
+    end = data.index(b"\r\n")
+    return data[end + 2 : end + 2 + int(data[1:end])]
+
+
+def _split(data: bytes) -> list[bytes]:
+    found, start = [], 0
+    while start < len(data):
+        end = data.index(b"\r\n", start)
+        stop = end + 2 + int(data[start + 1 : end])
+        found.append(data[end + 2 : stop])
+        start = stop + 2
+    return found
+
+
+class Session:
+    """What one client has passed.
+
+    Attributes:
+        control: The socket of the client; None when it has ended, which proves nothing.
+        proofs: Descriptors that all have to become readable before the client counts as dead.
+        record: The memory file; -1 before the first message.
+        server: The server; None without a connection to one.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control: socket.socket | None = control
+        self.proofs: list[int] = []
+        self.record: int = -1
+        self.server: Server | None = None
+        self._delay_s = 0.0
+
+    def begin(self, message: dict[str, object], fds: list[int]) -> None:
+        """Take the first message of a client, and answer it.
+
+        Raises:
+            ValueError: It is not one that this keeper understands.
+        """
+        if message["version"] != VERSION or message["regions"] != [list(region) for region in REGIONS]:
+            raise ValueError(f"the client speaks version {message['version']}, this keeper {VERSION}")
+        if self.record >= 0 or self.control is None or len(fds) != 2:
+            raise ValueError("a session begins once, with two descriptors")
+        if not _is_pidfd(fds[0]):
+            raise ValueError("not a pidfd")
+        self._delay_s = float(str(message["delay_s"]))
+        self.proofs = [fds.pop(0)]
+        self.record = fds.pop(0)
+        try:  # who has connected, as the kernel knows it
+            self.proofs.append(self.control.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
+        except OSError:
+            pass  # an older kernel
+        self.control.send(json.dumps({"version": VERSION}).encode())
+
+    def drop_server(self) -> None:
+        if self.server is not None:
+            self.server.close()
+            self.server = None
+
+    def bury(self) -> None:
+        """Release what a dead client held, again and again until all of it has expired. On a thread of its own."""
+        died_at = time.monotonic()
+        try:
+            time.sleep(self._delay_s)
+            entries = read_record(self.record)
+            pause_s, pauses = 0.0, iter(_PAUSES_S)
+            while entries and self.server is not None:
+                pause_s = next(pauses, pause_s * _LONGER)
+                left_s = max(ttl_ms for _, ttl_ms, _ in entries) / 1000 - (time.monotonic() - died_at)
+                if pause_s:
+                    time.sleep(min(pause_s, max(left_s, 0.0)))
+                began_at = time.monotonic()
+                self.server.release(entries)
+                if not pause_s:
+                    say(
+                        f"a process has ended: released {len(entries)} in {(time.monotonic() - began_at) * 1000:.0f} ms"
+                    )
+                entries = [entry for entry in entries if died_at + entry[1] / 1000 > time.monotonic()]
+            if entries:
+                raise Broken("there was no connection to its server")
+        except Broken as error:
+            say(f"a process has ended, and what it held expires by itself: {error}")
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self.drop_server()
+        if self.control is not None:
+            self.control.close()
+            self.control = None
+        for fd in [*self.proofs, self.record]:
+            if fd >= 0:
+                os.close(fd)
+        self.proofs, self.record = [], -1
+
+
+def _is_pidfd(fd: int) -> bool:
+    with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
+        return b"\nPid:" in file.read()
+
+
+def say(text: str) -> None:
+    """Write a line on stderr, if somebody reads it."""
+    try:
+        print(f"wheel-lock keeper: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        pass
+
+
+class Keeper:
+    """Serves clients on a listening socket.
+
+    Args:
+        listener: The socket.
+        parent: A pidfd of the process for which alone it runs; -1 if it runs for a host.
+    """
+
+    def __init__(self, listener: socket.socket, parent: int) -> None:
+        self._listener = listener
+        self._parent = parent
+        self._poll = select.poll()
+        self._sessions: dict[int, Session] = {}  # by each descriptor that is watched
+        self._burials: list[threading.Thread] = []
+        self._poll.register(listener, select.POLLIN)
+        if parent >= 0:
+            self._poll.register(parent, select.POLLIN)
+
+    def run(self) -> None:
+        """Serve, until the parent has ended and nothing is left to do for it."""
+        while self._parent != -2 or self._sessions or self._burials:
+            timeout_ms = 1000 if self._burials else None
+            for fd, _ in self._poll.poll(timeout_ms):
+                session = self._sessions.get(fd)
+                try:
+                    if fd == self._listener.fileno():
+                        self._accept()
+                    elif fd == self._parent:
+                        self._poll.unregister(fd)
+                        self._parent = -2
+                    elif session is not None:
+                        self._ready(session, fd)
+                except Exception as error:  # of one client, which loses the short cut and nothing else
+                    say(f"a client is left to its timeouts: {error!r}")
+                    if session is not None:
+                        self._end(session)
+            self._burials = [thread for thread in self._burials if thread.is_alive()]
+
+    def _accept(self) -> None:
+        try:
+            control, _ = self._listener.accept()
+        except OSError:
+            time.sleep(0.1)  # no descriptor is left
+            return
+        _, user, _ = _CREDENTIALS.unpack(control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if user != os.getuid():
+            control.close()
+            return
+        control.setblocking(False)
+        self._watch(Session(control), control.fileno())
+
+    def _watch(self, session: Session, fd: int) -> None:
+        self._sessions[fd] = session
+        self._poll.register(fd, select.POLLIN)
+
+    def _unwatch(self, fd: int) -> None:
+        if self._sessions.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def _ready(self, session: Session, fd: int) -> None:
+        if session.control is not None and fd == session.control.fileno():
+            self._receive(session)
+        elif fd in session.proofs:
+            self._prove(session, fd)
+        elif session.server is not None and fd == session.server.sock.fileno():
+            self._lose_server(session, fd)
+
+    def _receive(self, session: Session) -> None:
+        """Handle the messages that have come; the end of the connection says nothing about the process."""
+        while (control := session.control) is not None:
+            try:
+                data, fds, _, _ = socket.recv_fds(control, MOST_BYTES, MOST_FDS)
+            except BlockingIOError:
+                return
+            except OSError:
+                data, fds = b"", []
+            if not data:
+                self._unwatch(control.fileno())
+                control.close()
+                session.control = None
+                if not session.proofs:
+                    self._end(session)
+                return
+            try:
+                self._take(session, json.loads(data), fds)
+            finally:
+                for fd in fds:  # which nobody has taken
+                    os.close(fd)
+
+    def _take(self, session: Session, message: dict[str, object], fds: list[int]) -> None:
+        if message["what"] == "begin":
+            session.begin(message, fds)
+            for proof in session.proofs:
+                self._watch(session, proof)
+        elif message["what"] == "server":
+            if session.server is not None:
+                self._unwatch(session.server.sock.fileno())
+                session.drop_server()
+            session.server = Server(socket.socket(fileno=fds.pop(0)), message)
+            self._watch(session, session.server.sock.fileno())
+        elif message["what"] == "end":  # nothing is to be released any more
+            self._end(session)
+
+    def _lose_server(self, session: Session, fd: int) -> None:
+        """Ask the client for another connection: nothing was asked of the server, so it has closed this one."""
+        self._unwatch(fd)
+        session.drop_server()
+        if session.control is not None:
+            session.control.send(json.dumps({"what": "lost"}).encode())
+
+    def _prove(self, session: Session, fd: int) -> None:
+        self._unwatch(fd)
+        if any(proof in self._sessions for proof in session.proofs):
+            return  # the others have not come yet
+        if session.control is not None:
+            self._receive(session)  # its last messages
+            if session.record < 0:
+                return
+        for watched in [watched for watched, of in self._sessions.items() if of is session]:
+            self._unwatch(watched)
+        thread = threading.Thread(target=session.bury, daemon=True)
+        self._burials.append(thread)
+        thread.start()
+
+    def _end(self, session: Session) -> None:
+        for fd in [fd for fd, of in self._sessions.items() if of is session]:
+            self._unwatch(fd)
+        session.close()
+
+
+def main(arguments: list[str]) -> None:
+    """Serve on the listening socket with this number; with a second number, a pidfd, as the child of that process."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN if len(arguments) > 1 else signal.SIG_DFL)
+    if len(arguments) > 1 and os.fork():
+        os._exit(0)  # the process need not wait for it, and does not meet it in its own waits for children
+    os.chdir("/")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    listener = socket.socket(fileno=int(arguments[0]))
+    listener.setblocking(False)
+    Keeper(listener, int(arguments[1]) if len(arguments) > 1 else -1).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
