@@ -1,4 +1,4 @@
-"""Processes that are killed, on a real server: their locks are free at once, and those of nobody else."""
+"""Processes that are killed, on a real server: their locks are free at once, and no others."""
 
 from __future__ import annotations
 

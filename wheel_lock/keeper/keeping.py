@@ -260,7 +260,7 @@ class Keeping:
             for script, channel in RELEASES:
                 single = script.single
                 assert single is not None
-                keyed = node.single_key_mode or connection.keyed
+                keyed = node.declares or connection.keyed
                 form = (single.script if keyed else script).form(connection.capability)
                 keys = list(single.keys) if keyed else []
                 source = form.source.decode()

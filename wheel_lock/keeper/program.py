@@ -286,7 +286,7 @@ def _is_pidfd(fd: int) -> bool:
 
 
 def say(text: str) -> None:
-    """Write a line on stderr, if somebody reads it."""
+    """Write a line on stderr, if it is read."""
     try:
         print(f"wheel-lock keeper: {text}", file=sys.stderr, flush=True)
     except OSError:
@@ -379,7 +379,7 @@ class Keeper:
             try:
                 self._take(session, json.loads(data), fds)
             finally:
-                for fd in fds:  # which nobody has taken
+                for fd in fds:  # that were not taken
                     os.close(fd)
 
     def _take(self, session: Session, message: dict[str, object], fds: list[int]) -> None:

@@ -137,7 +137,7 @@ class Record:
         self.end([lease for lease in list(self._slots) if lease.state in over])
 
     def end(self, leases: Sequence[Lease]) -> None:
-        """End the entries of leases whose tokens are at the server no more, or are somebody else's to release."""
+        """End the entries of leases whose tokens are at the server no more, or are another's to release."""
         slots, memory, free = self._slots, self._memory, self._free
         for lease in leases:
             slot = slots.pop(lease, None)

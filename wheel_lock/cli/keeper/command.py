@@ -26,7 +26,7 @@ def keeper(
 
     Processes use it by LockContext(..., release_on_crash=PATH), or by the environment variable WHEEL_LOCK_KEEPER=PATH. They
     pass it all that it needs, so it has no other settings, and may be restarted at any time. Runs until it gets a signal;
-    a line on stderr tells of each process whose locks it has released. Linux only.
+    a line on stderr names each process whose locks it has released. Linux only.
 
     Ends with 1 if another keeper serves the socket, or it cannot be made; 2 if the command line is wrong.
     """
@@ -45,7 +45,7 @@ def keeper(
 
 
 def _listener(address: str) -> socket.socket:
-    """Return a listening socket that only this user may connect to, in the place of one that nobody serves any more.
+    """Return a listening socket that only this user may connect to, in the place of one that no keeper serves any more.
 
     Raises:
         Refusal: A keeper serves it.

@@ -1,7 +1,7 @@
 """The program of the guard of ``wheel-lock run``: started by its path, so it imports nothing of the package.
 
 All signals that can be blocked are blocked in it, from before its start on: what is sent to the group of the command does
-not end it. Its input ends with ``wheel-lock``, whatever ends that, because nobody else has the other end of the pipe. (The
+not end it. Its input ends with ``wheel-lock``, whatever ends that: no other process has the other end. (The
 kernel's own PR_SET_PDEATHSIG reaches the command alone, and none of the programs that it has started.)
 """
 
