@@ -107,6 +107,8 @@ class Block(WheelEntry):
         lease.block = None  # behind its deadline, which other threads read
         self.size -= 1
         self._body = None
+        if len(self._leases) > 2 * self.size:
+            self._leases = self.leases  # so those that have left are not kept for an interval
         if self.state is RENEWING:
             lease.tick = self.tick
             lease.transition(Event.RENEWAL_SENT)
@@ -135,13 +137,23 @@ def parts_of(entries: Sequence[Lease | Block], most: int) -> tuple[list[Block], 
     match merged:
         case [Block() as only] if only.size <= most:
             return [*blocks, only], []
+    return blocks, in_order(merged)
+
+
+def in_order(entries: Iterable[Lease | Block]) -> list[Lease]:
+    """Return the leases of all entries. The blocks end."""
     leases: list[Lease] = []
-    for entry in merged:
+    for entry in entries:
         if isinstance(entry, Block):
             leases.extend(entry.split())
         else:
             leases.append(entry)
-    return blocks, leases
+    return leases
+
+
+def calls_for(entries: Sequence[Lease | Block], most: int) -> int:
+    """Return how many calls ``entries`` take, at most: a block that is not merged fills more than half of one."""
+    return -(-2 * sum([entry.size for entry in entries]) // most) if len(entries) > 1 else 1
 
 
 def all_plain(entries: Iterable[Lease | Block], now: float) -> bool:

@@ -63,8 +63,9 @@ class LockContext(ThreadLocks, ThreadContext):
             gets such calls in any case.
         track_acquisitions: True if the warning about an abandoned lock names the line that acquired it.
         renewal_slack: The share of its interval, 0 to 0.5, by which a renewal may come early to join others that are due
-            at the same server: fewer calls, for more renewals by at most that share. Locks that have joined are due
-            together from then on. With 0 none comes early; a lock that is alone never is.
+            at the same server: a wake-up less, and a call less where their timeouts are equal. Such locks are due together
+            from then on. Beside other timeouts a lock may go on joining: at a quarter that is up to a third more renewals.
+            With 0 none comes early; a lock that is alone never is.
         prefix: Text that precedes the name of each lock in its key, such as ``"billing:"``. The server, ACLs and the
             ``wheel-lock`` commands see both together; this context, its results, errors and log records know the name only.
             Exported texts have both: a context adopts them if its own prefix, which may be empty, is the beginning.

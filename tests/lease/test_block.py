@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 
@@ -32,6 +33,17 @@ def test_a_lease_that_leaves_has_the_deadline_the_renewals_and_the_state_of_its_
     assert [lease.renewals for lease in leases] == [1, 1, 2]
     assert [lease.deadline for lease in leases] == [deadline, deadline, local_deadline(106.0, 10.0)]
     assert (block.size, list(block.leases)) == (1, [leases[2]])
+
+
+def test_a_block_does_not_keep_what_has_left() -> None:
+    leases = [granted(100.0) for _ in range(3)]
+    references = [sys.getrefcount(lease) for lease in leases]
+    block = Block(tuple(leases))
+    block.leave(leases[0])
+    block.leave(leases[1])
+    assert [sys.getrefcount(lease) for lease in leases] == [references[0], references[1], references[2] + 1]
+    block.leave(leases[2])
+    assert [sys.getrefcount(lease) for lease in leases] == references
 
 
 def test_the_bytes_of_a_block_are_those_of_the_leases_that_are_left() -> None:

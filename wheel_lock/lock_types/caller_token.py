@@ -21,7 +21,7 @@ from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
 
-def _was_held(lease: Lease) -> bool:
+def was_held(lease: Lease) -> bool:
     """Return whether a release is that of a holder, or of a closing context, and not a clean-up."""
     return lease.state is not State.REFUSED and lease.loss in (None, LossReason.CONTEXT_CLOSED)
 
@@ -34,7 +34,7 @@ class _WithCallerToken(Exclusive):
 
     def release_many(self, leases: Sequence[Lease]) -> Command:
         """Return the call about the leases that are held; the key of a refused or lost one may be a namesake's."""
-        return super().release_many([lease for lease in leases if _was_held(lease)])
+        return super().release_many([lease for lease in leases if was_held(lease)])
 
 
 class CallerToken(_WithCallerToken):

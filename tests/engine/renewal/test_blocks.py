@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,8 @@ from tests.engine.rig import FINE, GONE, NOSCRIPT, START, TAKEN, TICK_S, Command
 from wheel_lock.block import Block
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.errors import LossReason
-from wheel_lock.lease import HELD, Lease, State, ThreadOwner, local_deadline
+from wheel_lock.lease import HELD, RENEWING, Lease, State, ThreadOwner, local_deadline
+from wheel_lock.lock_types.caller_token import CALLER_TOKEN
 
 COUNT = 10
 TIMEOUT_S, INTERVAL_S = 30.0, 10.0
@@ -106,6 +108,34 @@ def test_a_holder_that_has_seen_the_deadline_pass_as_the_block_was_confirmed_has
     rig.post(lambda: rig.engine.lapse_seen(leases[0]))
     assert rig.reasons == [("lock:0", LossReason.NOT_CONFIRMED)]
     assert rig.server.one("release_many").pairs == [(b"lock:0", leases[0].token)]
+
+
+@pytest.mark.rig(declare_keys=True)
+def test_nothing_is_sent_for_a_chosen_token_whose_deadline_was_seen_to_pass(rig: Rig) -> None:
+    lease = rig.hold("a", TIMEOUT_S, kind=CALLER_TOKEN, token="host-1")
+    rig.go_on(INTERVAL_S)
+    lease.record_lapse()
+    rig.reply("renew", FINE)
+    rig.post(lambda: rig.engine.lapse_seen(lease))
+    assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
+    assert rig.server.take() == []
+
+
+@pytest.mark.rig(batch_size=2 * COUNT, max_calls_in_flight=1, renewal_slack=0.25)
+def test_what_is_due_is_sent_before_blocks_that_join_it(rig: Rig) -> None:
+    lone = rig.hold("lone", TIMEOUT_S)
+    rig.go_on(1.0)
+    leases = rig.hold_many(names(), TIMEOUT_S)
+    group: Any = group_of(lone)
+    slack, group.slack_ticks = group.slack_ticks, 0
+    rig.go_on(INTERVAL_S + 4.0, rig.agree)
+    group.slack_ticks = slack
+    rig.engine.router.renewer.flow.joint.note(group, block_of(leases).tick)
+    rig.server.take()
+    rig.go_on(INTERVAL_S - 5.0)
+    (call,) = rig.server.take()
+    assert call.names == ["lone", *names()]
+    assert lone.state is RENEWING
 
 
 def test_an_extended_lease_has_left(rig: Rig) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from wheel_lock.block import Block, parts_of
+from wheel_lock.block import Block, calls_for, in_order, parts_of
 from wheel_lock.engine.interfaces import Later, LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.checks import BLOCKED, EarlyChecks
@@ -236,13 +236,17 @@ class Flow:
     def _send_due(self, group: LeaseGroup, entries: list[Lease | Block], calls: int) -> list[Lease]:
         """Send renewals in at most ``calls`` calls; return the leases that are left."""
         size = self._node.batch_size
-        blocks, leases = parts_of(entries, size)
-        for block in blocks[: max(calls, 0)]:
+        if calls_for(entries, size) > calls:  # what is due goes before what joins it
+            blocks: list[Block] = []
+            leases = in_order(entries)
+        else:
+            blocks, leases = parts_of(entries, size)
+        for block in blocks:
             self.send(group, block)
         room = max(calls - len(blocks), 0) * size
         for some in in_calls(leases[:room], size):
             self.send(group, some)
-        return [lease for block in blocks[max(calls, 0) :] for lease in block.split()] + leases[room:]
+        return leases[room:]
 
     def send(
         self, group: LeaseGroup, leases: list[Lease] | Block, *, drained: bool = False, early: bool = False

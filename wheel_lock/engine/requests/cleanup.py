@@ -8,6 +8,7 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import Request, in_calls
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import LockType
+from wheel_lock.lock_types.caller_token import was_held
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import Reply, exceptions
 from wheel_lock.protocol.scripts import Command
@@ -52,7 +53,7 @@ class Cleanup(Request):
     def encode(self, capability: int) -> bytes:
         if not self._lock_type.unique_tokens:
             now = self.timer.clock.now()
-            self.leases = [lease for lease in self.leases if now < lease.deadline]
+            self.leases = [lease for lease in self.leases if now < lease.deadline and was_held(lease)]
             if not self.leases:
                 self.finish()
                 return b""
