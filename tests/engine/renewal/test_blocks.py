@@ -121,7 +121,7 @@ def test_nothing_is_sent_for_a_chosen_token_whose_deadline_was_seen_to_pass(rig:
     assert rig.server.take() == []
 
 
-@pytest.mark.rig(batch_size=2 * COUNT, max_calls_in_flight=1, renewal_slack=0.25)
+@pytest.mark.rig(batch_size=2 * COUNT - 1, max_calls_in_flight=1, renewal_slack=0.25)
 def test_what_is_due_is_sent_before_blocks_that_join_it(rig: Rig) -> None:
     lone = rig.hold("lone", TIMEOUT_S)
     rig.go_on(1.0)
