@@ -348,7 +348,11 @@ def guards_of(parent: int) -> list[int]:
 
 def ready(guard: int) -> bool:
     """Whether a guard waits for the end of its input: it has a descriptor of the command."""
-    return any(os.readlink(fd) == "anon_inode:[pidfd]" for fd in Path(f"/proc/{guard}/fd").iterdir())
+    for fd in Path(f"/proc/{guard}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has been closed meanwhile
+            if os.readlink(fd) == "anon_inode:[pidfd]":
+                return True
+    return False
 
 
 def test_signals_to_the_group_do_not_end_the_guard(run: Run) -> None:

@@ -217,7 +217,8 @@ def test_a_stopped_process_keeps_its_lock(hold: Hold, client: redis.Redis) -> No
 @pytest.mark.parametrize("act", ["disconnected", "executes", "loses_its_main_thread"])
 def test_a_process_that_lives_keeps_its_lock(hold: Hold, client: redis.Redis, act: str) -> None:
     holder = hold(act)
-    assert holder.line() == "ready"
+    while (line := holder.line()) != "ready":
+        assert line.startswith("WARNING no keeper")  # its session was ended on purpose
     assert is_kept(client)
     holder.kill()
     eventually(lambda: all_free(client), AT_ONCE_S)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.waiting import eventually
 from wheel_lock.keeper import program
-from wheel_lock.keeper.program import REGIONS, VERSION, Broken, Keeper, Server
+from wheel_lock.keeper.program import REGIONS, VERSION, Broken, Keeper, Server, Session
 
 HELLO = {"what": "begin", "version": VERSION, "regions": REGIONS, "delay_s": 0.0}
 LONG_S = 30.0
@@ -156,6 +156,26 @@ def test_a_session_without_a_process_ends_with_its_connection(served: Served) ->
     eventually(lambda: len(served.keeper._sessions) == 1)
     client.close()
     eventually(lambda: not served.keeper._sessions)
+
+
+def test_a_session_that_can_release_nothing_ends_with_its_connection(served: Served) -> None:
+    file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), served.client()
+    send(client, HELLO, [proof, file])
+    client.recv(1 << 16)
+    client.close()
+    eventually(lambda: not served.keeper._sessions)
+    os.close(file)
+    os.close(proof)
+
+
+def test_an_event_about_another_descriptor_with_the_number_of_a_proof_proves_nothing(served: Served) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    session = Session(ours)
+    session.proofs, session.record = [os.pidfd_open(os.getpid())], os.memfd_create("record")
+    served.keeper._prove(session, session.proofs[0])
+    assert served.keeper._burials == []
+    session.close()
+    theirs.close()
 
 
 def test_the_end_of_a_connection_to_the_server_is_reported(served: Served) -> None:

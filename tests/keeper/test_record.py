@@ -119,6 +119,15 @@ class CutMemory:
         self._memory.close()
 
 
+def test_what_is_to_stay_after_a_close_is_in_no_record() -> None:
+    record = Record(overflow)
+    record.begin([new_lease(b"a"), new_lease(b"b", REENTRANT)])
+    assert len(read_record(record.file)) == 2
+    record.clear()
+    assert read_record(record.file) == []
+    assert record.empty
+
+
 def test_a_record_that_is_cut_at_any_byte_has_whole_entries_or_none() -> None:
     chance, cut_after, cut = random.Random(3), 0, True
     while cut:

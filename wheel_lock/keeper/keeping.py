@@ -14,6 +14,7 @@ import selectors
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -39,6 +40,7 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _ANSWER_S = 20.0  # the longest wait for the keeper, or for its start, on a machine that is overloaded
+_CROWDED_S = 0.01  # between two attempts at a socket with too many that connect
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 30.0  # between two attempts to reach it
 _PROGRAM = Path(__file__).with_name("program.py")
 _timeout_s_of: Callable[[Lease], float] = attrgetter("group.timeout_s")
@@ -64,7 +66,7 @@ class _Child:
         if self.address is not None:
             try:
                 return _connected(self.address)
-            except OSError:
+            except ConnectionRefusedError:
                 pass  # it has ended
         self._start()
         assert self.address is not None
@@ -75,7 +77,7 @@ class _Child:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
                 listener.bind(b"")  # the system chooses an address
-                listener.listen(64)
+                listener.listen(socket.SOMAXCONN)
                 subprocess.run(
                     [sys.executable, "-I", "-S", os.fspath(_PROGRAM), str(listener.fileno()), str(parent)],
                     pass_fds=[listener.fileno(), parent],
@@ -93,13 +95,28 @@ class _Child:
 
 def _connected(address: str | bytes) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    until = time.monotonic() + _ANSWER_S
     try:
         sock.settimeout(_ANSWER_S)
-        sock.connect(address)
+        while True:
+            try:
+                sock.connect(address)
+                return sock
+            except BlockingIOError:  # more connect at this moment than it has room for
+                if time.monotonic() > until:
+                    raise
+                time.sleep(_CROWDED_S)
     except BaseException:
         sock.close()
         raise
-    return sock
+
+
+def _say_end(session: socket.socket) -> None:
+    """Say that nothing of this session is to be released; what its record says does not depend on it."""
+    try:
+        session.send(json.dumps({"what": "end"}).encode())
+    except OSError:
+        pass  # it has ended, or is stopped
 
 
 CHILD: _Child = _Child()
@@ -219,6 +236,7 @@ class Keeping:
             failure = as_failure(error)
             sanitize(failure)
             if opened is not None and opened is not session:
+                _say_end(opened)  # else the keeper would keep it until this process ends
                 opened.close()
             self._timer.post(partial(self._failed, failure, generation), self._domain)
         else:
@@ -342,9 +360,10 @@ class Keeping:
             if record is not None:
                 record.leave()
         elif how in (End.CLOSED, End.RETIRED):
-            empty = self._record is None or self._record.empty
-            if empty or (how is End.CLOSED and not self._options.release_on_close):
-                self._say_end()
+            if self._record is not None and how is End.CLOSED and not self._options.release_on_close:
+                self._record.clear()
+            if self._session is not None and (self._record is None or self._record.empty):
+                _say_end(self._session)
             # What is left in the record, the keeper releases when this process has ended.
             self._closed = how is End.CLOSED
             self._node = None
@@ -353,13 +372,6 @@ class Keeping:
                 self._record = None
         elif how in ANEW:
             self._leave_session()
-
-    def _say_end(self) -> None:
-        if self._session is not None:
-            try:
-                self._session.send(json.dumps({"what": "end"}).encode())
-            except OSError:
-                pass  # it has ended, or is stopped, and finds nothing to release later
 
     def _leave_session(self) -> None:
         self._generation, self._connecting = object(), False

@@ -285,6 +285,13 @@ def _is_pidfd(fd: int) -> bool:
         return b"\nPid:" in file.read()
 
 
+def _has_ended(pidfd: int) -> bool:
+    """Ask the kernel, now: an event that was read before may be about another descriptor with the same number."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return any(events & select.POLLIN for _, events in poll.poll(0))
+
+
 def say(text: str) -> None:
     """Write a line on stderr, if it is read."""
     try:
@@ -307,6 +314,7 @@ class Keeper:
         self._poll = select.poll()
         self._sessions: dict[int, Session] = {}  # by each descriptor that is watched
         self._burials: list[threading.Thread] = []
+        self._left: set[int] = set()  # descriptors that are not watched since the events of this turn were read
         self._poll.register(listener, select.POLLIN)
         if parent >= 0:
             self._poll.register(parent, select.POLLIN)
@@ -315,7 +323,10 @@ class Keeper:
         """Serve, until the parent has ended and nothing is left to do for it."""
         while self._parent != -2 or self._sessions or self._burials:
             timeout_ms = 1000 if self._burials else None
+            self._left.clear()
             for fd, _ in self._poll.poll(timeout_ms):
+                if fd in self._left:
+                    continue  # its number may be that of another client's by now, of which the event says nothing
                 session = self._sessions.get(fd)
                 try:
                     if fd == self._listener.fileno():
@@ -351,6 +362,7 @@ class Keeper:
     def _unwatch(self, fd: int) -> None:
         if self._sessions.pop(fd, None) is not None:
             self._poll.unregister(fd)
+            self._left.add(fd)
 
     def _ready(self, session: Session, fd: int) -> None:
         if session.control is not None and fd == session.control.fileno():
@@ -373,8 +385,8 @@ class Keeper:
                 self._unwatch(control.fileno())
                 control.close()
                 session.control = None
-                if not session.proofs:
-                    self._end(session)
+                if session.server is None:
+                    self._end(session)  # it can never release anything
                 return
             try:
                 self._take(session, json.loads(data), fds)
@@ -402,10 +414,14 @@ class Keeper:
         session.drop_server()
         if session.control is not None:
             session.control.send(json.dumps({"what": "lost"}).encode())
+        else:
+            self._end(session)
 
     def _prove(self, session: Session, fd: int) -> None:
+        if not _has_ended(fd):
+            return
         self._unwatch(fd)
-        if any(proof in self._sessions for proof in session.proofs):
+        if not all(map(_has_ended, session.proofs)):
             return  # the others have not come yet
         if session.control is not None:
             self._receive(session)  # its last messages

@@ -146,6 +146,10 @@ class Record:
                 memory[at] = 0
                 free[region].append(at)
 
+    def clear(self) -> None:
+        """End all entries: what is held stays, whatever the keeper hears of this process."""
+        self.end(list(self._slots))
+
     def leave(self) -> None:
         """In a forked child: let go of the parent's memory. What the fork has interrupted cannot write to it any more."""
         self._slots = {}
