@@ -19,7 +19,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bench.page import machine, markdown
-from bench.watched import quantile
+from bench.watched import name_of, quantile
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
 from wheel_lock import LockContext
@@ -46,10 +46,6 @@ class Figures(NamedTuple):
     p99_s: float
     max_s: float
     left: int
-
-
-def name_of(number: int) -> str:
-    return f"lock:{number:012d}"
 
 
 def main(url: str, keeper: str, locks: str, megabytes: str) -> None:

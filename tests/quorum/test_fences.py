@@ -43,6 +43,13 @@ def draw(rig: QuorumRig, *replies: bytes | None) -> None:
     rig.turn()
 
 
+def write_at_two(rig: QuorumRig) -> None:
+    """Have the first two masters write the fence."""
+    for server in rig.servers[:2]:
+        server.say(agreement(server.one("write_fence")))
+    rig.turn()
+
+
 def written(rig: QuorumRig, *numbers: int) -> list[int]:
     """The fences that the masters of these numbers, and no others, are to write."""
     commands = rig.commands()
@@ -90,9 +97,7 @@ def test_a_later_vote_writes_the_fence_unless_it_has_drawn_a_larger_one(rig: Quo
 def test_a_vote_that_comes_when_the_lease_is_held_writes_its_fence_too(rig: QuorumRig) -> None:
     lease, future = begin(rig)
     draw(rig, integer(7), integer(9), None)
-    for server in rig.servers[:2]:
-        server.say(agreement(server.one("write_fence")))
-    rig.turn()
+    write_at_two(rig)
     assert future.result() == (lease,)
     rig.servers[2].say(integer(8))
     rig.turn()
@@ -211,9 +216,7 @@ def test_a_caller_that_gives_up_between_the_phases_leaves_nothing(rig: QuorumRig
 def test_a_vote_that_joins_late_has_its_master_keep_the_fence(rig: QuorumRig) -> None:
     lease, _ = begin(rig)
     draw(rig, integer(7), integer(9), HELD)
-    for server in rig.servers[:2]:
-        server.say(agreement(server.one("write_fence")))
-    rig.turn()
+    write_at_two(rig)
     rig.go_on(0.34, 0, 1)
     late = rig.servers[2].one("acquire_fenced")
     assert late.arguments[6] == b"9"

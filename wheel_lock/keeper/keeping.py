@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
 
 from wheel_lock.exclusion import Lock, exclusively
 from wheel_lock.forks import in_forked_child
+from wheel_lock.keeper import NEEDS, PROGRAM, is_possible
 from wheel_lock.keeper.program import REGIONS, VERSION
 from wheel_lock.keeper.record import RELEASES, Record
 from wheel_lock.lease import Lease
@@ -42,7 +42,6 @@ logger: logging.Logger = logging.getLogger("wheel_lock")
 _ANSWER_S = 20.0  # the longest wait for the keeper, or for its start, on a machine that is overloaded
 _CROWDED_S = 0.01  # between two attempts at a socket with too many that connect
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 30.0  # between two attempts to reach it
-_PROGRAM = Path(__file__).with_name("program.py")
 _timeout_s_of: Callable[[Lease], float] = attrgetter("group.timeout_s")
 
 
@@ -79,7 +78,7 @@ class _Child:
                 listener.bind(b"")  # the system chooses an address
                 listener.listen(socket.SOMAXCONN)
                 subprocess.run(
-                    [sys.executable, "-I", "-S", os.fspath(_PROGRAM), str(listener.fileno()), str(parent)],
+                    [sys.executable, "-I", "-S", os.fspath(PROGRAM), str(listener.fileno()), str(parent)],
                     pass_fds=[listener.fileno(), parent],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -148,8 +147,8 @@ class Keeping:
         launch: Callable[[Callable[[], None]], None],
         domain: FailureDomain,
     ) -> None:
-        if not hasattr(os, "pidfd_open") or not hasattr(os, "memfd_create"):
-            raise ValueError("release_on_crash needs Linux, with pidfd_open() and memfd_create()")
+        if not is_possible():
+            raise ValueError(f"release_on_crash {NEEDS}")
         self._timer = timer
         self._options = options
         self._launch = launch

@@ -201,7 +201,7 @@ def _split(data: bytes) -> list[bytes]:
 
 
 class Session:
-    """What one client has passed.
+    """The session of one client: its proofs, its record, its server.
 
     Attributes:
         control: The socket of the client; None when it has ended, which proves nothing.

@@ -464,8 +464,9 @@ class Majority(SingleRouter):
         self.timer.wheel.cancel(lease)
         if lease.loss is not None:
             for vote in lease.votes:
-                vote.give_up()
-                if lease.loss is not LossReason.CONTEXT_CLOSED:  # else released in bulk
+                if lease.loss is LossReason.CONTEXT_CLOSED:
+                    vote.give_up()  # what it has granted is released in bulk
+                else:
                     vote.withdraw(lease.loss)
 
     def clean_up(self, leases: Sequence[Lease], node: Node | None = None) -> None:

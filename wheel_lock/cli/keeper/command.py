@@ -6,17 +6,13 @@ import os
 import socket
 import stat
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-import wheel_lock.keeper
 from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, Refusal
+from wheel_lock.keeper import NEEDS, PROGRAM, is_possible
 from wheel_lock.options import keeper_place
-
-_PROGRAM = Path(wheel_lock.keeper.__file__).with_name("program.py")
-_WAITING = 128  # connections that wait to be accepted
 
 
 def keeper(
@@ -34,14 +30,14 @@ def keeper(
         address = str(keeper_place("--socket", path))
     except ValueError as error:
         raise Refusal(str(error), USAGE) from None
-    if not hasattr(os, "pidfd_open") or not hasattr(os, "memfd_create"):
-        raise Refusal("the keeper needs Linux, with pidfd_open() and memfd_create()", SERVER_TROUBLE)
+    if not is_possible():
+        raise Refusal(f"the keeper {NEEDS}", SERVER_TROUBLE)
     try:
         listener = _listener(address)
     except OSError as error:
         raise Refusal(f"cannot make the socket {address!r}: {error.strerror}", SERVER_TROUBLE) from None
     os.set_inheritable(listener.fileno(), True)
-    os.execv(sys.executable, [sys.executable, "-I", "-S", os.fspath(_PROGRAM), str(listener.fileno())])
+    os.execv(sys.executable, [sys.executable, "-I", "-S", os.fspath(PROGRAM), str(listener.fileno())])
 
 
 def _listener(address: str) -> socket.socket:
@@ -64,7 +60,7 @@ def _listener(address: str) -> socket.socket:
     before = os.umask(0o177)
     try:
         listener.bind(address)
-        listener.listen(_WAITING)
+        listener.listen(socket.SOMAXCONN)
     except OSError:
         listener.close()
         raise

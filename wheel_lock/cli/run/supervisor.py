@@ -81,13 +81,16 @@ class Supervisor:
             received = self._signals.wait(self._next_s())
             self._mind_the_lock(child)
             # Forwarded after that: a command that is continued late learns first that the lock is lost.
-            for number in received:
-                if number != signal.SIGCHLD:
-                    child.forward(number)
+            self._forward(child, received)
             if child.look():
                 child.stop_with()
                 self._mind_the_lock(child)
                 child.send(signal.SIGCONT)
+
+    def _forward(self, child: Child, received: Sequence[signal.Signals]) -> None:
+        for number in received:
+            if number != signal.SIGCHLD:
+                child.forward(number)
 
     def _next_s(self) -> float:
         """Return the seconds until there may be something to do."""
@@ -136,9 +139,7 @@ class Supervisor:
                 if time.monotonic() - killed_at >= grace_s:
                     self._say("processes of the command are left that SIGKILL does not end")
                     return
-            for number in self._signals.wait(min(self._next_s(), _GROUP_EVERY_S)):
-                if number != signal.SIGCHLD:
-                    child.forward(number)
+            self._forward(child, self._signals.wait(min(self._next_s(), _GROUP_EVERY_S)))
             self._mind_the_lock(child)
 
     def _make_sure_of_the_end(self, child: Child) -> None:

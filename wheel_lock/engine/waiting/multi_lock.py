@@ -13,9 +13,8 @@ from wheel_lock.engine.interfaces import node_of
 from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.acquire_all import MOST_TOGETHER, AcquireAll, AcquireAllSequential
-from wheel_lock.engine.waiting.waiter import Registry, Waiter
+from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.lease import Lease
-from wheel_lock.options import LockOptions
 
 
 class MultiLockWaiter(Waiter):
@@ -24,22 +23,6 @@ class MultiLockWaiter(Waiter):
     __slots__ = ("_held_back",)
 
     concerns_others = False  # an error may be about another name than its queue's
-
-    def __init__(
-        self,
-        queues: Registry,
-        options: LockOptions,
-        leases: Sequence[Lease],
-        token_given: bool,
-        blocking: bool,
-        until: float | None,
-        future: Future[Sequence[Lease] | None],
-    ) -> None:
-        super().__init__(queues, options, leases, token_given, blocking, until, future)
-        # A lease that is lost before all are granted was never the caller's. A try in parts that is refused removes them.
-        self._held_back = {lease: HeldBack(lease.on_lost) for lease in leases if lease.on_lost is not None}
-        for lease, held_back in self._held_back.items():
-            lease.on_lost = held_back
 
     def _another(self, first: Lease) -> Lease:
         lease = super()._another(first)
@@ -56,6 +39,11 @@ class MultiLockWaiter(Waiter):
         """Try for all of them: the answer to another waiter's try for one of them says nothing about the others."""
         if not self.over:
             self.began_at: float = self.table.timer.now
+            # A lease that is lost before all are granted was never the caller's. A refused try in parts removes some.
+            leases = self._template
+            self._held_back = {lease: HeldBack(lease.on_lost) for lease in leases if lease.on_lost is not None}
+            for lease, held_back in self._held_back.items():
+                lease.on_lost = held_back
             self.try_once(self._tried, waiting=False)
 
     def prepare(self, tried: Callable[[], object]) -> None:
