@@ -29,7 +29,7 @@ def take_turn() -> bool:
     return bool(view.decr("inside") == 0) and alone
 
 
-@app.task(soft_time_limit=1)  # type: ignore[untyped-decorator, unused-ignore]
+@app.task(soft_time_limit=3)  # type: ignore[untyped-decorator, unused-ignore]
 def hang() -> str:
     """Hold a lock until the soft time limit; return whether it is free after that."""
     try:

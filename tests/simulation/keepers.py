@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 import wheel_lock.keeper.keeping
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.keeper import program, record
 from wheel_lock.keeper.keeping import Keeping
 from wheel_lock.keeper.program import Entry, Server, read_record
@@ -69,9 +70,10 @@ def note_death(process: Process, beliefs: list[Belief]) -> None:
     for engine in process.engines:
         if isinstance(engine.keeping, WorldsKeeping) and not engine.closed:
             entries = engine.keeping.entries
+            own = [belief for belief in beliefs if group_of(belief.lease).renewer in engine.router.shards]
             soon_s = world.tape.stream("keeper").draw().up_to(0.05)
             for pause_s in _PASSES_S:
-                release = partial(_release, world, world.hosts[0], entries, beliefs)
+                release = partial(_release, world, world.hosts[0], entries, own)
                 world.scheduler.after(soon_s + pause_s, release)
 
 
@@ -103,15 +105,6 @@ def _release(world: World, host: Host, entries: list[Entry], beliefs: list[Belie
 
 def _calls(host: Host, entries: list[Entry]) -> list[bytes]:
     """Return the calls that a keeper sends: the scripts as texts, because the server may have forgotten them."""
-    scripts = [
-        {
-            "sha1": "",
-            "source": release.script.form(host.capability).source.decode(),
-            "keys": [],
-            "arguments": release.script.single.arguments if release.script.single else 0,
-            "channel": release.channel.decode(),
-        }
-        for release in RELEASES
-    ]
+    scripts = [release.described(host.capability, keyed=False) for release in RELEASES]
     keeper = Server(None, {"scripts": scripts, "most": _MOST})  # type: ignore[arg-type]
     return [keeper._call(number, bodies, b"EVAL") for number, bodies in keeper.calls(entries)]

@@ -273,16 +273,8 @@ class Keeping:
         try:
             if hasattr(connection.sock, "pending"):
                 raise ConnectionError("a TLS connection cannot be passed to the keeper")
-            scripts = []
-            for script, channel in RELEASES:
-                single = script.single
-                assert single is not None
-                keyed = node.declares or connection.keyed
-                form = (single.script if keyed else script).form(connection.capability)
-                keys = list(single.keys) if keyed else []
-                source = form.source.decode()
-                words = {"keys": keys, "arguments": single.arguments, "channel": channel.decode()}
-                scripts.append({"sha1": form.sha1, "source": source, **words})
+            keyed = node.declares or connection.keyed
+            scripts = [release.described(connection.capability, keyed=keyed) for release in RELEASES]
             message = {"what": "server", "scripts": scripts, "most": self._options.batch_size}
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             socket.send_fds(session, [json.dumps(message).encode()], [connection.sock.fileno()])

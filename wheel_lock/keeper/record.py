@@ -40,6 +40,15 @@ class Release(NamedTuple):
     script: Script
     channel: bytes = b""
 
+    def described(self, capability: int, *, keyed: bool) -> dict[str, object]:
+        """Return what a keeper is passed of it; with ``keyed`` the script is about one lease, and declares its keys."""
+        single = self.script.single
+        assert single is not None
+        form = (single.script if keyed else self.script).form(capability)
+        keys = list(single.keys) if keyed else []
+        words = {"keys": keys, "arguments": single.arguments, "channel": self.channel.decode()}
+        return {"sha1": form.sha1, "source": form.source.decode(), **words}
+
 
 RELEASES: tuple[Release, ...] = (
     Release(scripts.RELEASE_MANY, wake_channel(b"x").removesuffix(b"{x}")),
