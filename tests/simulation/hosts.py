@@ -161,7 +161,7 @@ class Host:
         rules = self.world.rules
         while wire.unread and not wire.blocked:
             words, begun_at = wire.unread.popleft()
-            rules.command_arrives(wire.link.process, words, begun_at)
+            rules.command_arrives(wire, words, begun_at)
             before = self.changes
             if words[0] == b"WAIT":
                 self._wait(wire, int(words[1]), int(words[2]) / 1000)

@@ -127,6 +127,8 @@ class Wire:
         self.unread: deque[tuple[list[bytes], float]] = deque()  # commands that have arrived, while it is blocked
         self.blocked = False  # the server executes nothing of it until a WAIT has been answered
         self.wrote = 0  # the last change that one of its commands has made
+        self.opened_at = link.scheduler.now
+        self.releases: set[bytes] = set()  # the tokens of which a release has arrived
         self._cut_in: int | None = None  # bytes of replies until the connection breaks
         self._later_s: float | None = None  # by which its next requests come later, if it breaks with them
 

@@ -21,6 +21,7 @@ from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
 
 if TYPE_CHECKING:
     from tests.simulation.hosts import Host
+    from tests.simulation.network import Wire
     from tests.simulation.processes import Process
 
 _WOKEN_S, _WOKEN_SOON_S = 0.3, 0.06  # where anything is slow, and elsewhere
@@ -327,25 +328,32 @@ class ServerRules(Record):
             if alive[0] != me:
                 self.broken("fair", f"{key!r} was granted to {me!r}, and {alive[0]!r} had come before")
 
-    def command_arrives(self, process: Process, words: list[bytes], sent_at: float) -> None:
+    def command_arrives(self, wire: Wire, words: list[bytes], sent_at: float) -> None:
         """A command of a process has arrived at a server."""
+        process = wire.link.process
         # What comes later may have been given up long ago, and no caller can clean up behind it.
         in_time = process.forked_at < sent_at > self.now - LATE_S
         self._sender = process if in_time else None  # a forked parent's command is not the child's
         if words[0] in _READS or (len(words) > 1 and words[1] in _UNCONCERNED):
             return
-        if self._parents.keys().isdisjoint(words) and self._released.keys().isdisjoint(words):
-            return  # as nearly always
         releases = len(words) > 1 and words[1] in _RELEASES
+        if self._parents.keys().isdisjoint(words) and self._released.keys().isdisjoint(words):
+            wire.releases.update(words if releases else ())
+            return  # as nearly always
         for word in words:
             forked_at = self._parents.get(word)
             if forked_at is not None and sent_at > forked_at + SAME_S:
                 self.broken("fork", f"{_shown(words)} was sent for {word!r} of a parent")
             released_at = self._released.get(word)
-            if releases and word in self._of_majority:
-                continue  # the release of a majority returns before that of the rest
-            if released_at is not None and sent_at > released_at + SAME_S:
+            if released_at is None:
+                continue
+            if word in self._of_majority:  # it returns before the releases of the rest, and what goes ahead of them
+                ahead = wire.opened_at <= released_at and word not in wire.releases
+                if releases or ahead:
+                    continue
+            if sent_at > released_at + SAME_S:
                 self.broken("S6", f"{_shown(words)} was sent for {word!r} after its release had returned")
+        wire.releases.update(words if releases else ())
 
 
 def _queue(host: Host, key: bytes) -> list[tuple[bytes, float]]:

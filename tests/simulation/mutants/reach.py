@@ -82,11 +82,11 @@ def watch_scripts() -> None:
     files = lua_of()
     arrives = server_rules.ServerRules.command_arrives
 
-    def command_arrives(self: Any, process: Any, words: list[bytes], sent_at: float) -> None:
+    def command_arrives(self: Any, wire: Any, words: list[bytes], sent_at: float) -> None:
         name = server_rules.NAMES.get(words[1]) if len(words) > 1 else None
         if name is not None:
             reached.update(files.get(name.partition(",")[0], ()))
-        arrives(self, process, words, sent_at)
+        arrives(self, wire, words, sent_at)
 
     server_rules.ServerRules.command_arrives = command_arrives  # type: ignore[method-assign]
 
