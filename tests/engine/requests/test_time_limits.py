@@ -74,8 +74,9 @@ def test_callers_whose_shared_first_try_is_answered_behind_their_limit_are_refus
     rig.connect()
     rig.server.one("SET")
     rig.say(reply)
-    rig.go_on(0.02)
+    rig.go_on(TICK_S)
     assert first.granted is (reply == OK)
+    assert first.refused is (reply == NIL), "no try follows that may last beyond half a second"
     assert other.refused, "the server has answered"
 
 

@@ -241,10 +241,10 @@ class Waiter(WheelEntry):
     def _begin_again(self, *, answered: bool) -> None:
         """Begin behind the try that it has shared, which was ``answered`` or not. Its time goes on."""
         self.table.timer.wheel.cancel(self)
-        if (end := self._end_of_try) is None or self.table.timer.now < end:
-            guarded(self, self._begin)
-        elif answered:
+        if answered and self._time_is_up:
             self.refuse()
+        elif (end := self._end_of_try) is None or self.table.timer.now < end:
+            guarded(self, self._begin)
         else:
             self.fail_unanswered()
 
@@ -277,6 +277,10 @@ class Waiter(WheelEntry):
         if self.until is None or self.last:
             return self.until
         return end_of_try(self.until, self.table.timer.now if self._attempts else self.began_at, self.node)
+
+    @property
+    def _time_is_up(self) -> bool:
+        return self.until is not None and self.table.timer.now >= self.until
 
     def begin_last(self) -> None:
         """Note that its time is up. It has the least time of a try more, however many tries there are in that."""
@@ -391,6 +395,8 @@ class Waiter(WheelEntry):
             self.refuse()
         elif self._polls:
             self._poll()
+        elif self._time_is_up:
+            self.refuse()  # its try waited for a connection
         else:
             self.refused_by(request)
             self._join_queue()
