@@ -1,6 +1,6 @@
 """What a run does anew each time: a share of a long row of places, and not the same share as the run before.
 
-``TESTS_SEED`` repeats a run, and ``EVERY_PLACE=1`` goes to all places (``make every-place``).
+``TESTS_SEED`` repeats a run, its seeds of the simulation too; ``EVERY_PLACE=1`` goes to all places (``make every-place``).
 """
 
 from __future__ import annotations
