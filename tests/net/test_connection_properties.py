@@ -227,6 +227,7 @@ class ChannelMachine(RuleBasedStateMachine):
         if getattr(self, "channel", None) is not None:
             assert self.channel.unanswered == len(self.inside) - self.answers
             assert self.channel._out_bytes == sum(map(len, self.channel._out.values()))
+            assert self.channel._rest or not self.channel._rest.obj, "what has been written as a whole is kept"
 
     def teardown(self) -> None:
         if getattr(self, "channel", None) is not None:

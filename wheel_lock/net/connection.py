@@ -39,6 +39,7 @@ _JOINED_BYTES = 1 << 16  # limit for small parts that are joined for one write, 
 _LARGE_BYTES = 1 << 12  # larger parts are not copied
 _PARTS = 64  # limit of parts per write, well below every system's IOV_MAX
 _AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER with zero time: the connection is reset
+_NOTHING = memoryview(b"")  # an empty part of a memoryview would keep the whole of it
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -159,7 +160,7 @@ class PipelinedConnection(Flusher):
         self._requests: deque[NodeRequest] = deque()  # on the wire, in the order of their replies
         self._out: dict[NodeRequest, bytes] = {}  # none of their bytes is on the wire
         self._out_bytes = 0
-        self._rest = memoryview(b"")  # unsent part of a request that is on the wire
+        self._rest = _NOTHING  # unsent part of a request that is on the wire
         # The selector does not see data that TLS has buffered. TLS takes one buffer per write, and must get the same buffer
         # again if it could not send all of it.
         self._secure = hasattr(self._sock, "pending")
@@ -238,7 +239,7 @@ class PipelinedConnection(Flusher):
     def _write(self) -> None:
         """Write once: the rest of a partly sent request, or else queued requests, with small ones joined."""
         if self._rest:
-            self._rest = self._rest[self._sock.send(self._rest) :]
+            self._rest = self._rest[self._sock.send(self._rest) :] or _NOTHING
             return
         out = self._out
         if self._out_bytes <= _JOINED_BYTES:
@@ -412,7 +413,7 @@ class PipelinedConnection(Flusher):
         self._requests = deque()
         self._out = {}
         self._out_bytes = 0
-        self._rest = memoryview(b"")
+        self._rest = _NOTHING
         self.when_room = None
 
     def after_fork_in_child(self) -> None:
