@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wheel_lock import LockContext, WheelLockError
+from wheel_lock.keeper.phase import Phase
 
 TIMEOUT_S = 60.0
 NAME = "held"
@@ -34,7 +35,7 @@ def ready(context: LockContext) -> None:
     """Wait until the keeper of a context has all that it needs."""
     kept = context._engine.keeping
     assert kept is not None
-    while kept._session is None or kept._connecting or kept._stale:
+    while not kept.complete:
         time.sleep(0.002)
 
 
@@ -167,7 +168,7 @@ def disconnected(context: LockContext) -> None:
     ready(context)
     assert context._engine.keeping is not None
     session: Any = context._engine.keeping._session
-    context._engine.keeping._closed = True  # no other one is made
+    context._engine.keeping.phase = Phase.CLOSED  # no other one is made
     session.shutdown(2)
 
 
