@@ -298,6 +298,9 @@ class ClusterRouter(SingleRouter):
         left = left - self._masters
         self._connector.servers = [server for server, renewer in self._by_server.items() if renewer in self._masters]
         self._leave(left)
+        if self.leases.keeping is not None:
+            places = [(server, renewer) for server, renewer in self._by_server.items() if renewer in self._masters]
+            self.leases.keeping.use({renewer.node: self._connector.names_of(server) for server, renewer in places})
         self._begin_waiting()
         for renewer in self.shards:
             self._send_waiting(renewer)
