@@ -10,12 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis.asyncio
 
 from tests.keeper.test_program import Served
 from tests.support.waiting import eventually
 from wheel_lock.keeper.keeping import Keeping
 from wheel_lock.keeper.phase import NEXT, Phase, Sign
 from wheel_lock.keeper.program import read_record
+from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.runtime.ends import End
 
 Call = Callable[[], object]
@@ -218,3 +220,12 @@ def test_a_forked_child_has_a_record_of_its_own(rig: Rig) -> None:
     assert os.waitpid(pid, 0)[1] == 0
     assert read_record(record.file) == []
     assert rig.sessions == 1
+
+
+def test_a_node_has_each_name_by_which_others_name_it() -> None:
+    client = redis.asyncio.RedisCluster(host="seen", port=1, address_remap=lambda place: ("seen", place[1] + 1))
+    connector = ClusterConnector(client)
+    assert connector.names_of(("seen", "2")) == ("seen:2",)
+    connector._place("inside", "1")
+    connector._place("inside", "5")
+    assert connector.names_of(("seen", "2")) == ("seen:2", "inside:1")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.waiting import eventually
 from wheel_lock.keeper import program
-from wheel_lock.keeper.program import REGIONS, VERSION, Broken, Keeper, Server, Session
+from wheel_lock.keeper.program import REGIONS, VERSION, Broken, Entry, Keeper, Server, Session, Store
 
 HELLO = {"what": "begin", "version": VERSION, "regions": REGIONS, "delay_s": 0.0}
 SCRIPT: dict[str, Any] = {"sha1": "f" * 40, "source": "return 1", "keys": [], "arguments": 1, "channel": ""}
@@ -266,6 +266,68 @@ def test_a_script_that_the_server_has_forgotten_is_sent_as_text() -> None:
         rest = b"$1\r\n1\r\n$1\r\nb\r\n$1\r\na\r\n"
         by_sha1 = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"f" * 40 + b"\r\n" + rest
         assert ours.recv(1 << 16) == by_sha1 + b"*5\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n" + rest
+
+
+KEYED = {**SCRIPT, "keys": [0]}
+ENTRIES: list[Entry] = [(1, 1000, b"$1\r\na\r\n"), (1, 1000, b"$1\r\nb\r\n")]
+ASKING = b"*1\r\n$6\r\nASKING\r\n"
+
+
+class Nodes:
+    """Nodes of a cluster, by their places, whose replies are written beforehand."""
+
+    def __init__(self, *replies: bytes) -> None:
+        self._pairs = [socket.socketpair() for _ in replies]
+        self.servers = []
+        for number, ((ours, theirs), reply) in enumerate(zip(self._pairs, replies, strict=True)):
+            ours.sendall(reply)
+            ours.shutdown(socket.SHUT_WR)
+            self.servers.append(Server(theirs, {**SERVER, "names": [f"h:{number}"], "scripts": [KEYED]}))
+
+    def close(self) -> list[bytes]:
+        """Return what each was sent."""
+        sent = []
+        for ours, theirs in self._pairs:
+            theirs.close()
+            sent.append(ours.makefile("rb").read())
+            ours.close()
+        return sent
+
+
+def test_a_node_that_is_named_is_asked_for_what_is_on_its_way_and_is_the_first_the_next_time() -> None:
+    moved = b"+OK\r\n-NOSCRIPT\r\n+OK\r\n:1\r\n"
+    nodes = Nodes(b"-ASK 5 h:1\r\n", b":1\r\n" + moved + b":1\r\n:1\r\n")
+    store = Store(nodes.servers)
+    assert store.release(ENTRIES) == store.release(ENTRIES) == 0
+    first, second = nodes.close()
+    assert first.count(b"EVALSHA") == 1
+    assert (second.count(b"EVALSHA"), second.count(b"EVAL\r\n"), second.count(ASKING)) == (4, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("said", "more", "left"),
+    [
+        (b"h:1", b"+OK\r\n:1\r\n", 0),
+        (b":1", b"+OK\r\n:1\r\n", 0),
+        (b"?:1", b"+OK\r\n:1\r\n", 0),
+        (b"h:1", b"+OK\r\n-MOVED 5 h:1\r\n", 1),
+        (b"another:1", b"", 1),
+        (b"nonsense", b"", 1),
+    ],
+)
+def test_what_is_at_a_node_without_a_connection_is_left(said: bytes, more: bytes, left: int) -> None:
+    nodes = Nodes(b"-MOVED 5 %b\r\n" % said, b":1\r\n" + more)
+    assert Store(nodes.servers).release(ENTRIES) == left
+    nodes.close()
+
+
+def test_what_was_left_at_a_broken_connection_is_looked_for_elsewhere_the_next_time() -> None:
+    nodes = Nodes(b"", b":1\r\n:1\r\n-ERR x\r\n")
+    store = Store(list(nodes.servers))
+    assert store.release(ENTRIES) == 1
+    assert store.servers == nodes.servers[1:]
+    assert store.release(ENTRIES) == 0
+    nodes.close()
 
 
 @pytest.mark.parametrize("reply", [b"", b"?\r\n", b":1", b"$9\r\nabc", b"$x\r\n"])

@@ -43,7 +43,8 @@ def url_of(nodes: Nodes) -> str:
 
 def left(nodes: Nodes) -> list[bytes]:
     """The locks that are left at all nodes."""
-    return [key for server in nodes.masters for key in server.admin.keys() if not key.startswith(b"wheel_lock:")]
+    keys = [key for server in nodes.masters for key in server.admin.scan_iter(count=5000)]
+    return [key for key in keys if not key.startswith(b"wheel_lock:")]
 
 
 def test_locks_at_all_masters_of_a_cluster_are_freed(nodes: Nodes, hold: Hold) -> None:

@@ -299,8 +299,8 @@ class ClusterRouter(SingleRouter):
         self._connector.servers = [server for server, renewer in self._by_server.items() if renewer in self._masters]
         self._leave(left)
         if self.leases.keeping is not None:
-            places = [(server, renewer) for server, renewer in self._by_server.items() if renewer in self._masters]
-            self.leases.keeping.use({renewer.node: self._connector.names_of(server) for server, renewer in places})
+            masters = {self._by_server[server].node: server for server in self._connector.servers}
+            self.leases.keeping.use({node: self._connector.names_of(server) for node, server in masters.items()})
         self._begin_waiting()
         for renewer in self.shards:
             self._send_waiting(renewer)
