@@ -90,7 +90,7 @@ def test_a_waiter_is_woken(hold: Hold, redis_server: RedisServer) -> None:
     # Without a wake-up it would look again when the holder's timeout has passed.
     with LockContext.from_url(redis_server.url, fallback_interval=TIMEOUT_S) as context:
         waiting = context.lock(NAME, blocking_timeout=AT_ONCE_S)
-        timer = context.timer.new_timeout(lambda timeout: holder.kill(), 0.3)
+        timer = context.timer.new_timeout(lambda timeout: os.kill(holder.pid, signal.SIGKILL), 0.3)
         assert waiting.acquire()
         assert timer.expired
 

@@ -14,6 +14,7 @@ import redis.asyncio
 
 from tests.keeper.test_program import Served
 from tests.support.waiting import eventually
+from wheel_lock.keeper import keeping
 from wheel_lock.keeper.keeping import Keeping
 from wheel_lock.keeper.phase import NEXT, Phase, Sign
 from wheel_lock.keeper.program import read_record
@@ -206,6 +207,15 @@ def test_a_keeper_that_says_what_none_says_is_none(rig: Rig) -> None:
     assert session.control is not None
     session.control.send(b"[]")
     eventually(lambda: (rig.hear(), rig.keeping.phase is Phase.MISSING)[1])
+
+
+def test_the_keeper_of_another_user_gets_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "user_of", lambda control: os.getuid() + 1)
+    server = rig.server()
+    rig.keeping.connected(server)
+    rig.attempt()
+    assert rig.said == ["what listens there is another user's"]
+    assert server.ends == []
 
 
 def test_a_forked_child_has_a_record_of_its_own(rig: Rig) -> None:

@@ -261,11 +261,12 @@ def test_a_script_that_the_server_has_forgotten_is_sent_as_text() -> None:
     with ours, theirs:
         keyed = {**SCRIPT, "keys": [1], "arguments": 2}
         server = Server(theirs, {**SERVER, "scripts": [keyed]})
-        ours.sendall(b"-NOSCRIPT no such\r\n:1\r\n")
-        server.release([(1, 1000, b"$1\r\na\r\n$1\r\nb\r\n")])
-        rest = b"$1\r\n1\r\n$1\r\nb\r\n$1\r\na\r\n"
-        by_sha1 = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"f" * 40 + b"\r\n" + rest
-        assert ours.recv(1 << 16) == by_sha1 + b"*5\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n" + rest
+        ours.sendall(2 * b"-NOSCRIPT no such\r\n" + 2 * b":1\r\n")
+        server.release([(1, 1000, b"$1\r\na\r\n$1\r\nb\r\n"), (1, 1000, b"$1\r\na\r\n$1\r\nc\r\n")])
+        rest = [b"$1\r\n1\r\n$1\r\n%b\r\n$1\r\na\r\n" % name for name in (b"b", b"c")]
+        first, second = [b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"f" * 40 + b"\r\n" + words for words in rest]
+        text = b"*5\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n" + rest[0]  # which the server knows from then on
+        assert ours.recv(1 << 16) == first + second + text + second
 
 
 KEYED = {**SCRIPT, "keys": [0]}

@@ -91,7 +91,7 @@ def test_a_waiter_at_another_node_than_the_first_is_woken(nodes: Nodes, hold: Ho
     assert holder.line() == "ready"
     with LockContext.from_url(url_of(nodes), fallback_interval=TIMEOUT_S) as context:
         waiting = context.lock(name, blocking_timeout=AT_ONCE_S)
-        timer = context.timer.new_timeout(lambda timeout: holder.kill(), 0.5)
+        timer = context.timer.new_timeout(lambda timeout: os.kill(holder.pid, signal.SIGKILL), 0.5)
         assert waiting.acquire()
         assert timer.expired
 

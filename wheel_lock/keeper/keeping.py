@@ -25,7 +25,7 @@ from wheel_lock.exclusion import Lock, exclusively
 from wheel_lock.forks import in_forked_child
 from wheel_lock.keeper import NEEDS, PROGRAM, is_possible
 from wheel_lock.keeper.phase import ATTEMPTING, NEXT, Phase, Sign
-from wheel_lock.keeper.program import REGIONS, VERSION
+from wheel_lock.keeper.program import REGIONS, VERSION, user_of
 from wheel_lock.keeper.record import RELEASES, Record
 from wheel_lock.lease import Lease
 from wheel_lock.net.connector import Connection, as_failure, sanitize
@@ -105,11 +105,14 @@ def _connected(address: str | bytes) -> socket.socket:
         while True:
             try:
                 sock.connect(address)
-                return sock
+                break
             except BlockingIOError:  # more connect at this moment than it has room for
                 if time.monotonic() > until:
                     raise
                 time.sleep(_CROWDED_S)
+        if user_of(sock) != os.getuid():  # who would get connections that are authenticated
+            raise PermissionError("what listens there is another user's")
+        return sock
     except BaseException:
         sock.close()
         raise

@@ -51,6 +51,9 @@ _ASKING = b"*1\r\n$6\r\nASKING\r\n"
 Entry = tuple[int, int, bytes]
 """A token of a dead process: the number of its release script from 1, its time-to-live in ms, the script's arguments."""
 
+Call = tuple[int, list[Entry]]
+"""A call: the number of its script, and what it releases."""
+
 
 def read_record(file: int) -> list[Entry]:
     """Return the entries of a record. One that was cut while it was written is none."""
@@ -130,27 +133,30 @@ class Server:
         try:
             self.sock.settimeout(_REPLY_S)
             for at in range(0, len(calls), together):
-                sent = calls[at : at + together]
-                self.sock.sendall(b"".join(ahead + self._call(*call, b"EVALSHA") for call in sent))
-                unknown = []
-                for call in sent:
-                    error = self._answer(ahead)
-                    if error.startswith(b"NOSCRIPT"):
-                        unknown.append(call)
-                    self._note(call, error, elsewhere)
-                for call in unknown:
-                    self.sock.sendall(ahead + self._call(*call, b"EVAL"))
-                    self._note(call, self._answer(ahead), elsewhere)
+                unknown = self._send(calls[at : at + together], ahead, set(), elsewhere)
+                if unknown:
+                    self._send(unknown, ahead, {number for number, _ in unknown}, elsewhere)
         except (OSError, ValueError) as error:
             raise Broken(str(error)) from error
         return elsewhere
 
-    def _answer(self, ahead: bytes) -> bytes:
-        if ahead:
-            self._reply()
-        return self._reply()
+    def _send(self, calls: list[Call], ahead: bytes, texts: set[int], elsewhere: dict[Entry, str]) -> list[Call]:
+        """Send calls, the first ones of the scripts ``texts`` with their texts; return those of unknown scripts."""
+        data, unknown = [], []
+        for number, entries in calls:
+            data += [ahead, self._call(number, entries, b"EVAL" if number in texts else b"EVALSHA")]
+            texts.discard(number)
+        self.sock.sendall(b"".join(data))
+        for call in calls:
+            if ahead:
+                self._reply()
+            error = self._reply()
+            if error.startswith(b"NOSCRIPT"):
+                unknown.append(call)
+            self._note(call, error, elsewhere)
+        return unknown
 
-    def _note(self, call: tuple[int, list[Entry]], error: bytes, elsewhere: dict[Entry, str]) -> None:
+    def _note(self, call: Call, error: bytes, elsewhere: dict[Entry, str]) -> None:
         words = error.decode("utf-8", "replace").split()
         if len(words) == 3 and words[0] in ("MOVED", "ASK"):
             host, _, port = words[2].rpartition(":")
@@ -158,9 +164,9 @@ class Server:
                 host = self.names[0].rpartition(":")[0]
             elsewhere.update(dict.fromkeys(call[1], f"{host}:{port}"))
 
-    def calls(self, entries: list[Entry]) -> list[tuple[int, list[Entry]]]:
-        """Return the calls that release the entries: the number of the script, and the entries of each."""
-        calls: list[tuple[int, list[Entry]]] = []
+    def calls(self, entries: list[Entry]) -> list[Call]:
+        """Return the calls that release the entries."""
+        calls: list[Call] = []
         for number in range(1, len(self._scripts) + 1):
             some = [entry for entry in entries if entry[0] == number]
             most = 1 if self._scripts[number - 1][2] else self._most
@@ -256,7 +262,9 @@ class Store:
         do_all: Does several things, at the same time or one by one.
     """
 
-    def __init__(self, servers: list[Server], do_all: Callable[[list[Callable[[], None]]], None] = _in_threads) -> None:
+    def __init__(
+        self, servers: list[Server], do_all: Callable[[list[Callable[[], None]]], object] = _in_threads
+    ) -> None:
         self.servers = servers
         self._do_all = do_all
         self._home: dict[Entry, Server] = {}  # where it was, if that is not where it was looked for first
@@ -396,6 +404,13 @@ def _has_ended(pidfd: int) -> bool:
     return any(events & select.POLLIN for _, events in poll.poll(0))
 
 
+def user_of(control: socket.socket) -> int:
+    """Return the user of the other end of a socket: who has connected, or who listens."""
+    data = control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(data)
+    return int(user)
+
+
 def say(text: str) -> None:
     """Write a line on stderr, if it is read."""
     try:
@@ -452,8 +467,7 @@ class Keeper:
         except OSError:
             time.sleep(0.1)  # no descriptor is left
             return
-        _, user, _ = _CREDENTIALS.unpack(control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        if user != os.getuid():
+        if user_of(control) != os.getuid():
             control.close()
             return
         control.setblocking(False)
