@@ -20,7 +20,7 @@ from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.locks.factory import LockTerms, spelled_out
 from wheel_lock.net.clients import AnyClient, connector_for, parse
 from wheel_lock.observe.contexts import CONTEXTS
-from wheel_lock.options import NO_KEEPER, SETTINGS, ContextOptions, lock_name, lock_options
+from wheel_lock.options import SETTINGS, ContextOptions, lock_name, lock_options
 from wheel_lock.quorum.context import QUORUM_SETTINGS, QuorumContext, QuorumSettings, SharedSettings
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.native import RLock
@@ -95,8 +95,8 @@ class LockContext(ThreadLocks, ThreadContext):
 
     Raises:
         TypeError: ``client`` is not a client of one server over a socket, or ``timer`` is not a timer.
-        ValueError: A setting is out of range, or ``release_on_crash`` is not possible: over TLS, behind Sentinels, in a
-            cluster, or on this system.
+        ValueError: A setting is out of range, or ``release_on_crash`` is not possible: over TLS, or on this
+            system.
 
     Example:
         >>> from wheel_lock.testing import fake_context
@@ -138,8 +138,7 @@ class LockContext(ThreadLocks, ThreadContext):
     ) -> None:
         options = ContextOptions.of(locals())
         self._connector = connector_for(client, options.owner)
-        if options.release_on_crash and (why := self._connector.no_keeper) is not None:
-            raise ValueError(NO_KEEPER.format(why))
+        options.check_keeper(encrypted=self._connector.encrypted)
         self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
         CONTEXTS.add(self._engine)

@@ -43,7 +43,6 @@ TICK_S = 0.01  # a timer's default
 # that is due less than two ticks earlier would be due again as soon as it is scheduled, and be renewed continuously.
 LEFT_TICKS = 3
 MAX_SLACK = 0.5  # at most twice as many renewals
-NO_KEEPER = "release_on_crash, or WHEEL_LOCK_KEEPER, is not possible for {}: locks would stay until their timeouts"
 _KEEPER = "WHEEL_LOCK_KEEPER"
 _MOST_SOCKET_PATH = 107  # bytes
 _PLAIN = frozenset({int, float, bool, type(None)})  # types whose hash and comparison no user can override
@@ -484,6 +483,14 @@ class ContextOptions:
         if self.blocking_timeout_s is not None:
             terms.setdefault("blocking_timeout", self.blocking_timeout_s)
         return lock_options(self.timeout_s if timeout is None else timeout, **terms)
+
+    def check_keeper(self, *, encrypted: bool) -> None:
+        """Raise ValueError if a keeper is asked for that could release nothing: a connection with TLS cannot be passed."""
+        if self.release_on_crash and encrypted:
+            raise ValueError(
+                "release_on_crash, or WHEEL_LOCK_KEEPER, is not possible for connections with TLS, which cannot be passed "
+                "to another process: locks would stay until their timeouts"
+            )
 
     @property
     def current_owner(self) -> str:

@@ -16,7 +16,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import redis
+
+from tests.support.lock_types import KINDS, make
 from wheel_lock import LockContext, WheelLockError
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.topology.cluster import ClusterRouter
+from wheel_lock.keeper.phase import Phase
 
 TIMEOUT_S = 60.0
 NAME = "held"
@@ -30,12 +36,19 @@ SERVER: list[str] = []
 Act = Callable[[LockContext], str | None]
 
 
-def ready(context: LockContext) -> None:
+def ready(context: Any) -> None:
     """Wait until the keeper of a context has all that it needs."""
-    kept = context._engine.keeping
+    for engine in getattr(context._engine, "engines", [context._engine]):
+        while not _complete(engine):
+            time.sleep(0.002)
+
+
+def _complete(engine: Engine) -> bool:
+    router, kept = engine.router, engine.keeping
     assert kept is not None
-    while kept._session is None or kept._connecting or kept._stale:
-        time.sleep(0.002)
+    if not isinstance(router, ClusterRouter):
+        return kept.complete
+    return kept._places.keys() == {renewer.node for renewer in router._masters} and router.known and kept.complete
 
 
 def take(lock: Any) -> None:
@@ -167,7 +180,7 @@ def disconnected(context: LockContext) -> None:
     ready(context)
     assert context._engine.keeping is not None
     session: Any = context._engine.keeping._session
-    context._engine.keeping._closed = True  # no other one is made
+    context._engine.keeping.phase = Phase.CLOSED  # no other one is made
     session.shutdown(2)
 
 
@@ -237,14 +250,34 @@ ACTS: dict[str, Act] = {
 }
 
 
+def kinds(context: LockContext, name: str) -> None:
+    """Take locks of all kinds in the hash slot of a name."""
+    for kind in KINDS:
+        take(make(context, kind, f"{name}:{kind}"))
+
+
+def new_context(url: str, **settings: Any) -> Any:
+    servers = url.split(" ")
+    if len(servers) == 1:
+        return LockContext.from_url(url, **settings)
+    return LockContext.quorum([redis.Redis.from_url(server) for server in servers], **settings)
+
+
 def main(url: str, where: str, act: str, delay: str = "0") -> None:
     SERVER.append(url)
     logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(levelname)s %(message)s")
     place = True if where == "child" else where
-    context = LockContext.from_url(url, release_on_crash=place, release_delay=float(delay), timeout=TIMEOUT_S)
-    if act.startswith("adopt:"):
-        KEPT.append(context.adopt(act.removeprefix("adopt:")))
-        said: str | None = "adopted"
+    context = new_context(url, release_on_crash=place, release_delay=float(delay), timeout=TIMEOUT_S)
+    verb, _, what = act.partition(" ")
+    said: str | None = None
+    if verb == "adopt":
+        KEPT.append(context.adopt(what))
+        said = "adopted"
+    elif verb == "names":
+        for name in what.split():
+            take(context.lock(name, fencing=True))
+    elif verb == "kinds":
+        kinds(context, what)
     else:
         said = ACTS[act](context)
     if act != "disconnected":

@@ -4,113 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 import redis
 
-from tests.cli.program import start as start_command
 from tests.keeper.holder import NAME, TIMEOUT_S
-from tests.support.fork_server import Child, ForkServer
+from tests.keeper.rig import AT_ONCE_S, NOT_MEANWHILE_S, Hold, HostKeeper, all_free, connections_of, is_kept
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Linux")
 
-AT_ONCE_S = 20.0  # on a loaded machine; far less than a timeout of a lock
-NOT_MEANWHILE_S = 0.7  # within which a keeper that takes something for a death would have released
-
-
-class Holder:
-    """A process with locks, and what it writes."""
-
-    def __init__(self, program: Child, out: int) -> None:
-        self._program = program
-        self._out = os.fdopen(out)
-        self.pid = program.pid
-
-    def line(self) -> str:
-        return self._out.readline().rstrip("\n")
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        os.kill(self.pid, number)
-        self._program.wait()
-
-    def wait(self) -> int:
-        return self._program.wait()
-
-    def close(self) -> None:
-        self._program.kill()
-        self._out.close()
-
-
-class Hold(Protocol):
-    def __call__(self, act: str, *, where: str = "child", delay: float = 0.0) -> Holder: ...
-
-
-@pytest.fixture(scope="module")
-def fork_server() -> Iterator[ForkServer]:
-    with ForkServer("tests.keeper.holder") as fork_server:
-        yield fork_server
-
 
 @pytest.fixture
 def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
     with redis_server.client() as client:
         yield client
-
-
-@pytest.fixture
-def hold(fork_server: ForkServer, redis_server: RedisServer) -> Iterator[Hold]:
-    started: list[Holder] = []
-
-    def start(act: str, *, where: str = "child", delay: float = 0.0) -> Holder:
-        out = os.pipe()
-        program = fork_server.start(redis_server.url, where, act, str(delay), stdout=out[1])
-        os.close(out[1])
-        started.append(Holder(program, out[0]))
-        return started[-1]
-
-    yield start
-    for holder in started:
-        holder.close()
-
-
-class HostKeeper:
-    """``wheel-lock keeper`` of the test's own."""
-
-    def __init__(self, directory: Path) -> None:
-        self.path = str(directory / "keeper.sock")
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> int:
-        self._process = start_command("keeper", "--socket", self.path, stderr=subprocess.PIPE)
-        eventually(self._serves)
-        return self._process.pid
-
-    def _serves(self) -> bool:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-            return probe.connect_ex(self.path) == 0
-
-    def line(self) -> str:
-        """The next line that it writes: behind the replies to its releases, so a lock may be free before."""
-        assert self._process is not None
-        assert self._process.stderr is not None
-        return self._process.stderr.readline()
-
-    def kill(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
 
 
 @pytest.fixture
@@ -133,11 +47,6 @@ def keepers_of(pid: int) -> list[int]:
         except OSError:
             pass  # it has ended meanwhile
     return found
-
-
-def all_free(client: redis.Redis) -> bool:
-    """Whether no lock is left; numbers of fences and the like are."""
-    return all(key.startswith(b"wheel_lock:") for key in client.scan_iter(count=5000))
 
 
 # What ends a process
@@ -181,7 +90,7 @@ def test_a_waiter_is_woken(hold: Hold, redis_server: RedisServer) -> None:
     # Without a wake-up it would look again when the holder's timeout has passed.
     with LockContext.from_url(redis_server.url, fallback_interval=TIMEOUT_S) as context:
         waiting = context.lock(NAME, blocking_timeout=AT_ONCE_S)
-        timer = context.timer.new_timeout(lambda timeout: holder.kill(), 0.3)
+        timer = context.timer.new_timeout(lambda timeout: os.kill(holder.pid, signal.SIGKILL), 0.3)
         assert waiting.acquire()
         assert timer.expired
 
@@ -197,16 +106,6 @@ def test_what_was_under_way_is_freed(hold: Hold, client: redis.Redis, act: str) 
 
 
 # What proves nothing
-
-
-def is_kept(client: redis.Redis, name: str = NAME) -> bool:
-    """Whether a lock is held for so long that a keeper would have released it, had it meant to."""
-    until = time.monotonic() + NOT_MEANWHILE_S
-    while time.monotonic() < until:
-        if not client.exists(name):
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_a_stopped_process_keeps_its_lock(hold: Hold, client: redis.Redis) -> None:
@@ -258,7 +157,7 @@ def test_an_exported_lock_stays_its_adopters(hold: Hold, client: redis.Redis, re
     text = holder.line()
     holder.kill()
     assert is_kept(client)
-    adopter = hold(f"adopt:{text}")
+    adopter = hold(f"adopt {text}")
     assert adopter.line() == "adopted"
     assert client.exists(NAME)
     adopter.kill()
@@ -334,16 +233,6 @@ def test_a_keeper_that_is_killed_costs_one_warning_and_is_found_again(
     holder.kill()
     eventually(lambda: all_free(client), AT_ONCE_S)
     assert holder.line() == ""
-
-
-def connections_of(pid: int) -> int:
-    """The connections to servers that a keeper has: sockets beside those of its clients come with a memory file each."""
-    links: list[str] = []
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # it has been closed meanwhile
-            links.append(os.readlink(fd))
-    files = sum("wheel_lock-record" in link for link in links)
-    return sum(link.startswith("socket:") for link in links) - 1 - files if files else 0
 
 
 def test_a_child_keeper_that_is_killed_is_started_again(hold: Hold, client: redis.Redis) -> None:

@@ -15,9 +15,11 @@ import pytest
 
 from tests.support.waiting import eventually
 from wheel_lock.keeper import program
-from wheel_lock.keeper.program import REGIONS, VERSION, Broken, Keeper, Server, Session
+from wheel_lock.keeper.program import REGIONS, VERSION, Broken, Entry, Keeper, Server, Session, Store
 
 HELLO = {"what": "begin", "version": VERSION, "regions": REGIONS, "delay_s": 0.0}
+SCRIPT: dict[str, Any] = {"sha1": "f" * 40, "source": "return 1", "keys": [], "arguments": 1, "channel": ""}
+SERVER: dict[str, Any] = {"what": "server", "node": 7, "names": [], "scripts": [SCRIPT], "most": 500}
 LONG_S = 30.0
 
 
@@ -84,7 +86,7 @@ def pipe() -> tuple[int, int]:
     "message",
     [
         b"{", b"[]", b"{}", b'{"what": "begin"}', b"\xff", {**HELLO, "version": VERSION + 1}, {**HELLO, "regions": []},
-        {**HELLO, "delay_s": "soon"}, {"what": "server", "scripts": [], "most": 1}, HELLO,
+        {**HELLO, "delay_s": "soon"}, {**SERVER, "scripts": []}, HELLO,
     ],
 )  # fmt: skip
 def test_a_message_that_is_none_ends_its_session_and_no_other(served: Served, message: object) -> None:
@@ -126,7 +128,7 @@ def test_the_pidfd_of_another_process_proves_nothing(served: Served, dead: int) 
     send(client, HELLO, [dead, file])
     assert json.loads(client.recv(1 << 16)) == {"version": VERSION}
     ours, theirs = socket.socketpair()
-    send(client, {"what": "server", "scripts": [], "most": 1}, [theirs.fileno()])
+    send(client, {**SERVER, "scripts": []}, [theirs.fileno()])
     theirs.close()
     send(client, {"what": "end"})
     assert client.recv(1 << 16) == b""  # so the session was still open
@@ -178,22 +180,56 @@ def test_an_event_about_another_descriptor_with_the_number_of_a_proof_proves_not
     theirs.close()
 
 
+def test_a_new_session_with_a_record_takes_the_place_of_the_old_one_when_it_can_release(served: Served) -> None:
+    file, proof, clients = os.memfd_create("record"), os.pidfd_open(os.getpid()), [served.client(), served.client()]
+    ends = [socket.socketpair() for _ in clients]
+    for client, (_, theirs) in zip(clients, ends, strict=True):
+        send(client, HELLO, [proof, file])
+        assert json.loads(client.recv(1 << 16)) == {"version": VERSION}
+        send(client, SERVER, [theirs.fileno()])
+        theirs.close()
+    assert clients[0].recv(1 << 16) == b""
+    assert ends[0][0].recv(1) == b""
+    send(clients[1], {"what": "end"})
+    assert clients[1].recv(1 << 16) == b""
+    for ours, _ in ends:
+        ours.close()
+    os.close(file)
+    os.close(proof)
+
+
+def test_a_server_that_is_not_used_any_more_is_left(served: Served) -> None:
+    file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), served.client()
+    send(client, HELLO, [proof, file])
+    client.recv(1 << 16)
+    ends = [socket.socketpair() for _ in range(2)]
+    for node, (_, theirs) in enumerate(ends):
+        send(client, {**SERVER, "node": node}, [theirs.fileno()])
+        theirs.close()
+    send(client, {"what": "leave", "node": 0})
+    send(client, {"what": "leave", "node": 5})  # which it never had
+    assert ends[0][0].recv(1) == b""
+    ends[1][0].close()
+    assert json.loads(client.recv(1 << 16)) == {"what": "lost", "node": 1}
+    send(client, {"what": "end"})
+    ends[0][0].close()
+    os.close(file)
+    os.close(proof)
+
+
 def test_the_end_of_a_connection_to_the_server_is_reported(served: Served) -> None:
     file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), served.client()
     send(client, HELLO, [proof, file])
     client.recv(1 << 16)
     for _ in range(2):
         ours, theirs = socket.socketpair()
-        send(client, {"what": "server", "scripts": [], "most": 1}, [theirs.fileno()])
+        send(client, {**SERVER, "scripts": []}, [theirs.fileno()])
         theirs.close()
         ours.close()
-        assert json.loads(client.recv(1 << 16)) == {"what": "lost"}
+        assert json.loads(client.recv(1 << 16)) == {"what": "lost", "node": 7}
     send(client, {"what": "end"})
     os.close(file)
     os.close(proof)
-
-
-SCRIPT: dict[str, Any] = {"sha1": "f" * 40, "source": "return 1", "keys": [], "arguments": 1, "channel": ""}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +239,7 @@ SCRIPT: dict[str, Any] = {"sha1": "f" * 40, "source": "return 1", "keys": [], "a
 def test_a_reply_of_any_kind_is_read_to_its_end(replies: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        server = Server(theirs, {"scripts": [SCRIPT], "most": 2})
+        server = Server(theirs, {**SERVER, "most": 2})
         entries = [(1, 1000, b"$1\r\na\r\n"), (1, 1000, b"$1\r\nb\r\n"), (1, 1000, b"$1\r\nc\r\n")]
         ours.sendall(2 * replies)
         server.release(entries)
@@ -214,7 +250,7 @@ def test_a_reply_of_any_kind_is_read_to_its_end(replies: bytes) -> None:
 def test_a_channel_that_is_not_in_the_entry_is_made_of_its_name() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        server = Server(theirs, {"scripts": [{**SCRIPT, "arguments": 3, "channel": "wake:"}], "most": 500})
+        server = Server(theirs, {**SERVER, "scripts": [{**SCRIPT, "arguments": 3, "channel": "wake:"}]})
         ours.sendall(b"*0\r\n")
         server.release([(1, 1000, b"$2\r\nab\r\n$1\r\nt\r\n")])
         assert ours.recv(1 << 16).endswith(b"$1\r\n0\r\n$2\r\nab\r\n$1\r\nt\r\n$9\r\nwake:{ab}\r\n")
@@ -224,12 +260,75 @@ def test_a_script_that_the_server_has_forgotten_is_sent_as_text() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         keyed = {**SCRIPT, "keys": [1], "arguments": 2}
-        server = Server(theirs, {"scripts": [keyed], "most": 500})
-        ours.sendall(b"-NOSCRIPT no such\r\n:1\r\n")
-        server.release([(1, 1000, b"$1\r\na\r\n$1\r\nb\r\n")])
-        rest = b"$1\r\n1\r\n$1\r\nb\r\n$1\r\na\r\n"
-        by_sha1 = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"f" * 40 + b"\r\n" + rest
-        assert ours.recv(1 << 16) == by_sha1 + b"*5\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n" + rest
+        server = Server(theirs, {**SERVER, "scripts": [keyed]})
+        ours.sendall(2 * b"-NOSCRIPT no such\r\n" + 2 * b":1\r\n")
+        server.release([(1, 1000, b"$1\r\na\r\n$1\r\nb\r\n"), (1, 1000, b"$1\r\na\r\n$1\r\nc\r\n")])
+        rest = [b"$1\r\n1\r\n$1\r\n%b\r\n$1\r\na\r\n" % name for name in (b"b", b"c")]
+        first, second = [b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"f" * 40 + b"\r\n" + words for words in rest]
+        text = b"*5\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n" + rest[0]  # which the server knows from then on
+        assert ours.recv(1 << 16) == first + second + text + second
+
+
+KEYED = {**SCRIPT, "keys": [0]}
+ENTRIES: list[Entry] = [(1, 1000, b"$1\r\na\r\n"), (1, 1000, b"$1\r\nb\r\n")]
+ASKING = b"*1\r\n$6\r\nASKING\r\n"
+
+
+class Nodes:
+    """Nodes of a cluster, by their places, whose replies are written beforehand."""
+
+    def __init__(self, *replies: bytes) -> None:
+        self._pairs = [socket.socketpair() for _ in replies]
+        self.servers = []
+        for number, ((ours, theirs), reply) in enumerate(zip(self._pairs, replies, strict=True)):
+            ours.sendall(reply)
+            ours.shutdown(socket.SHUT_WR)
+            self.servers.append(Server(theirs, {**SERVER, "names": [f"h:{number}"], "scripts": [KEYED]}))
+
+    def close(self) -> list[bytes]:
+        """Return what each was sent."""
+        sent = []
+        for ours, theirs in self._pairs:
+            theirs.close()
+            sent.append(ours.makefile("rb").read())
+            ours.close()
+        return sent
+
+
+def test_a_node_that_is_named_is_asked_for_what_is_on_its_way_and_is_the_first_the_next_time() -> None:
+    moved = b"+OK\r\n-NOSCRIPT\r\n+OK\r\n:1\r\n"
+    nodes = Nodes(b"-ASK 5 h:1\r\n", b":1\r\n" + moved + b":1\r\n:1\r\n")
+    store = Store(nodes.servers)
+    assert store.release(ENTRIES) == store.release(ENTRIES) == 0
+    first, second = nodes.close()
+    assert first.count(b"EVALSHA") == 1
+    assert (second.count(b"EVALSHA"), second.count(b"EVAL\r\n"), second.count(ASKING)) == (4, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("said", "more", "left"),
+    [
+        (b"h:1", b"+OK\r\n:1\r\n", 0),
+        (b":1", b"+OK\r\n:1\r\n", 0),
+        (b"?:1", b"+OK\r\n:1\r\n", 0),
+        (b"h:1", b"+OK\r\n-MOVED 5 h:1\r\n", 1),
+        (b"another:1", b"", 1),
+        (b"nonsense", b"", 1),
+    ],
+)
+def test_what_is_at_a_node_without_a_connection_is_left(said: bytes, more: bytes, left: int) -> None:
+    nodes = Nodes(b"-MOVED 5 %b\r\n" % said, b":1\r\n" + more)
+    assert Store(nodes.servers).release(ENTRIES) == left
+    nodes.close()
+
+
+def test_what_was_left_at_a_broken_connection_is_looked_for_elsewhere_the_next_time() -> None:
+    nodes = Nodes(b"", b":1\r\n:1\r\n-ERR x\r\n")
+    store = Store(list(nodes.servers))
+    assert store.release(ENTRIES) == 1
+    assert store.servers == nodes.servers[1:]
+    assert store.release(ENTRIES) == 0
+    nodes.close()
 
 
 @pytest.mark.parametrize("reply", [b"", b"?\r\n", b":1", b"$9\r\nabc", b"$x\r\n"])
@@ -239,7 +338,7 @@ def test_a_reply_that_is_none_breaks_the_connection(reply: bytes) -> None:
         ours.sendall(reply)
         ours.shutdown(socket.SHUT_WR)
         with pytest.raises(Broken):
-            Server(theirs, {"scripts": [SCRIPT], "most": 2}).release([(1, 1000, b"$1\r\na\r\n")])
+            Server(theirs, {**SERVER, "most": 2}).release([(1, 1000, b"$1\r\na\r\n")])
 
 
 def test_pidfds_are_distinguished_from_other_descriptors(dead: int) -> None:

@@ -175,6 +175,10 @@ class Topology:
         """Return whether what a server says about a key counts."""
         return self.shard_of(key).master is host
 
+    def agrees_on(self, key: bytes) -> bool:
+        """Return whether all servers agree which one has a key."""
+        return not any(shard.busy for shard in self.shards)
+
     def connector(self) -> Any:
         """Return a new connector to it, of the process that runs."""
         raise NotImplementedError
@@ -245,6 +249,10 @@ class Cluster(Topology):
 
     def says(self, host: Host, key: bytes) -> bool:
         return any(shard.master is host for shard in self._served_by(key))
+
+    def agrees_on(self, key: bytes) -> bool:
+        slot, owner = hashing.hash_slot(key), address(self.host_of(key))
+        return super().agrees_on(key) and all(table.owners[slot] == owner for table in self._tables.values())
 
     # -- what nodes know ---------------------------------------------------------------------------------------------
 

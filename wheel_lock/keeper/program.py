@@ -5,7 +5,8 @@ A process that uses it (a *client*) connects to its socket and passes
 * a pidfd of itself. The kernel reports by it that all of the process's threads have ended, and nothing else does: not the
   end of the connection, not silence, not a stop, not an exec. No process number is used, so none can be taken over;
 * a memory file with its record: a slot for each token that a command of it may have given a lock (see record.py);
-* for each server a connected, authenticated socket, and the release scripts that this server runs.
+* for each server a connected, authenticated socket, and the release scripts that this server runs: for the one server,
+  for the master of the moment, or for all masters of a cluster.
 
 When every proof of the death has come, the keeper reads the record, releases each token where it is still the holder's,
 and does so again after growing pauses until the leases have expired: a command that the process had sent may arrive late.
@@ -15,6 +16,7 @@ session, and no other.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import resource
@@ -25,6 +27,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 VERSION = 1
 REGIONS = ((160, 1 << 20), (320, 1 << 17), (4096, 1 << 14))
@@ -36,14 +39,20 @@ MOST_BYTES = 1 << 18  # of a message
 MOST_FDS = 8
 _PAUSES_S = (0.0, 0.1, 0.4, 1.5, 8.0)  # between two passes; the last one again, five times as long each time
 _LONGER = 5.0
-_IN_FLIGHT = 8  # calls without a reply
+_IN_FLIGHT = 4000  # entries whose calls have no reply
 _REPLY_S = 5.0  # the longest wait for a reply, in seconds
 _READ_BYTES = 1 << 20
 _SO_PEERPIDFD = 77  # Linux 6.5
 _CREDENTIALS = struct.Struct("3i")
 
+_WITHOUT = ("", "; what is where there was no connection to expires by itself")
+_ASKING = b"*1\r\n$6\r\nASKING\r\n"
+
 Entry = tuple[int, int, bytes]
 """A token of a dead process: the number of its release script from 1, its time-to-live in ms, the script's arguments."""
+
+Call = tuple[int, list[Entry]]
+"""A call: the number of its script, and what it releases."""
 
 
 def read_record(file: int) -> list[Entry]:
@@ -89,49 +98,84 @@ class Server:
 
     Attributes:
         sock: The connected socket.
+        names: The addresses by which other nodes of its cluster name it.
     """
 
     def __init__(self, sock: socket.socket, message: dict[str, object]) -> None:
         self.sock = sock
-        scripts = message["scripts"]
+        scripts, names = message["scripts"], message["names"]
         assert isinstance(scripts, list)
+        assert isinstance(names, list)
         self._scripts = [
             (script["sha1"], script["source"], script["keys"], script["arguments"], script["channel"].encode())
             for script in scripts
         ]
+        self.names: list[str] = names
         self._most = int(str(message["most"]))
         self._buffer = b""
 
-    def release(self, entries: list[Entry]) -> None:
+    def release(self, entries: list[Entry], *, asking: bool = False) -> dict[Entry, str]:
         """Release what the entries name, each only where its token is still the holder's.
+
+        Args:
+            entries: The entries.
+            asking: Whether also those are released whose slots are on their way to this server.
+
+        Returns:
+            The entries that are another server's to release, and its address, if this one knows it.
 
         Raises:
             Broken: There is no connection any more.
         """
-        calls = self.calls(entries)
+        calls, elsewhere = self.calls(entries), dict[Entry, str]()
+        together = max(1, _IN_FLIGHT // max([len(some) for _, some in calls], default=1))
+        ahead = _ASKING if asking else b""
         try:
             self.sock.settimeout(_REPLY_S)
-            for at in range(0, len(calls), _IN_FLIGHT):
-                some = calls[at : at + _IN_FLIGHT]
-                self.sock.sendall(b"".join(self._call(*call, b"EVALSHA") for call in some))
-                unknown = [call for call in some if self._reply().startswith(b"NOSCRIPT")]
-                for call in unknown:
-                    self.sock.sendall(self._call(*call, b"EVAL"))
-                    self._reply()
+            for at in range(0, len(calls), together):
+                unknown = self._send(calls[at : at + together], ahead, set(), elsewhere)
+                if unknown:
+                    self._send(unknown, ahead, {number for number, _ in unknown}, elsewhere)
         except (OSError, ValueError) as error:
             raise Broken(str(error)) from error
+        return elsewhere
 
-    def calls(self, entries: list[Entry]) -> list[tuple[int, list[bytes]]]:
-        """Return the calls that release the entries: the number of the script, and the arguments of each entry."""
-        calls: list[tuple[int, list[bytes]]] = []
+    def _send(self, calls: list[Call], ahead: bytes, texts: set[int], elsewhere: dict[Entry, str]) -> list[Call]:
+        """Send calls, the first ones of the scripts ``texts`` with their texts; return those of unknown scripts."""
+        data, unknown = [], []
+        for number, entries in calls:
+            data += [ahead, self._call(number, entries, b"EVAL" if number in texts else b"EVALSHA")]
+            texts.discard(number)
+        self.sock.sendall(b"".join(data))
+        for call in calls:
+            if ahead:
+                self._reply()
+            error = self._reply()
+            if error.startswith(b"NOSCRIPT"):
+                unknown.append(call)
+            self._note(call, error, elsewhere)
+        return unknown
+
+    def _note(self, call: Call, error: bytes, elsewhere: dict[Entry, str]) -> None:
+        words = error.decode("utf-8", "replace").split()
+        if len(words) == 3 and words[0] in ("MOVED", "ASK"):
+            host, _, port = words[2].rpartition(":")
+            if host in ("", "?") and self.names:  # it does not know its own name, and means the same one
+                host = self.names[0].rpartition(":")[0]
+            elsewhere.update(dict.fromkeys(call[1], f"{host}:{port}"))
+
+    def calls(self, entries: list[Entry]) -> list[Call]:
+        """Return the calls that release the entries."""
+        calls: list[Call] = []
         for number in range(1, len(self._scripts) + 1):
-            bodies = [body for kind, _, body in entries if kind == number]
+            some = [entry for entry in entries if entry[0] == number]
             most = 1 if self._scripts[number - 1][2] else self._most
-            calls += [(number, bodies[at : at + most]) for at in range(0, len(bodies), most)]
+            calls += [(number, some[at : at + most]) for at in range(0, len(some), most)]
         return calls
 
-    def _call(self, number: int, bodies: list[bytes], verb: bytes) -> bytes:
+    def _call(self, number: int, entries: list[Entry], verb: bytes) -> bytes:
         sha1, source, keys, arguments, channel = self._scripts[number - 1]
+        bodies = [body for _, _, body in entries]
         if channel:
             bodies = [body + _bulk(b"%b{%b}" % (channel, _first(body))) for body in bodies]
         body = b"".join(bodies)
@@ -200,21 +244,88 @@ def _split(data: bytes) -> list[bytes]:
     return found
 
 
+def _in_threads(works: list[Callable[[], None]]) -> None:
+    """Do all of it at the same time: a server that does not answer delays no other one."""
+    threads = [threading.Thread(target=work, daemon=True) for work in works[1:]]
+    for thread in threads:
+        thread.start()
+    works[0]()
+    for thread in threads:
+        thread.join()
+
+
+class Store:
+    """The servers of a dead client. Of several, each knows by MOVED and ASK where what it has not got is.
+
+    Args:
+        servers: The servers.
+        do_all: Does several things, at the same time or one by one.
+    """
+
+    def __init__(
+        self, servers: list[Server], do_all: Callable[[list[Callable[[], None]]], object] = _in_threads
+    ) -> None:
+        self.servers = servers
+        self._do_all = do_all
+        self._home: dict[Entry, Server] = {}  # where it was, if that is not where it was looked for first
+
+    def release(self, entries: list[Entry]) -> int:
+        """Release what the entries name; return for how many there was no connection to where they are."""
+        wanted: dict[Server, list[Entry]] = {}
+        for number, entry in enumerate(entries):
+            home = self._home.get(entry)
+            if home not in self.servers:
+                home = self.servers[number % len(self.servers)]
+            wanted.setdefault(home, []).append(entry)
+        self._home.clear()
+        left = 0
+        asked: set[tuple[Server, Entry]] = set()
+        asking = False  # at first by the owners of slots only; then by those that are named
+        while wanted:
+            elsewhere = self._round(wanted, asking)
+            left += sum(len(some) for server, some in wanted.items() if server not in self.servers)
+            asking = True
+            by_name = {name: server for server in self.servers for name in server.names}
+            wanted = {}
+            for entry, name in elsewhere.items():
+                server = by_name.get(name)
+                if server is None or (server, entry) in asked:
+                    left += 1
+                else:
+                    asked.add((server, entry))
+                    self._home[entry] = server
+                    wanted.setdefault(server, []).append(entry)
+        return left
+
+    def _round(self, wanted: dict[Server, list[Entry]], asking: bool) -> dict[Entry, str]:
+        elsewhere: dict[Entry, str] = {}
+
+        def ask(server: Server, entries: list[Entry]) -> None:
+            try:
+                elsewhere.update(server.release(entries, asking=asking))
+            except Broken as error:
+                self.servers.remove(server)
+                say(f"the connection to a server has ended: {error}")
+
+        self._do_all([functools.partial(ask, server, entries) for server, entries in wanted.items()])
+        return elsewhere
+
+
 class Session:
-    """The session of one client: its proofs, its record, its server.
+    """The session of one client: its proofs, its record, its servers.
 
     Attributes:
         control: The socket of the client; None when it has ended, which proves nothing.
         proofs: Descriptors that all have to become readable before the client counts as dead.
         record: The memory file; -1 before the first message.
-        server: The server; None without a connection to one.
+        servers: The servers, by the numbers that the client has given them.
     """
 
     def __init__(self, control: socket.socket) -> None:
         self.control: socket.socket | None = control
         self.proofs: list[int] = []
         self.record: int = -1
-        self.server: Server | None = None
+        self.servers: dict[int, Server] = {}
         self._delay_s = 0.0
 
     def begin(self, message: dict[str, object], fds: list[int]) -> None:
@@ -238,39 +349,40 @@ class Session:
             pass  # an older kernel
         self.control.send(json.dumps({"version": VERSION}).encode())
 
-    def drop_server(self) -> None:
-        if self.server is not None:
-            self.server.close()
-            self.server = None
+    def is_of(self, other: Session) -> bool:
+        """Return whether it has the same record as another session."""
+        return self.record >= 0 <= other.record and os.path.sameopenfile(self.record, other.record)
+
+    def drop_server(self, number: int) -> None:
+        if (server := self.servers.pop(number, None)) is not None:
+            server.close()
 
     def bury(self) -> None:
         """Release what a dead client held, again and again until all of it has expired. On a thread of its own."""
         died_at = time.monotonic()
         try:
             time.sleep(self._delay_s)
-            entries = read_record(self.record)
+            entries, store = read_record(self.record), Store(list(self.servers.values()))
             pause_s, pauses = 0.0, iter(_PAUSES_S)
-            while entries and self.server is not None:
+            while entries and store.servers:
                 pause_s = next(pauses, pause_s * _LONGER)
                 left_s = max(ttl_ms for _, ttl_ms, _ in entries) / 1000 - (time.monotonic() - died_at)
                 if pause_s:
                     time.sleep(min(pause_s, max(left_s, 0.0)))
                 began_at = time.monotonic()
-                self.server.release(entries)
+                left = store.release(entries)
                 if not pause_s:
-                    say(
-                        f"a process has ended: released {len(entries)} in {(time.monotonic() - began_at) * 1000:.0f} ms"
-                    )
+                    took_ms = (time.monotonic() - began_at) * 1000
+                    say(f"a process has ended: released {len(entries) - left} in {took_ms:.0f} ms{_WITHOUT[left > 0]}")
                 entries = [entry for entry in entries if died_at + entry[1] / 1000 > time.monotonic()]
             if entries:
-                raise Broken("there was no connection to its server")
-        except Broken as error:
-            say(f"a process has ended, and what it held expires by itself: {error}")
+                say(f"a process has ended{_WITHOUT[True]}")
         finally:
             self.close()
 
     def close(self) -> None:
-        self.drop_server()
+        for number in list(self.servers):
+            self.drop_server(number)
         if self.control is not None:
             self.control.close()
             self.control = None
@@ -290,6 +402,13 @@ def _has_ended(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return any(events & select.POLLIN for _, events in poll.poll(0))
+
+
+def user_of(control: socket.socket) -> int:
+    """Return the user of the other end of a socket: who has connected, or who listens."""
+    data = control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(data)
+    return int(user)
 
 
 def say(text: str) -> None:
@@ -348,8 +467,7 @@ class Keeper:
         except OSError:
             time.sleep(0.1)  # no descriptor is left
             return
-        _, user, _ = _CREDENTIALS.unpack(control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        if user != os.getuid():
+        if user_of(control) != os.getuid():
             control.close()
             return
         control.setblocking(False)
@@ -369,8 +487,10 @@ class Keeper:
             self._receive(session)
         elif fd in session.proofs:
             self._prove(session, fd)
-        elif session.server is not None and fd == session.server.sock.fileno():
-            self._lose_server(session, fd)
+        else:
+            for number, server in list(session.servers.items()):
+                if fd == server.sock.fileno():
+                    self._lose_server(session, number)
 
     def _receive(self, session: Session) -> None:
         """Handle the messages that have come; the end of the connection says nothing about the process."""
@@ -385,7 +505,7 @@ class Keeper:
                 self._unwatch(control.fileno())
                 control.close()
                 session.control = None
-                if session.server is None:
+                if not session.servers:
                     self._end(session)  # it can never release anything
                 return
             try:
@@ -400,21 +520,29 @@ class Keeper:
             for proof in session.proofs:
                 self._watch(session, proof)
         elif message["what"] == "server":
-            if session.server is not None:
-                self._unwatch(session.server.sock.fileno())
-                session.drop_server()
-            session.server = Server(socket.socket(fileno=fds.pop(0)), message)
-            self._watch(session, session.server.sock.fileno())
+            number = int(str(message["node"]))
+            self._drop_server(session, number)
+            session.servers[number] = server = Server(socket.socket(fileno=fds.pop(0)), message)
+            self._watch(session, server.sock.fileno())
+            for other in set(self._sessions.values()):
+                if other is not session and other.is_of(session):
+                    self._end(other)  # the client has lost it
+        elif message["what"] == "leave":
+            self._drop_server(session, int(str(message["node"])))
         elif message["what"] == "end":  # nothing is to be released any more
             self._end(session)
 
-    def _lose_server(self, session: Session, fd: int) -> None:
+    def _drop_server(self, session: Session, number: int) -> None:
+        if number in session.servers:
+            self._unwatch(session.servers[number].sock.fileno())
+            session.drop_server(number)
+
+    def _lose_server(self, session: Session, number: int) -> None:
         """Ask the client for another connection: nothing was asked of the server, so it has closed this one."""
-        self._unwatch(fd)
-        session.drop_server()
+        self._drop_server(session, number)
         if session.control is not None:
-            session.control.send(json.dumps({"what": "lost"}).encode())
-        else:
+            session.control.send(json.dumps({"what": "lost", "node": number}).encode())
+        elif not session.servers:
             self._end(session)
 
     def _prove(self, session: Session, fd: int) -> None:

@@ -56,8 +56,6 @@ class ClusterConnector:
         servers: The known masters; at first the startup nodes of the client.
     """
 
-    no_keeper: str | None = "a cluster"
-
     def __init__(self, client: AnyCluster) -> None:
         given = [(str(node.host), str(node.port)) for node in client.nodes_manager.startup_nodes.values()]
         # redis-py adds the nodes of slot maps to them, which may be malformed.
@@ -88,6 +86,16 @@ class ClusterConnector:
     @owner.setter
     def owner(self, owner: str | None) -> None:
         self._template.owner = owner
+
+    @property
+    def encrypted(self) -> bool:
+        """As of :class:`RedisPyConnector`, for all nodes."""
+        return self._template.encrypted
+
+    def names_of(self, server: Server) -> tuple[str, ...]:
+        """Return the addresses by which nodes name a server of this address."""
+        mapped = [named for named, to in list(self._remapped.items()) if to == server]
+        return tuple(":".join(map(str, named)) for named in (server, *mapped))
 
     def known_place(self, host: str, port: str) -> Server | None:
         """Return the address to use for one that the cluster sends; None if the slot map must be fetched first."""

@@ -230,8 +230,8 @@ class RedisPyConnector:
 
     discovers = False
     in_cluster = False
-    no_keeper: str | None = None
-    """For what no keeper can release locks, as its connections cannot be passed to another process; None if it can."""
+    encrypted: bool
+    """True if its connections use TLS, so that they cannot be passed to another process."""
     owner: str | None = None
     """The readable owner in the name of the connections; None for the host and the process."""
 
@@ -258,8 +258,7 @@ class RedisPyConnector:
         if for_asyncio and settings.get("redis_connect_func") is not None:
             raise TypeError("a redis_connect_func of an asyncio client cannot be called from the engine's thread")
         self._connection_class: type[AbstractConnection] = connection_class
-        if issubclass(connection_class, redis.SSLConnection):
-            self.no_keeper = "connections with TLS"
+        self.encrypted = issubclass(connection_class, redis.SSLConnection)
         self._limited_class = limited(connection_class)
         self._capabilities = Capabilities()  # of the server that was connected to last
         self._runs_scripts = True

@@ -82,7 +82,6 @@ class SentinelConnector(RedisPyConnector):
 
     def __init__(self, client: redis.Redis | redis.asyncio.Redis) -> None:
         super().__init__(client)
-        self.no_keeper: str | None = "a master that Sentinels name"
         pool: Any = client.connection_pool
         if not pool.is_master:
             raise TypeError("locks are held at a master: take the client from Sentinel.master_for, not from slave_for")

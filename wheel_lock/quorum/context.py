@@ -17,7 +17,7 @@ from wheel_lock.net.clients import AnyClient
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.observe import ContextStats
 from wheel_lock.observe.contexts import CONTEXTS
-from wheel_lock.options import NO_KEEPER, SETTINGS, ContextOptions, seconds
+from wheel_lock.options import SETTINGS, ContextOptions, seconds
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.locks import QuorumLock, QuorumReentrantLock, QuorumTaskLock, QuorumTaskReentrantLock
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -117,7 +117,8 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
 
     Raises:
         TypeError: A client is not that of a single server over a socket.
-        ValueError: There are too few clients, two of one master, or a setting is out of range.
+        ValueError: There are too few clients, two of one master, or a setting is out of range; or ``release_on_crash`` is
+            not possible, over TLS.
     """
 
     @spelled_out(QuorumSettings, QUORUM_SETTINGS)
@@ -127,14 +128,14 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             raise ValueError(
                 f"a quorum takes {LEAST_NODES} clients or more, of independent masters, not {len(clients)}"
             )
-        places = [RedisPyConnector(client).describe() for client in clients]
+        connectors = [RedisPyConnector(client) for client in clients]
+        places = [connector.describe() for connector in connectors]
         for place in places:
             if places.count(place) > 1:
                 raise ValueError(f"each client must be of a master of its own, and {place} is given twice")
         given = {**QUORUM_SETTINGS, **settings}
         node_timeout, options = given["node_timeout"], ContextOptions.of(given)
-        if options.release_on_crash:
-            raise ValueError(NO_KEEPER.format("a quorum of masters"))
+        options.check_keeper(encrypted=any(connector.encrypted for connector in connectors))
         self._engine = QuorumEngine(
             clients,
             options,

@@ -66,7 +66,8 @@ class QuorumEngine(Engine):
         self.nodes_needed: int | None = self.quorum
         router = partial(Majority, quorum=self.quorum, node_timeout_s=node_timeout_s, longest_s=longest_s)
         # Before the engines of its nodes are made: when the timer stops, it says why an acquire ends.
-        self._compose(options, timer, start_helper_thread, router)
+        own = dataclasses.replace(options, release_on_crash=False)  # the engines of its nodes send all there is
+        self._compose(own, timer, start_helper_thread, router)
         per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
         masters = Masters()
         self.engines: list[NodeEngine] = self.router.engines

@@ -63,6 +63,24 @@ BY_HAND = tuple(
             "session, record = self._session, self._record\n            self._reset()",
             "session, record = self._session, None",
         ),
+        (
+            "a keeper knows nothing of a cluster",
+            "keeper/program.py",
+            'if len(words) == 3 and words[0] in ("MOVED", "ASK"):',
+            'if len(words) == 3 and words[0] == "ASK":',
+        ),
+        (
+            "a keeper gets no connection to a new master while locks are held",
+            "engine/renewal/renewer.py",
+            "if self.table.keeping is not None:",
+            "if self.table.keeping is not None and not self.table.held:",
+        ),
+        (
+            "the masters of a quorum have no keeper",
+            "quorum/engine.py",
+            "per_node = dataclasses.replace(options,",
+            "per_node = dataclasses.replace(own,",
+        ),
         ("clocks are trusted to run at the same rate", "options.py", "DRIFT = 0.99", "DRIFT = 1.0"),
         (
             "a renewal does not compare the token",

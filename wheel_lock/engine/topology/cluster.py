@@ -298,6 +298,9 @@ class ClusterRouter(SingleRouter):
         left = left - self._masters
         self._connector.servers = [server for server, renewer in self._by_server.items() if renewer in self._masters]
         self._leave(left)
+        if self.leases.keeping is not None:
+            masters = {self._by_server[server].node: server for server in self._connector.servers}
+            self.leases.keeping.use({node: self._connector.names_of(server) for node, server in masters.items()})
         self._begin_waiting()
         for renewer in self.shards:
             self._send_waiting(renewer)

@@ -1,0 +1,34 @@
+"""Fixtures: processes that can be killed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.keeper.rig import Hold, Holder
+from tests.support.fork_server import ForkServer
+from tests.support.redis_server import RedisServer
+
+
+@pytest.fixture(scope="module")
+def fork_server() -> Iterator[ForkServer]:
+    with ForkServer("tests.keeper.holder") as fork_server:
+        yield fork_server
+
+
+@pytest.fixture
+def hold(fork_server: ForkServer, redis_server: RedisServer) -> Iterator[Hold]:
+    started: list[Holder] = []
+
+    def start(act: str, *, where: str = "child", delay: float = 0.0, url: str = "") -> Holder:
+        out = os.pipe()
+        program = fork_server.start(url or redis_server.url, where, act, str(delay), stdout=out[1])
+        os.close(out[1])
+        started.append(Holder(program, out[0]))
+        return started[-1]
+
+    yield start
+    for holder in started:
+        holder.close()
