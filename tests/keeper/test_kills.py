@@ -1,0 +1,172 @@
+"""Processes that contend for every kind of lock, and are killed one after the other: what they held is free, and no more.
+
+KILLS (20) is the number of kills. The times to the next grants are shown in the summary; no test depends on them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from bisect import bisect
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.watched import quantile
+from tests.crowds.crowd import Belief
+from tests.crowds.test_crowds import crowded
+from tests.keeper.mortal import FORMS
+from tests.keeper.rig import AT_ONCE_S, HostKeeper, all_free
+from tests.support.fork_server import Child, ForkServer
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Linux")
+
+KILLS = int(os.environ.get("KILLS", "20"))
+PROCESSES = 4
+OUT_OF_MEMORY = signal.SIGUSR2
+WAYS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT, signal.SIGUSR1)  # the last one calls os._exit
+MEMORY = 64 << 20
+MEMORY_GROUPS = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max"))
+STOPPED_S = 0.1
+LAST_NUMBER = Path("/proc/sys/kernel/ns_last_pid")
+
+
+@pytest.fixture(scope="module")
+def fork_server() -> Iterator[ForkServer]:
+    with ForkServer("tests.keeper.mortal") as fork_server:
+        yield fork_server
+
+
+@pytest.fixture
+def little_memory() -> Iterator[Path | None]:
+    """A control group in which the kernel kills what needs much memory; None where there can be none."""
+    for root, limit in MEMORY_GROUPS:
+        group = Path(root) / f"wheel_lock-{os.getpid()}"
+        with suppress(OSError):
+            group.mkdir()
+            try:
+                (group / limit).write_text(str(MEMORY))
+                yield group
+            finally:
+                group.rmdir()
+            return
+    yield None
+
+
+class Victim:
+    """A process that contends, in the form of its turn."""
+
+    def __init__(self, fork_server: ForkServer, number: int, url: str, keeper: str, history: Path) -> None:
+        self.name = str(number)
+        form, out = FORMS[number % len(FORMS)], os.pipe()
+        self._program: Child = fork_server.start(url, keeper, form, str(history), self.name, stdout=out[1])
+        os.close(out[1])
+        self._out = os.fdopen(out[0])
+        self.pid = int(self._out.readline().split()[1])
+
+    def end(self, number: int) -> None:
+        os.kill(self.pid, number)
+        self._program.wait()
+        self._out.close()
+
+
+def use_again(pid: int) -> None:
+    """Have the next process get this number, where that is allowed and no other comes before."""
+    with suppress(OSError):
+        LAST_NUMBER.write_text(str(pid - 1))
+
+
+def beliefs_of(history: Path, killed_at: dict[str, float]) -> list[Belief]:
+    """Return what was believed, by those that were killed up to that moment."""
+    begun: dict[str, Any] = {}
+    ended: dict[str, float] = {}
+    for line in history.read_text().splitlines():
+        holder, at, *more = json.loads(line)
+        if more:
+            begun[holder] = [at, *more]
+        else:
+            ended[holder] = at
+    return [
+        Belief(name, holder, share, room, since, ended.get(holder, killed_at[holder.split(":")[0]]), False, 0, 0)
+        for holder, (since, name, share, room) in begun.items()
+    ]
+
+
+def next_grants(beliefs: list[Belief], killed_at: dict[str, float]) -> list[float]:
+    """Return how long after the kill of its holder each exclusive lock was granted again, in seconds, sorted."""
+    grants: defaultdict[str, list[float]] = defaultdict(list)
+    for belief in sorted(beliefs, key=lambda each: each.since):
+        grants[belief.name].append(belief.since)
+    found = []
+    for belief in beliefs:
+        if belief.share == belief.room and belief.until == killed_at[belief.holder.split(":")[0]]:
+            later = grants[belief.name][bisect(grants[belief.name], belief.until) :]
+            found += [later[0] - belief.until] if later else []
+    return sorted(found)
+
+
+@pytest.mark.slow
+def test_what_the_killed_held_is_free_and_the_living_keep_what_they_hold(
+    fresh_redis: RedisServer,
+    fork_server: ForkServer,
+    little_memory: Path | None,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    history = tmp_path / "history"
+    history.touch()
+    keeper = HostKeeper(tmp_path)
+    keeper.start()
+    started = iter(range(KILLS + PROCESSES))
+    killed_at: dict[str, float] = {}
+    ways = WAYS if little_memory is None else (*WAYS, OUT_OF_MEMORY)
+    used: Counter[str] = Counter()
+
+    def start() -> Victim:
+        return Victim(fork_server, next(started), fresh_redis.url, keeper.path, history)
+
+    def kill(victim: Victim) -> None:
+        way = random.choice(ways)
+        if little_memory is not None and way is OUT_OF_MEMORY:
+            (little_memory / "cgroup.procs").write_text(str(victim.pid))
+        used[way.name] += 1
+        killed_at[victim.name] = time.monotonic()
+        victim.end(way)
+
+    living = [start() for _ in range(PROCESSES)]
+    try:
+        for _ in range(KILLS):
+            time.sleep(random.uniform(0.0, 0.05))
+            random.shuffle(living)
+            stopped = living[0] if random.random() < 0.2 else None
+            if stopped is not None:
+                os.kill(stopped.pid, signal.SIGSTOP)
+            victim = living.pop()
+            kill(victim)
+            use_again(victim.pid)
+            living.append(start())
+            if stopped is not None:
+                time.sleep(STOPPED_S)
+                os.kill(stopped.pid, signal.SIGCONT)
+    finally:
+        for victim in living:
+            kill(victim)
+    eventually(lambda: all_free(fresh_redis.client()), AT_ONCE_S, "no key is left")
+    keeper.kill()
+    beliefs = beliefs_of(history, killed_at)
+    assert crowded(beliefs) == []
+    assert len(killed_at) == KILLS + PROCESSES
+    grants = next_grants(beliefs, killed_at)
+    times = [f"{name} {quantile(grants, share) * 1000:.1f} ms" for name, share in (("p50", 0.5), ("p99", 0.99))]
+    ends = ", ".join(f"{way} {number}" for way, number in used.items())
+    record_property("summary", f"kills: {ends}; {len(grants)} next grants: {', '.join(times)}")
