@@ -35,7 +35,7 @@ def test_objects_per_lock_that_are_left_to_the_collector(context: LockContext) -
 
 
 def calls() -> set[object]:
-    """Collect; return the calls that are left. An answered request may be on the wheel for as long as it might have waited."""
+    """Collect; return the calls that are left. An answered request may be on the wheel for as long as it may take."""
     gc.collect()
     return {found for found in gc.get_objects() if isinstance(found, BulkOperation)}
 
