@@ -15,9 +15,9 @@ from wheel_lock.holder import Holder
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
+from wheel_lock.locks.bulk import Name
 from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.locks.factory import LockTerms, spelled_out
-from wheel_lock.locks.lazy import Name
 from wheel_lock.net.clients import AnyClient, connector_for, parse
 from wheel_lock.observe.contexts import CONTEXTS
 from wheel_lock.options import SETTINGS, ContextOptions, lock_name, lock_options
@@ -295,7 +295,7 @@ class LockContext(ThreadLocks, ThreadContext):
         Returns:
             The held lock of each name, or None if another owner holds it (until the end of the wait, if there is one);
             with ``all_or_nothing`` all locks or only None. A lock that was lost while others were waited for is in the
-            result, and its ``lost`` is the reason. Each lock object is made when it is asked for.
+            result, and its ``lost`` is the reason.
 
         Raises:
             ValueError: A name or a value is out of range; with ``blocking``, also if two names are of the same lock;
@@ -312,10 +312,8 @@ class LockContext(ThreadLocks, ThreadContext):
         )
 
     @uninterrupted_start
-    def release_many(self, locks: Iterable[Lock | None] | Mapping[Any, Lock | None]) -> None:
-        """Release ``locks``, many of them per round trip. None is skipped.
-
-        The result of ``acquire_many`` can be passed as it is, like any other mapping of names to locks, and costs least.
+    def release_many(self, locks: Iterable[Lock | None]) -> None:
+        """Release ``locks``, many of them per round trip. None is skipped, so results of ``acquire_many`` can be passed.
 
         All of ``locks`` is read first: if the iterable raises half-way, by itself or by an interruption, nothing is
         released. After an interruption before or after that, all of it is released, without waiting for the server.
@@ -375,14 +373,14 @@ class LockContext(ThreadLocks, ThreadContext):
         """
         return run(operations.force_release(self, name, bool(foreign)))
 
-    def export_many(self, locks: Iterable[Lock | None] | Mapping[Any, Lock | None]) -> dict[str | bytes, str | None]:
+    def export_many(self, locks: Iterable[Lock | None]) -> dict[str | bytes, str | None]:
         """Give up many locks without releasing them, so that they can be adopted; see :meth:`Lock.export`.
 
         All of them are checked first. If the call is interrupted, all that it has exported is released, because the texts
         reach no caller.
 
         Args:
-            locks: The locks, each held by this thread (or by the process), or a mapping of names to them; None is skipped.
+            locks: The locks, each held by this thread (or by the process); None is skipped.
 
         Returns:
             The text of each name, a secret that works once; None for a lock that was lost before, whose ``lost`` is the

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.servers("real")
 
 
 def test_objects_per_lock_that_are_left_to_the_collector(context: LockContext) -> None:
-    """One, its lease, until its lock object is asked for. What there is for each part of a bulk is shared by many."""
+    """Two, its lock object and its lease. What there is for each part of a bulk is shared by many."""
     number = 3000
     names = [f"shard:{number}" for number in range(number)]
     context.release_many(context.acquire_many(names).values())  # what is made once is made
@@ -29,7 +29,7 @@ def test_objects_per_lock_that_are_left_to_the_collector(context: LockContext) -
 
     before = tracked()
     locks = context.acquire_many(names, timeout=300.0)
-    assert tracked() - before <= 1.2 * number  # and a list for each tick of the wheel
+    assert tracked() - before <= 2.2 * number  # and a list for each tick of the wheel
     assert len(locks) == number
     context.release_many(locks.values())
 
@@ -41,7 +41,7 @@ def calls() -> set[object]:
 
 
 def test_bytes_per_lock_that_is_held(context: LockContext) -> None:
-    """Lease, and its places in the wheel, in what is held, and in the result; but not the caller's name."""
+    """Lease, lock object, and their places in the wheel, in what is held, and in the result; but not the caller's name."""
     number = 10_000
     names = [f"shard:{number}" for number in range(number)]
     context.release_many(context.acquire_many(names[:10]).values())
@@ -57,5 +57,5 @@ def test_bytes_per_lock_that_is_held(context: LockContext) -> None:
     finally:
         tracemalloc.stop()
     larger = 20 if "t" in sys.abiflags else 0  # objects of a free-threaded build
-    assert (after - before) / number <= 350 + larger
+    assert (after - before) / number <= 450 + larger
     context.release_many(locks.values())

@@ -141,8 +141,6 @@ def bulk(context: LockContext) -> None:
     )
     held: list[wheel_lock.Lock] = [lock for lock in granted.values() if lock is not None]
     context.release_many(held)
-    context.release_many(granted)
-    context.export_many(granted)
 
 
 async def for_tasks(context: LockContext) -> None:

@@ -5,9 +5,9 @@ Any number of event loops, in any number of threads, share one context. All stat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from wheel_lock.aio.call import TaskSide, run
 from wheel_lock.aio.factory import TaskLocks
@@ -17,8 +17,8 @@ from wheel_lock.holder import Holder
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
+from wheel_lock.locks.bulk import Name
 from wheel_lock.locks.context import BaseContext, close_later
-from wheel_lock.locks.lazy import Name
 from wheel_lock.options import lock_name, lock_options
 from wheel_lock.runtime.interruptions import uninterrupted_start
 
@@ -127,7 +127,7 @@ class AsyncContext(TaskLocks, TaskContext):
         )
 
     @uninterrupted_start
-    async def release_many(self, locks: Iterable[Lock | None] | Mapping[Any, Lock | None]) -> None:
+    async def release_many(self, locks: Iterable[Lock | None]) -> None:
         """Release ``locks``; see :meth:`wheel_lock.LockContext.release_many`."""
         await run(operations.release_many(self, locks))
 
@@ -142,9 +142,7 @@ class AsyncContext(TaskLocks, TaskContext):
         """Release a lock of any kind for its holders; see :meth:`wheel_lock.LockContext.force_release`."""
         return await run(operations.force_release(self, name, bool(foreign)))
 
-    async def export_many(
-        self, locks: Iterable[Lock | None] | Mapping[Any, Lock | None]
-    ) -> dict[str | bytes, str | None]:
+    async def export_many(self, locks: Iterable[Lock | None]) -> dict[str | bytes, str | None]:
         """Give up many locks so that they can be adopted; see :meth:`wheel_lock.LockContext.export_many`.
 
         Cancellation releases them.

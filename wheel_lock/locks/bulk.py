@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, end_quietly
@@ -13,16 +13,16 @@ from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.engine.waiting.many import AcquireEach, AcquireTogether
 from wheel_lock.errors import LockLost, LocksLost, LossReason
-from wheel_lock.lease import NO_OWNER, Extras, Lease, Owner, State
+from wheel_lock.lease import NO_OWNER, Extras, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, call_site
-from wheel_lock.locks.lazy import AnyLock, LazyLocks, LockValues, Name
 from wheel_lock.observe import LostEvent
 from wheel_lock.options import LockOptions, lock_name, plain_name, seconds
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.runtime.tokens import new_tokens
 
-Locks = Iterable[BaseLock | None] | Mapping[Any, BaseLock | None]
+Name = TypeVar("Name", bound=str | bytes)
+AnyLock = TypeVar("AnyLock", bound=BaseLock)
 
 _BEGUN, _ENDED = (object(),), (object(),)
 _PART = 4000  # names per part of a bulk acquire
@@ -69,7 +69,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         self._distinct: Mapping[Name, bytes] = {
             name if type(name) is str else plain_name(name): lock_name(name, prefix) for name in names
         }
-        self._locks: LazyLocks[Name, AnyLock] = LazyLocks(engine, new_lock, anyones=not options.thread_local)
+        self._locks: dict[Name, AnyLock] = {}
         self._waits: AcquireEach | AcquireTogether | None = None
         if blocking and self._limit_s != 0.0:
             self._check_different()
@@ -85,24 +85,21 @@ class BulkAcquire(Generic[Name, AnyLock]):
                 raise ValueError(f"names must be of different locks: {first[key]!r:.80} and {name!r:.80} are one")
 
     def submit(self) -> Iterator[None]:
-        """Make the leases and submit them part by part, so that the server works on one while the next is made."""
+        """Make the locks and submit their leases part by part, so that the server works on one while the next is made."""
         engine, options = self._engine, self._options
         group = engine.group(b"", EXCLUSIVE, options)
         engine.submit(partial(self._bulk.begin, len(self._distinct), self._limit_s))
         tokens, left = new_tokens(engine.token_head), iter(self._distinct.items())
-        put = self._locks.put
-        owner: Owner = NO_OWNER
-        extras: Extras | None = None
+        owner, extras = None, None
         while part := list(itertools.islice(left, _PART)):
-            if extras is None:
-                lock = self._new_lock(part[0][0])
-                owner = lock._caller() if options.thread_local else NO_OWNER
-                extras = Extras(self._held_back(lock._loss_callback()), self._call_site)
             leases: list[Lease] = []
             for name, key in part:
-                lease = Lease(name, lease_args(key, next(tokens)), group, owner)
+                self._locks[name] = lock = self._new_lock(name)
+                if owner is None or extras is None:
+                    owner = lock._caller() if options.thread_local else NO_OWNER
+                    extras = Extras(self._held_back(lock._loss_callback()), self._call_site)
+                lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, owner)
                 lease.extras = extras
-                put(name, lease)
                 leases.append(lease)
             engine.submit(partial(self._bulk.add, leases))
             yield
@@ -121,18 +118,18 @@ class BulkAcquire(Generic[Name, AnyLock]):
 
     def outcome(self) -> dict[Name, AnyLock | None]:
         """Return the lock of each name, or None if that was not acquired."""
-        locks, later = self._locks, {} if self._waits is None else self._waits.granted
-        missing = False
-        for name, lease in locks.inside():
-            if isinstance(lease, Lease):
-                granted = later.get(lease, lease)
-                if granted.state is State.REFUSED:
-                    locks.put(name, None)
-                    missing = True
-                elif granted is not lease:
-                    locks.put(name, granted)
+        outcome: dict[Name, AnyLock | None] = dict(self._locks)
+        later: Mapping[Lease, Lease] = self._waits.granted if self._waits is not None else {}
+        for name, lock in self._locks.items():
+            lease = lock._lease
+            if later and lease is not None:
+                lock._lease = lease = later.get(lease, lease)
+            if lease is None or lease.state is State.REFUSED:
+                outcome[name] = None
         refused = isinstance(self._bulk, AcquireMany) and self._bulk.refused
-        return dict.fromkeys(locks) if refused or (self._all_or_nothing and missing) else locks
+        if refused or (self._all_or_nothing and None in outcome.values()):
+            return dict.fromkeys(outcome)
+        return outcome
 
 
 def raise_if_any(lost: dict[str | bytes, LossReason], engine: Engine) -> None:
@@ -142,32 +139,20 @@ def raise_if_any(lost: dict[str | bytes, LossReason], engine: Engine) -> None:
         raise LocksLost(lost)
 
 
-def values_of(locks: Locks) -> Iterable[BaseLock | None]:
-    """Return the locks of a caller's argument, which may have them by name."""
-    if isinstance(locks, Mapping) and isinstance(next(iter(locks), None), (str, bytes)):
-        return locks.values()
-    return locks
-
-
-def each_of(locks: Locks, engine: Engine) -> Iterator[BaseLock | Lease | None]:
-    """Return an iterator of ``locks``; what ``acquire_many`` has returned has leases in it in the place of lock objects."""
-    values = values_of(locks)
-    return values.holders(engine) if isinstance(values, LockValues) else iter(values)
-
-
-def read_all(engine: Engine, locks: Locks, given: list[Any]) -> list[BaseLock | Lease | None]:
+def read_all(locks: Iterable[BaseLock | None], given: list[Any]) -> list[BaseLock | None]:
     """Return all of ``locks``, which may be an iterator.
 
     Args:
-        engine: The engine of the locks.
         locks: The argument of a caller.
         given: Receives the items, between two marks that show an interrupted caller whether this has begun and ended.
     """
-    given.extend(itertools.chain(_BEGUN, each_of(locks, engine), _ENDED))
+    given.extend(itertools.chain(_BEGUN, locks, _ENDED))
     return given[1:-1]
 
 
-def let_go_of(engine: Engine, locks: Locks, given: list[Any], leases: Sequence[Lease] | None) -> None:
+def let_go_of(
+    engine: Engine, locks: Iterable[BaseLock | None], given: list[Any], leases: Sequence[Lease] | None
+) -> None:
     """Complete an interrupted release of ``locks`` without waiting. Nothing is released if reading them was interrupted.
 
     Args:
@@ -177,13 +162,12 @@ def let_go_of(engine: Engine, locks: Locks, given: list[Any], leases: Sequence[L
         leases: The leases to release; None if they were not determined yet.
     """
     if leases is None:
-        if not given or isinstance(values_of(locks), LockValues):  # to read these once more is harmless
-            given.clear()
-            read_all(engine, locks, given)
+        if not given:
+            read_all(locks, given)
         if given[-1] is not _ENDED[0]:
             return
         mine = [lock for lock in given if isinstance(lock, BaseLock) and lock.in_bulk and lock._engine is engine]
-        owned = [lock for lock in given if isinstance(lock, Lease)] + [lock._own_lease() for lock in mine]
+        owned = [lock._own_lease() for lock in mine]
         leases = [lease for lease in owned if lease is not None]
     engine.release_unawaited(partial(engine.release_many, leases))
 
@@ -195,7 +179,7 @@ def of_another_context(lock: BaseLock) -> ValueError:
 
 def leases_to_release(
     engine: Engine,
-    locks: Iterable[BaseLock | Lease | None],
+    locks: Iterable[BaseLock | None],
 ) -> tuple[list[Lease], dict[str | bytes, LossReason], TypeError | ValueError | None]:
     """Return the leases of ``locks`` to release, the reasons of those that are lost, and an error to raise instead.
 
@@ -208,9 +192,7 @@ def leases_to_release(
     leases: list[Lease] = []
     lost: dict[str | bytes, LossReason] = {}
     for lock in locks:
-        if isinstance(lock, Lease):
-            leases.append(lock)
-        elif lock is not None:
+        if lock is not None:
             if not isinstance(lock, BaseLock):
                 return [], {}, TypeError(f"only locks can be released in bulk, not {type(lock).__name__}")
             if not lock.in_bulk:

@@ -16,8 +16,7 @@ from wheel_lock.lease import Lease
 from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.locks.base import BaseLock
-from wheel_lock.locks.bulk import Locks, each_of, of_another_context, values_of
-from wheel_lock.locks.lazy import AnyLock, LockValues
+from wheel_lock.locks.bulk import AnyLock, of_another_context
 from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.protocol.handoff import Handoff
 
@@ -64,23 +63,22 @@ class BulkExport:
         ValueError: Two of them have one name, or one belongs to another context.
     """
 
-    def __init__(self, engine: Engine, locks: Locks) -> None:
+    def __init__(self, engine: Engine, locks: Iterable[BaseLock | None]) -> None:
         self._prefix = engine.options.prefix
-        self._locks: dict[str | bytes, BaseLock | Lease] = {}
+        self._locks: dict[str | bytes, BaseLock] = {}
         self._leases: dict[str | bytes, Lease] = {}
-        self._values = values_of(locks)
-        for lock in each_of(self._values, engine):
+        for lock in locks:
             if lock is None:
                 continue
-            if not isinstance(lock, (BaseLock, Lease)):
+            if not isinstance(lock, BaseLock):
                 raise TypeError(f"only locks can be exported, not {type(lock).__name__}")
-            if isinstance(lock, BaseLock) and lock._engine is not engine:
+            if lock._engine is not engine:
                 raise of_another_context(lock)
             if self._locks.setdefault(lock.name, lock) is not lock:
                 raise ValueError(f"two of the locks to export have the name {quoted(lock.name)}")
         for name, lock in self._locks.items():
             try:
-                self._leases[name] = lock if isinstance(lock, Lease) else lock._to_change("export")
+                self._leases[name] = lock._to_change("export")
             except LockLost:
                 continue  # its text is None
         self.leases: list[Lease] = list(self._leases.values())
@@ -89,11 +87,7 @@ class BulkExport:
     def write(self) -> Iterator[None]:
         """Write the texts part by part. They are of use to an adopter only when the locks are exported."""
         for number, (name, lease) in enumerate(self._leases.items(), 1):
-            lock = self._locks[name]
-            if isinstance(lock, Lease):
-                assert isinstance(self._values, LockValues)
-                lock = self._values.new_lock(name)  # for the text only
-            self._texts[name] = lock._handoff(lease).to_text(self._prefix)
+            self._texts[name] = self._locks[name]._handoff(lease).to_text(self._prefix)
             if number % _PART == 0:
                 yield
 

@@ -38,10 +38,9 @@ from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.base import BaseLock, OnLost
-from wheel_lock.locks.bulk import BulkAcquire, Locks, leases_to_release, let_go_of, raise_if_any, read_all
+from wheel_lock.locks.bulk import AnyLock, BulkAcquire, Name, leases_to_release, let_go_of, raise_if_any, read_all
 from wheel_lock.locks.callers import RELEASED, CallerFuture, Side
 from wheel_lock.locks.handoff import BulkAdoption, BulkExport, adopted_options, adopted_type
-from wheel_lock.locks.lazy import AnyLock, Name
 from wheel_lock.locks.multi import BaseMultiLock
 from wheel_lock.locks.read_write import BaseReadLock, BaseWriteLock
 from wheel_lock.options import LockOptions, extension_ms, lock_name, plain_name
@@ -237,7 +236,7 @@ def adopt(
         raise
 
 
-def export_many(side: Side, locks: Locks) -> Steps[dict[str | bytes, str | None]]:
+def export_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[dict[str | bytes, str | None]]:
     """Export ``locks``; return the text of each name, or None for a lock that was lost before."""
     engine, bulk = side._engine, BulkExport(side._engine, locks)
     exported: CallerFuture[set[Lease]] = side._new_future()
@@ -426,11 +425,11 @@ def release_all(
 
 
 @uninterrupted_start
-def release_many(side: Side, locks: Locks) -> Steps[None]:
+def release_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[None]:
     """Release ``locks``; all of them are read first."""
     given: list[Any] = []
     return release_all(
         side,
-        lambda: leases_to_release(side._engine, read_all(side._engine, locks, given)),
+        lambda: leases_to_release(side._engine, read_all(locks, given)),
         lambda leases: let_go_of(side._engine, locks, given, leases),
     )
