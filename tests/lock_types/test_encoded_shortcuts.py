@@ -21,7 +21,7 @@ from wheel_lock.lock_types import (
 )
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN, WITH_CALLER_TOKEN
-from wheel_lock.protocol.resp import int_arg, lease_args, split_bulk_strings
+from wheel_lock.protocol.resp import MalformedReply, int_arg, lease_args, split_bulk_strings
 
 TTL_MS = 30_000
 TYPES = [
@@ -70,3 +70,12 @@ def test_a_quiet_release_is_the_release_without_its_channel_or_the_same(lock_typ
     assert after in (before, [*before[:-1], b""])
     if after != before:
         assert before[-1] == lock_type.wake_channel(lease.key)
+
+
+@pytest.mark.parametrize(("held", "permits", "none_left"), [(1, -1, False), (2, -1, True), (2, 3, False), (3, 3, True)])
+def test_no_permit_is_left_when_as_many_are_held_as_are_set_for_all_or_else_here(
+    held: int, permits: int, none_left: bool
+) -> None:
+    assert semaphore(2).parse_locked([held, 0, 0, permits]) is none_left
+    with pytest.raises(MalformedReply):
+        semaphore(2).parse_locked([held, 0, 0])

@@ -14,6 +14,7 @@ from wheel_lock.protocol.keys import (
     SLOTS,
     companion,
     fence_key,
+    guard_key,
     hash_slot,
     hash_tag,
     permits_key,
@@ -64,9 +65,10 @@ def test_the_tag_is_what_stands_between_the_first_braces(key: bytes, tag: bytes 
 
 @given(name=names)
 def test_a_companion_lives_in_the_slot_of_its_lock(name: bytes) -> None:
-    for each in (name, *TRICKY):
+    for each in (name, b"", *TRICKY):
         assert redis.crc.key_slot(fence_key(each)) == redis.crc.key_slot(each)
         assert redis.crc.key_slot(companion(b"other:", each)) == redis.crc.key_slot(each)
+        assert redis.crc.key_slot(guard_key(each, b"order:42")) == redis.crc.key_slot(each)
 
 
 @given(one=names, other=names)

@@ -126,6 +126,15 @@ def test_a_plain_command_is_sent_as_it_is() -> None:
     assert {call.encode(flagged, use_eval) for flagged in (True, False) for use_eval in (True, False)} == {body}
 
 
+@pytest.mark.parametrize("keyed", [True, False])
+def test_the_call_about_rights_names_every_command(keyed: bool) -> None:
+    reader = hiredis.Reader()
+    reader.feed(scripts.rights_call(keyed=keyed).encode(True, False))
+    _, _, keys, *arguments = reader.gets()
+    assert keys == b"%d" % keyed
+    assert arguments[1 + keyed :] == [name.encode() for name in sorted(COMMANDS)]
+
+
 def test_the_probe_is_a_script_with_flags() -> None:
     reader = hiredis.Reader()
     reader.feed(command(b"EVAL", FLAG_PROBE, b"0"))

@@ -89,6 +89,28 @@ def test_a_vote_that_is_gone_when_a_majority_releases_is_no_loss(rig: QuorumRig)
     assert rig.losses == []
 
 
+def test_an_extension_does_not_wait_for_one_silent_node(rig: QuorumRig) -> None:
+    lease = rig.hold(6.0, 0, 1, 2)
+    extended = rig.ask(lambda future: rig.engine.extend(lease, 1000, False, future))
+    rig.go_on(0.6, 0, 1)
+    assert extended.result() is None
+
+
+def test_a_release_of_a_lease_that_is_lost_meanwhile_fails(rig: QuorumRig) -> None:
+    lease = rig.hold(6.0, 0, 1, 2)
+    released = rig.ask(lambda future: rig.engine.release(lease, future))
+    rig.post(lambda: rig.engine.leases.mark_lost([lease], LossReason.KEY_GONE))
+    rig.go_on(0.1, 0, 1, 2)
+    assert failure(released, LockLost).reason is LossReason.KEY_GONE
+
+
+def test_a_question_that_too_few_nodes_answer_fails(rig: QuorumRig) -> None:
+    lease = rig.hold(6.0, 0, 1, 2)
+    owned = rig.ask(lambda future: rig.engine.owned(lease, future))
+    rig.go_on(5.5)
+    failure(owned, WheelLockError, "Only 0 of 3 nodes")
+
+
 @pytest.mark.parametrize("how", ["the object is dropped", "its thread ends"])
 def test_an_abandoned_lease_is_left_to_expire(rig: QuorumRig, how: str) -> None:
     owner = ThreadOwner()

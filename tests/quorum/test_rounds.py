@@ -45,7 +45,7 @@ def waiting(rig: QuorumRig, **more: Any) -> Future[Sequence[Lease] | None]:
 def test_a_caller_whose_first_round_is_not_answered_fails_at_once(rig: QuorumRig) -> None:
     future = rig.begin(rig.lease(1.0), limit=10.0)
     rig.go_on(0.2)
-    failure(future, LockTimeout, "Only 0 of 3 nodes answered")
+    assert isinstance(failure(future, LockTimeout, "Only 0 of 3 nodes answered").__cause__, LockTimeout)
 
 
 def test_one_that_waits_fails_when_a_stall_lasts(rig: QuorumRig) -> None:
