@@ -79,10 +79,8 @@ def measure(locks: int, arguments: argparse.Namespace) -> Figures:
         client = server.client()
         for kill in range(arguments.kills):
             LINE.say(f"{locks:,} locks: kill {kill + 1:,} of {arguments.kills:,}")
-            out = os.pipe()
-            holder = holders.start(server.url, arguments.keeper, str(locks), str(arguments.megabytes), stdout=out[1])
-            os.close(out[1])
-            with os.fdopen(out[0]) as lines:
+            holder, heard = holders.start_heard(server.url, arguments.keeper, str(locks), str(arguments.megabytes))
+            with os.fdopen(heard) as lines:
                 assert lines.readline().startswith("ready")
             killed_at: list[float] = []
             context.timer.new_timeout(partial(_kill, holder.pid, killed_at), SETTLED_S)

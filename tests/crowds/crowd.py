@@ -72,6 +72,12 @@ async def done(result: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
+def first_name(lock: Any) -> str:
+    """Return a lock's name, or the first one of a lock with several."""
+    names: list[str] = [lock.name] if hasattr(lock, "name") else lock.names
+    return names[0]
+
+
 async def sleep(seconds: float, in_task: bool) -> None:
     if in_task:
         await asyncio.sleep(seconds)
@@ -146,8 +152,9 @@ class Crowd:
             lost = isinstance(error, LockLost) or bool(lock.lost)
             if not lost:
                 print(f"{holder}: {error!r}", file=sys.stderr)
-        names = [lock.name] if hasattr(lock, "name") else lock.names[:1]
-        belief = Belief(names[0], holder, kind.share, kind.room, since, until, lost, 0, getattr(lock, "fence", 0) or 0)
+        belief = Belief(
+            first_name(lock), holder, kind.share, kind.room, since, until, lost, 0, getattr(lock, "fence", 0) or 0
+        )
         self.beliefs.append(belief)
         return until > since
 

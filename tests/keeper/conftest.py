@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -23,10 +22,7 @@ def hold(fork_server: ForkServer, redis_server: RedisServer) -> Iterator[Hold]:
     started: list[Holder] = []
 
     def start(act: str, *, where: str = "child", delay: float = 0.0, url: str = "") -> Holder:
-        out = os.pipe()
-        program = fork_server.start(url or redis_server.url, where, act, str(delay), stdout=out[1])
-        os.close(out[1])
-        started.append(Holder(program, out[0]))
+        started.append(Holder(*fork_server.start_heard(url or redis_server.url, where, act, str(delay))))
         return started[-1]
 
     yield start

@@ -13,7 +13,7 @@ import sys
 import time
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -47,20 +47,30 @@ def fork_server() -> Iterator[ForkServer]:
         yield fork_server
 
 
+def limited(group: Path, limit: str) -> Path | None:
+    """Make a control group with a limit of memory; None where that is not allowed, or no control group comes of it."""
+    with suppress(OSError):
+        group.mkdir()
+        try:
+            if (group / limit).exists():
+                (group / limit).write_text(str(MEMORY))
+                return group
+        except OSError:
+            pass
+        group.rmdir()
+    return None
+
+
 @pytest.fixture
 def little_memory() -> Iterator[Path | None]:
     """A control group in which the kernel kills what needs much memory; None where there can be none."""
-    for root, limit in MEMORY_GROUPS:
-        group = Path(root) / f"wheel_lock-{os.getpid()}"
-        with suppress(OSError):
-            group.mkdir()
-            try:
-                (group / limit).write_text(str(MEMORY))
-                yield group
-            finally:
-                group.rmdir()
-            return
-    yield None
+    group = next(
+        filter(None, (limited(Path(root) / f"wheel_lock-{os.getpid()}", limit) for root, limit in MEMORY_GROUPS)), None
+    )
+    yield group
+    if group is not None:
+        eventually(lambda: not (group / "cgroup.procs").read_text(), AT_ONCE_S, "the control group is empty")
+        group.rmdir()
 
 
 class Victim:
@@ -68,10 +78,9 @@ class Victim:
 
     def __init__(self, fork_server: ForkServer, number: int, url: str, keeper: str, history: Path) -> None:
         self.name = str(number)
-        form, out = FORMS[number % len(FORMS)], os.pipe()
-        self._program: Child = fork_server.start(url, keeper, form, str(history), self.name, stdout=out[1])
-        os.close(out[1])
-        self._out = os.fdopen(out[0])
+        self._program: Child
+        self._program, heard = fork_server.start_heard(url, keeper, FORMS[number % len(FORMS)], str(history), self.name)
+        self._out = os.fdopen(heard)
         self.pid = int(self._out.readline().split()[1])
 
     def end(self, number: int) -> None:
@@ -135,7 +144,7 @@ def test_what_the_killed_held_is_free_and_the_living_keep_what_they_hold(
     def start() -> Victim:
         return Victim(fork_server, next(started), fresh_redis.url, keeper.path, history)
 
-    def kill(victim: Victim) -> None:
+    def kill(victim: Victim, ways: Sequence[signal.Signals] = ways) -> None:
         way = random.choice(ways)
         if little_memory is not None and way is OUT_OF_MEMORY:
             (little_memory / "cgroup.procs").write_text(str(victim.pid))
@@ -160,7 +169,7 @@ def test_what_the_killed_held_is_free_and_the_living_keep_what_they_hold(
                 os.kill(stopped.pid, signal.SIGCONT)
     finally:
         for victim in living:
-            kill(victim)
+            kill(victim, [signal.SIGKILL])  # one that is stopped takes no other
     eventually(lambda: all_free(fresh_redis.client()), AT_ONCE_S, "no key is left")
     keeper.kill()
     beliefs = beliefs_of(history, killed_at)

@@ -37,7 +37,9 @@ def test_objects_per_lock_that_are_left_to_the_collector(context: LockContext) -
 def calls() -> set[object]:
     """Collect; return the calls that are left. An answered request may be on the wheel for as long as it may take."""
     gc.collect()
-    return {found for found in gc.get_objects() if issubclass(type(found), BulkOperation)}  # a proxy may be of none
+    return {
+        found for found in gc.get_objects() if issubclass(type(found), BulkOperation)
+    }  # isinstance asks a weak proxy's object, which may have gone
 
 
 def test_bytes_per_lock_that_is_held(context: LockContext) -> None:

@@ -61,6 +61,14 @@ class ForkServer:
         send_fds(self._socket, [json.dumps(request).encode()], [*outputs, *fds])
         return Child(self, self._answer())
 
+    def start_heard(self, *arguments: str) -> tuple[Child, int]:
+        """Fork a program; return it and the descriptor from which its standard output is read."""
+        heard, said = os.pipe()
+        try:
+            return self.start(*arguments, stdout=said), heard
+        finally:
+            os.close(said)
+
     def reap(self, pid: int) -> int:
         """Wait for the end of a child; return its exit code."""
         self._socket.send(json.dumps({"reap": pid}).encode())
