@@ -13,7 +13,7 @@ import sys
 import time
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,13 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Li
 
 KILLS = int(os.environ.get("KILLS", "20"))
 PROCESSES = 4
-OUT_OF_MEMORY = signal.SIGUSR2
-WAYS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT, signal.SIGUSR1)  # the last one calls os._exit
+SIGNALS = {each.name: each for each in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT)}
+OUT_OF_MEMORY = "out of memory"
+WAYS = {
+    **SIGNALS,
+    "os._exit": signal.SIGUSR1,
+    OUT_OF_MEMORY: signal.SIGUSR2,
+}  # tests.keeper.mortal handles the last two
 MEMORY = 64 << 20
 MEMORY_GROUPS = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max"))
 STOPPED_S = 0.1
@@ -111,17 +116,18 @@ def beliefs_of(history: Path, killed_at: dict[str, float]) -> list[Belief]:
     ]
 
 
-def next_grants(beliefs: list[Belief], killed_at: dict[str, float]) -> list[float]:
-    """Return how long after the kill of its holder each exclusive lock was granted again, in seconds, sorted."""
+def next_grants(beliefs: list[Belief], killed_at: dict[str, float]) -> dict[str, list[float]]:
+    """Return how long after the kill of its holder each exclusive lock was granted again, by the killed."""
     grants: defaultdict[str, list[float]] = defaultdict(list)
     for belief in sorted(beliefs, key=lambda each: each.since):
         grants[belief.name].append(belief.since)
-    found = []
+    found: defaultdict[str, list[float]] = defaultdict(list)
     for belief in beliefs:
-        if belief.share == belief.room and belief.until == killed_at[belief.holder.split(":")[0]]:
+        name = belief.holder.split(":")[0]
+        if belief.share == belief.room and belief.until == killed_at[name]:
             later = grants[belief.name][bisect(grants[belief.name], belief.until) :]
-            found += [later[0] - belief.until] if later else []
-    return sorted(found)
+            found[name] += [later[0] - belief.until] if later else []
+    return found
 
 
 @pytest.mark.slow
@@ -138,19 +144,18 @@ def test_what_the_killed_held_is_free_and_the_living_keep_what_they_hold(
     keeper.start()
     started = iter(range(KILLS + PROCESSES))
     killed_at: dict[str, float] = {}
-    ways = WAYS if little_memory is None else (*WAYS, OUT_OF_MEMORY)
-    used: Counter[str] = Counter()
+    ways = [way for way in WAYS if way != OUT_OF_MEMORY or little_memory is not None]
+    killed_by: dict[str, str] = {}
 
     def start() -> Victim:
         return Victim(fork_server, next(started), fresh_redis.url, keeper.path, history)
 
-    def kill(victim: Victim, ways: Sequence[signal.Signals] = ways) -> None:
-        way = random.choice(ways)
-        if little_memory is not None and way is OUT_OF_MEMORY:
+    def kill(victim: Victim, way: str) -> None:
+        if little_memory is not None and way == OUT_OF_MEMORY:
             (little_memory / "cgroup.procs").write_text(str(victim.pid))
-        used[way.name] += 1
+        killed_by[victim.name] = way
         killed_at[victim.name] = time.monotonic()
-        victim.end(way)
+        victim.end(WAYS[way])
 
     living = [start() for _ in range(PROCESSES)]
     try:
@@ -161,7 +166,7 @@ def test_what_the_killed_held_is_free_and_the_living_keep_what_they_hold(
             if stopped is not None:
                 os.kill(stopped.pid, signal.SIGSTOP)
             victim = living.pop()
-            kill(victim)
+            kill(victim, random.choice(ways))
             use_again(victim.pid)
             living.append(start())
             if stopped is not None:
@@ -169,13 +174,17 @@ def test_what_the_killed_held_is_free_and_the_living_keep_what_they_hold(
                 os.kill(stopped.pid, signal.SIGCONT)
     finally:
         for victim in living:
-            kill(victim, [signal.SIGKILL])  # one that is stopped takes no other
+            kill(victim, "SIGKILL")  # one that is stopped takes no other
     eventually(lambda: all_free(fresh_redis.client()), AT_ONCE_S, "no key is left")
     keeper.kill()
     beliefs = beliefs_of(history, killed_at)
     assert crowded(beliefs) == []
     assert len(killed_at) == KILLS + PROCESSES
-    grants = next_grants(beliefs, killed_at)
-    times = [f"{name} {quantile(grants, share) * 1000:.1f} ms" for name, share in (("p50", 0.5), ("p99", 0.99))]
-    ends = ", ".join(f"{way} {number}" for way, number in used.items())
-    record_property("summary", f"kills: {ends}; {len(grants)} next grants: {', '.join(times)}")
+    grants: defaultdict[str, list[float]] = defaultdict(list)
+    for name, delays in next_grants(beliefs, killed_at).items():
+        grants[killed_by[name]] += delays
+    kills = Counter(killed_by.values())
+    for way, delays in grants.items():
+        p50, p99 = (quantile(sorted(delays), share) * 1000 for share in (0.5, 0.99))
+        found = f"{len(delays)} next grants, p50 {p50:.1f} ms, p99 {p99:.1f} ms"
+        record_property("summary", f"{kills[way]} kills by {way}: {found}")
