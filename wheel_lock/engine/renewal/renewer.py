@@ -79,7 +79,9 @@ class RenewalGroup:
             return
         if (wheel.load(tick) + 1) * len(leases) > CROWD:  # as if each of the others were as large
             tick = self._spread(tick)
-        entries: Sequence[Lease | Block] = [Block(leases)] if belong_together(leases) else leases
+        entries: Sequence[Lease | Block] = leases
+        if len(leases) > 1 and belong_together(leases):
+            entries = [Block(leases)]
         wheel.schedule_many(entries, tick)
         joint.note(self, entries[0].tick)
 
