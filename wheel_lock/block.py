@@ -2,8 +2,8 @@
 
 On the wheel and in the flow of renewals a block stands in the place of its leases. The rules:
 
-* A block is made of leases that one call has confirmed, with one deadline. None joins later: at a joint tick small blocks
-  end, and the next confirmation makes a larger one.
+* A block is made of leases that one call has granted or confirmed, with one deadline. None joins later: at a joint tick
+  small blocks end, and the next confirmation makes a larger one.
 * Its state is HELD (on the wheel) or RENEWING (in an unanswered call), by the table of leases.
 * What happens to one of its leases - a release, a loss, an extension, an export, a move, a check - takes that one out
   first (:meth:`Block.leave`): then it is a lease like any other. Its bytes are never sent again.
@@ -18,6 +18,8 @@ from typing import ClassVar
 
 from wheel_lock.lease import HELD, RENEWING, TRANSITIONS, Event, Group, Lease, Owner, State, local_deadline
 from wheel_lock.wheel import WheelEntry
+
+_LEAST = 8  # leases of a block: below that, leases on their own cost less
 
 
 class Owners(Owner):
@@ -120,6 +122,14 @@ class Block(WheelEntry):
             self.leave(lease)
             lease.tick = self.tick
         return leases
+
+
+def belong_together(leases: Sequence[Lease]) -> bool:
+    """Return whether leases of one call, just granted or confirmed, in order of their ticks, are to be a block."""
+    first = leases[0]
+    if len(leases) < _LEAST or not first.in_blocks or first.limits is not None or first.tick != leases[-1].tick:
+        return False
+    return all(lease.own_deadline == first.own_deadline for lease in leases)
 
 
 def parts_of(entries: Sequence[Lease | Block], most: int) -> tuple[list[Block], list[Lease]]:

@@ -473,9 +473,11 @@ def release_all(
     releasing = State.RELEASING
     others: list[Lease] = []
     for lease in leases:
-        if lease.state <= EXTENDING and lease.loss is None and now < lease.deadline and lease.group.alive:
+        block = lease.block
+        deadline = lease.own_deadline if block is None else block.own_deadline
+        if lease.state <= EXTENDING and lease.loss is None and now < deadline and lease.group.alive:
             note(lease)
-            if not cancel(lease):
+            if block is not None or not cancel(lease):
                 end_renewal(lease)
             lease.state = releasing
             unhold(lease, None)

@@ -71,7 +71,6 @@ _SMALL: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
     (_package.net.connection, "_JOINED_BYTES", (1, 100)),
     (_package.net.connection, "_LARGE_BYTES", (50,)),
     (_package.engine.renewal.renewer, "CROWD", (1, 2)),
-    (_package.engine.renewal.renewer, "_SAME_PHASE", (1,)),
     (_package.engine.renewal.flow, "_DRAIN_CALLS", (1,)),
     (_package.engine.renewal.checks, "_CALLS", (1,)),
     (_package.engine.pacing, "_IN_VAIN", (1, 2)),
@@ -208,7 +207,7 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     if settings.masters > 1:
         dice = draw()
         settings.server_ahead_s = tuple(dice.pick([0.0, 0.0, 2.0, -2.0]) for _ in range(settings.masters))
-    settings.constants.append((_package.engine.renewal.flow, "_LEAST", 1 + draw().below(3)))  # of a block
+    settings.constants.append((_package.block, "_LEAST", 1 + draw().below(3)))  # of a block
     return settings
 
 

@@ -36,11 +36,12 @@ def test_first_renewals_of_leases_acquired_in_one_moment_are_spread(rig: Rig, to
             rig.hold(name, 30.0)
     seen = arrivals(rig, 10.0)
     assert sum(seen.values()) == count
-    assert max(seen.values()) <= 100  # 10,000 over 875 ticks are 11.4 in each; a crowd is 64
+    most = 500 if together else 100  # those of one call stay together; of the others a crowd is 64
+    assert max(seen.values()) <= most
     assert min(seen) >= 1.25 - TICK_S  # never in the first eighth: that would be for nothing
     again = arrivals(rig, 10.0)
     assert sum(again.values()) == count
-    assert max(again.values()) <= 100
+    assert max(again.values()) <= most
 
 
 @pytest.mark.parametrize(("in_flight", "groups"), [(1, 1), (4, 7)])

@@ -77,14 +77,17 @@ def test_no_renewal_is_late_and_none_is_earlier_than_the_slack(moments: list[int
         assert rig.stats().renewal_lag_max_s < TICK_S
 
 
-@pytest.mark.parametrize("count", [1000, 10_000])
-def test_the_joint_ticks_of_leases_acquired_together_are_even(rig: Rig, count: int) -> None:
-    rig.hold_many(names(count), 30.0)
-    ticks = joint_ticks(renewals(rig, INTERVAL_S), 1)
-    assert sum(ticks.values()) == count
-    assert len(ticks) in range(20, 33)
-    assert max(ticks.values()) <= 64 + 1.5 * count / len(ticks)  # 64 keep the tick that they have in common
-    assert min(ticks) >= INTERVAL_TICKS // 8
+@pytest.mark.parametrize(("batch_size", "count"), [(10, 1000), (100, 10_000), (500, 10_000)])
+def test_the_joint_ticks_of_leases_acquired_together_are_even(batch_size: int, count: int) -> None:
+    with Rig(batch_size=batch_size, renewal_slack=SLACK) as rig:
+        rig.hold_many(names(count), 30.0)
+        ticks = joint_ticks(renewals(rig, INTERVAL_S), 1)
+        assert sum(ticks.values()) == count
+        assert len(ticks) in range(13, 33)
+        assert max(ticks.values()) <= max(
+            64 + 1.5 * count / len(ticks), 2 * batch_size
+        )  # 64 keep the tick that they share
+        assert min(ticks) >= INTERVAL_TICKS // 8
 
 
 def test_no_more_join_than_four_batches_hold_and_those_of_one_tick_stay_together() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from wheel_lock.block import Block, calls_for, in_order, parts_of
+from wheel_lock.block import Block, belong_together, calls_for, in_order, parts_of
 from wheel_lock.engine.interfaces import Later, LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.checks import BLOCKED, EarlyChecks
@@ -26,7 +26,6 @@ from wheel_lock.protocol.resp import GONE, TAKEN, Reply, exceptions
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, NOT_NOW, ServerError, code_of
 
-_LEAST = 8  # leases of a block: below that, leases on their own cost less
 _JOINT_BATCHES = 4  # of a tick that others join: one or two milliseconds of work here, and three at the server
 _DRAIN_CALLS = 64  # in flight from the overdue set: 35 ms of a server's time, so that due renewals are not delayed
 _MOST_DRAIN_CALLS = 1000  # the same, where a call is about one lease
@@ -396,7 +395,7 @@ class Flow:
         """Put confirmed leases on the wheel again, each one interval after it was due."""
         wheel, group, due = self._timer.wheel, batch.params, kept[0].tick
         punctual = self._is_punctual(batch, due)
-        if punctual and not batch.drained and self._belong_together(kept):
+        if punctual and not batch.drained and belong_together(kept):
             self._go_on(Block(kept), due)
         elif (punctual or batch.early) and kept[0].limits is None:
             for tick in wheel.rearm(kept, group.interval_ticks):
@@ -409,15 +408,6 @@ class Flow:
     def _is_punctual(self, batch: Batch, tick: int) -> bool:
         """Return False for leases that were due long ago: one interval later, they would be due at once."""
         return not batch.early and self._timer.wheel.now - tick <= max(batch.params.interval_ticks // 4, 1)
-
-    def _belong_together(self, leases: Sequence[Lease]) -> bool:
-        """Return whether leases, confirmed by one call and in order of their ticks, are to be a block from now on."""
-        first = leases[0]
-        if not first.in_blocks or first.limits is not None:
-            return False
-        if len(leases) < _LEAST or first.tick != leases[-1].tick:
-            return False
-        return all(lease.own_deadline == first.own_deadline for lease in leases)
 
     def _go_on(self, block: Block, due: int) -> None:
         """Put a block on the wheel, one interval after it was ``due``."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from wheel_lock.block import Block, all_plain, block_of
+from wheel_lock.block import Block, all_plain, belong_together, block_of
 from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import log_given_up
@@ -34,9 +34,8 @@ from wheel_lock.runtime.ends import ANEW, End, Part, end_all
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-CROWD = 64  # entries in a tick from which on first renewals are spread: a twentieth of a millisecond of work
+CROWD = 64  # leases in a tick from which on first renewals are spread: a twentieth of a millisecond of work
 _MOST_FOUND = 256  # timeouts that a program computes may all be different
-_SAME_PHASE = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
 _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: its multiples spread evenly for any number of leases (Knuth 6.4)
 
 
@@ -78,17 +77,13 @@ class RenewalGroup:
         if max(tick, wheel.now + 1) >= floor(leases[0].own_deadline) - 1:
             self._hurry(leases)
             return
-        start = max(CROWD - wheel.load(tick), 0)
-        if len(leases) == 1:
-            wheel.schedule(leases[0], tick if start else self._spread(tick))
-            joint.note(self, leases[0].tick)
-            return
-        wheel.schedule_many(leases[:start], tick)
-        joint.note(self, tick)
-        for first in range(start, len(leases), _SAME_PHASE):
-            some = leases[first : first + _SAME_PHASE]
-            wheel.schedule_many(some, self._spread(tick))
-            joint.note(self, some[0].tick)
+        if (wheel.load(tick) + 1) * len(leases) > CROWD:  # as if each of the others were as large
+            tick = self._spread(tick)
+        entries: Sequence[Lease | Block] = leases
+        if len(leases) > 1 and belong_together(leases):
+            entries = [Block(leases)]
+        wheel.schedule_many(entries, tick)
+        joint.note(self, entries[0].tick)
 
     def schedule(self, lease: Lease, sent_at: float) -> None:
         """Put a lease whose grant or confirmation was sent at ``sent_at`` on the wheel, for its renewal or its loss."""
@@ -118,7 +113,7 @@ class RenewalGroup:
     def _spread(self, tick: int) -> int:
         """Return an earlier tick than ``tick``, one of the node's own.
 
-        Leases that were acquired together would be due together for ever, so each, or each few, get a phase of their own.
+        Leases that were acquired together would be due together for ever, so those of each call get a phase of their own.
         """
         self._phase = (self._phase + _GOLDEN) & 0xFFFFFFFF
         tick -= self._phase * (self.interval_ticks - self.interval_ticks // 8) >> 32
