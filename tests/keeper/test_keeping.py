@@ -15,9 +15,9 @@ import redis.asyncio
 from tests.keeper.test_program import Served
 from tests.support.waiting import eventually
 from wheel_lock.keeper import keeping
+from wheel_lock.keeper.entries import read_record
 from wheel_lock.keeper.keeping import Keeping
 from wheel_lock.keeper.phase import NEXT, Phase, Sign
-from wheel_lock.keeper.program import read_record
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.runtime.ends import End
 
@@ -76,7 +76,7 @@ class Server:
             raise ConnectionRefusedError("nothing listens")
         ours, theirs = socket.socketpair()
         self.ends.append(ours)
-        return SimpleNamespace(sock=theirs, after_fork_in_child=theirs.close)
+        return SimpleNamespace(sock=theirs, description=None, after_fork_in_child=theirs.close)
 
 
 class Rig:

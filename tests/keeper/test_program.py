@@ -15,7 +15,8 @@ import pytest
 
 from tests.support.waiting import eventually
 from wheel_lock.keeper import program
-from wheel_lock.keeper.program import REGIONS, VERSION, Broken, Entry, Keeper, Server, Session, Store
+from wheel_lock.keeper.entries import REGIONS, Entry
+from wheel_lock.keeper.program import VERSION, Broken, Keeper, Server, Session, Store
 
 HELLO = {"what": "begin", "version": VERSION, "regions": REGIONS, "delay_s": 0.0}
 SCRIPT: dict[str, Any] = {"sha1": "f" * 40, "source": "return 1", "keys": [], "arguments": 1, "channel": ""}

@@ -24,8 +24,9 @@ from typing import NamedTuple
 from wheel_lock.exclusion import Lock, exclusively
 from wheel_lock.forks import in_forked_child
 from wheel_lock.keeper import NEEDS, PROGRAM, is_possible
+from wheel_lock.keeper.entries import REGIONS
 from wheel_lock.keeper.phase import ATTEMPTING, NEXT, Phase, Sign
-from wheel_lock.keeper.program import REGIONS, VERSION, user_of
+from wheel_lock.keeper.program import VERSION, user_of
 from wheel_lock.keeper.record import RELEASES, Record
 from wheel_lock.lease import Lease
 from wheel_lock.net.connector import Connection, as_failure, sanitize
@@ -396,13 +397,18 @@ class Keeping:
     def _pass_server(self, place: _Place, connection: Connection, session: socket.socket) -> None:
         node = place.node
         try:
-            if hasattr(connection.sock, "pending"):
-                raise ConnectionError("a TLS connection cannot be passed to the keeper")
             scripts = [release.described(node.capability, keyed=node.declares) for release in RELEASES]
             message = {"what": "server", "node": place.number, "names": place.names}
             message |= {"scripts": scripts, "most": self._options.batch_size}
-            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            socket.send_fds(session, [json.dumps(message).encode()], [connection.sock.fileno()])
+            if connection.description is not None:
+                session.send(json.dumps({**message, "tls": connection.description}).encode())
+                if not session.recv(_MOST_BYTES):
+                    raise ConnectionError("the keeper has refused the settings of TLS: it may not find the files")
+            elif hasattr(connection.sock, "pending"):
+                raise ConnectionError("a TLS connection cannot be passed to the keeper")
+            else:
+                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                socket.send_fds(session, [json.dumps(message).encode()], [connection.sock.fileno()])
         finally:
             connection.after_fork_in_child()  # closes this process's copy only
 

@@ -1,4 +1,4 @@
-"""The keeper's program: it imports the standard library only, because it is started by its path, and stays small.
+"""The keeper's program: it imports the standard library only, and what is beside it, because it is started by its path.
 
 A process that uses it (a *client*) connects to its socket and passes
 
@@ -6,7 +6,7 @@ A process that uses it (a *client*) connects to its socket and passes
   end of the connection, not silence, not a stop, not an exec. No process number is used, so none can be taken over;
 * a memory file with its record: a slot for each token that a command of it may have given a lock (see record.py);
 * for each server a connected, authenticated socket, and the release scripts that this server runs: for the one server,
-  for the master of the moment, or for all masters of a cluster.
+  for the master of the moment, or for all masters of a cluster. Of a server with TLS a description (see tls.py).
 
 When every proof of the death has come, the keeper reads the record, releases each token where it is still the holder's,
 and does so again after growing pauses until the leases have expired: a command that the process had sent may arrive late.
@@ -27,66 +27,31 @@ import struct
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 
-VERSION = 1
-REGIONS = ((160, 1 << 20), (320, 1 << 17), (4096, 1 << 14))
-"""The parts of a record: the bytes of a slot, and the number of slots. Memory is used for those that have been written."""
-ENTRY = struct.Struct("=HQ")
-"""What follows the first byte of a slot: the number of bytes of the arguments, and the time-to-live in milliseconds."""
+if __name__ == "__main__":  # what is beside it is found, and the package is not imported
+    _package = sys.modules["wheel_lock.keeper"] = types.ModuleType("wheel_lock.keeper")
+    _package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
 
+from wheel_lock.keeper.entries import REGIONS, Entry, read_record
+from wheel_lock.keeper.tls import TlsConnection
+
+VERSION = 1
 MOST_BYTES = 1 << 18  # of a message
 MOST_FDS = 8
 _PAUSES_S = (0.0, 0.1, 0.4, 1.5, 8.0)  # between two passes; the last one again, five times as long each time
 _LONGER = 5.0
 _IN_FLIGHT = 4000  # entries whose calls have no reply
 _REPLY_S = 5.0  # the longest wait for a reply, in seconds
-_READ_BYTES = 1 << 20
 _SO_PEERPIDFD = 77  # Linux 6.5
 _CREDENTIALS = struct.Struct("3i")
 
 _WITHOUT = ("", "; what is where there was no connection to expires by itself")
 _ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
-Entry = tuple[int, int, bytes]
-"""A token of a dead process: the number of its release script from 1, its time-to-live in ms, the script's arguments."""
-
 Call = tuple[int, list[Entry]]
 """A call: the number of its script, and what it releases."""
-
-
-def read_record(file: int) -> list[Entry]:
-    """Return the entries of a record. One that was cut while it was written is none."""
-    entries: list[Entry] = []
-    start = 0
-    for size, slots in REGIONS:
-        end, position = start + size * slots, start
-        while position < end:
-            try:
-                data_at = os.lseek(file, position, os.SEEK_DATA)  # slots that were never written are holes
-                hole_at = os.lseek(file, data_at, os.SEEK_HOLE)
-            except OSError:
-                break
-            position = data_at - (data_at - start) % size
-            while position < min(hole_at, end):
-                wanted = min(_READ_BYTES, end - position, hole_at - position + size)
-                data = os.pread(file, wanted // size * size, position)
-                if len(data) < size:
-                    return entries
-                _read_slots(data, size, entries)
-                position += len(data) // size * size
-        start = end
-    return entries
-
-
-def _read_slots(data: bytes, size: int, entries: list[Entry]) -> None:
-    for at in range(0, len(data) - size + 1, size):
-        kind = data[at]
-        if kind:
-            length, ttl_ms = ENTRY.unpack_from(data, at + 1)
-            begin = at + 1 + ENTRY.size
-            if begin + length <= at + size:
-                entries.append((kind, ttl_ms, data[begin : begin + length]))
 
 
 class Broken(Exception):
@@ -97,11 +62,11 @@ class Server:
     """A server, as a client has passed it.
 
     Attributes:
-        sock: The connected socket.
+        sock: The connected socket, or a connection with TLS.
         names: The addresses by which other nodes of its cluster name it.
     """
 
-    def __init__(self, sock: socket.socket, message: dict[str, object]) -> None:
+    def __init__(self, sock: socket.socket | TlsConnection, message: dict[str, object]) -> None:
         self.sock = sock
         scripts, names = message["scripts"], message["names"]
         assert isinstance(scripts, list)
@@ -522,8 +487,12 @@ class Keeper:
         elif message["what"] == "server":
             number = int(str(message["node"]))
             self._drop_server(session, number)
-            session.servers[number] = server = Server(socket.socket(fileno=fds.pop(0)), message)
-            self._watch(session, server.sock.fileno())
+            sock = TlsConnection(message["tls"]) if "tls" in message else socket.socket(fileno=fds.pop(0))
+            session.servers[number] = Server(sock, message)
+            if "tls" not in message:
+                self._watch(session, sock.fileno())
+            elif session.control is not None:
+                session.control.send(json.dumps({"what": "taken"}).encode())
             for other in set(self._sessions.values()):
                 if other is not session and other.is_of(session):
                     self._end(other)  # the client has lost it
