@@ -66,6 +66,7 @@ class Server:
     def __init__(self) -> None:
         self.connector = self
         self.down = False
+        self.description: dict[str, object] | None = None
         self.ends: list[socket.socket] = []
 
     def listener(self) -> Server:
@@ -76,7 +77,7 @@ class Server:
             raise ConnectionRefusedError("nothing listens")
         ours, theirs = socket.socketpair()
         self.ends.append(ours)
-        return SimpleNamespace(sock=theirs, description=None, after_fork_in_child=theirs.close)
+        return SimpleNamespace(sock=theirs, description=self.description, after_fork_in_child=theirs.close)
 
 
 class Rig:
@@ -141,6 +142,15 @@ def test_the_keeper_gets_what_becomes_due_while_it_is_being_reached(rig: Rig) ->
     rig.attempt()
     assert rig.keeping.complete
     assert (len(one.ends), len(two.ends), rig.sessions) == (1, 1, 1)
+
+
+def test_settings_of_tls_that_the_keeper_refuses_are_a_failure(rig: Rig) -> None:
+    server = rig.server()
+    server.description = {"ca_file": "/nowhere/ca.pem"}
+    rig.keeping.connected(server)
+    rig.attempt()
+    assert rig.keeping.phase is Phase.MISSING
+    assert "has refused the settings of TLS" in rig.said[0]
 
 
 def test_the_session_is_not_touched_while_a_helper_thread_has_it(rig: Rig) -> None:

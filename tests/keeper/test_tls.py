@@ -294,7 +294,8 @@ def test_locks_at_several_servers_are_freed(topology: str, tls_files: TlsFiles, 
             servers, url = [server], f"rediss+cluster://:{SECRET}@127.0.0.1:{server.tls_port}?{options}"
         elif topology == "Sentinels":
             server, master = stack.enter_context(watched_master(tls_files, tls_files.ca))
-            (sentinel,) = master.connection_pool.sentinel_manager.sentinels
+            pool: Any = master.connection_pool
+            (sentinel,) = pool.sentinel_manager.sentinels
             port = sentinel.connection_pool.connection_kwargs["port"]
             more = f"{options}&{urlencode({'sentinel_password': SECRET})}"
             servers, url = [server], f"rediss+sentinel://:{SECRET}@127.0.0.1:{port}/locks?{more}"
