@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _FILES = ("ca_file", "certificate", "key")
 _MOST_BYTES = 4096  # of a reply to a login
+_STEP_S = 2.0  # the longest wait in each step of connecting: a handshake takes longer than a reply
 
 
 def _context(description: dict[str, Any]) -> ssl.SSLContext:
@@ -55,7 +56,7 @@ class TlsConnection:
     def __init__(self, description: object) -> None:
         assert isinstance(description, dict)
         self._description: dict[str, Any] = description
-        self._timeout_s: float | None = None
+        self._timeout_s = _STEP_S
         self._sock: ssl.SSLSocket | None = None
         for file in _FILES:
             if description[file]:
@@ -72,10 +73,12 @@ class TlsConnection:
     def sendall(self, data: bytes) -> None:
         if self._sock is None:
             self._sock = self._connected()
+        self._sock.settimeout(self._timeout_s)
         self._sock.sendall(data)
 
     def recv(self, size: int) -> bytes:
         assert self._sock is not None
+        self._sock.settimeout(self._timeout_s)
         return self._sock.recv(size)
 
     def close(self) -> None:
@@ -85,7 +88,7 @@ class TlsConnection:
     def _connected(self) -> ssl.SSLSocket:
         """Return a connection that is logged in. Nothing is sent before the server's certificate has been verified."""
         host, port, database = (self._description[name] for name in ("host", "port", "database"))
-        plain = socket.create_connection((host, port), self._timeout_s)
+        plain = socket.create_connection((host, port), _STEP_S)
         try:
             sock = _context(self._description).wrap_socket(plain, server_hostname=host)
         except BaseException:
