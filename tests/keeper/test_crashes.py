@@ -40,7 +40,7 @@ def keepers_of(pid: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            if b"keeper/program.py" in (path / "cmdline").read_bytes():
+            if b"keeper/__main__.py" in (path / "cmdline").read_bytes():
                 infos = [info.read_text() for info in (path / "fdinfo").iterdir()]
                 if any(f"\nPid:\t{pid}\n" in info for info in infos):
                     found.append(int(path.name))
