@@ -63,7 +63,9 @@ class Store:
         self._lock = threading.Lock()
         self._home: dict[Entry, Asked] = {}  # where it was, if that is not where it was looked for first
         self._open: dict[Entry, None] = {}  # of this pass, for which no server has answered whose they are to release
-        self._due: dict[Asked, tuple[list[Entry], list[Entry]]] = {}  # what each is to be asked: without ASKING, and with
+        self._due: dict[
+            Asked, tuple[list[Entry], list[Entry]]
+        ] = {}  # what each is to be asked: without ASKING, and with
         self._asked: set[tuple[Asked, Entry, bool]] = set()  # in this pass
         self._at_work: set[Asked] = set()
         self._over: Callable[[int], object]
