@@ -15,9 +15,9 @@ import redis.asyncio
 from tests.keeper.test_program import Served
 from tests.support.waiting import eventually
 from wheel_lock.keeper import keeping
+from wheel_lock.keeper.entries import read_record
 from wheel_lock.keeper.keeping import Keeping
 from wheel_lock.keeper.phase import NEXT, Phase, Sign
-from wheel_lock.keeper.program import read_record
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.runtime.ends import End
 

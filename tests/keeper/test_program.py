@@ -18,9 +18,10 @@ import pytest
 from tests.support.waiting import eventually
 from wheel_lock.keeper import program
 from wheel_lock.keeper.crew import Work
-from wheel_lock.keeper.program import REGIONS, VERSION, Keeper, Server, Session
+from wheel_lock.keeper.entries import REGIONS, Entry
+from wheel_lock.keeper.program import VERSION, Keeper, Server, Session
 from wheel_lock.keeper.replies import Broken, Replies
-from wheel_lock.keeper.store import Entry, Store
+from wheel_lock.keeper.store import Store
 
 HELLO = {"what": "begin", "version": VERSION, "regions": REGIONS, "delay_s": 0.0}
 SCRIPT: dict[str, Any] = {"sha1": "f" * 40, "source": "return 1", "keys": [], "arguments": 1, "channel": ""}
@@ -420,8 +421,8 @@ def test_a_server_that_answers_slowly_is_not_waited_for(monkeypatch: pytest.Monk
 )
 def test_a_reply_that_is_too_long_is_none(reply: bytes) -> None:
     replies = Replies()
+    replies.feed(reply)
     with pytest.raises(Broken):
-        replies.feed(reply)
         replies.next()
 
 

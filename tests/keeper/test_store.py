@@ -12,7 +12,8 @@ from tests.support.waiting import eventually
 from wheel_lock.keeper import burial
 from wheel_lock.keeper.burial import Graves
 from wheel_lock.keeper.crew import MOST_THREADS, Crew
-from wheel_lock.keeper.store import Asked, Entry, Store
+from wheel_lock.keeper.entries import Entry
+from wheel_lock.keeper.store import Asked, Store
 
 HOUR_MS = 3_600_000
 ENTRIES: list[Entry] = [(1, HOUR_MS, b"%d" % number) for number in range(6)]
@@ -79,7 +80,7 @@ def test_what_a_silent_node_was_asked_for_is_asked_of_others_and_it_is_asked_aga
     assert {entry for call in nodes[0].calls for entry in call} == {
         ENTRIES[0],
         ENTRIES[3],
-    }  # which are there, as others say
+    }  # as others say
     nodes[0].answers = True
     store.release(shifted, left.append)
     assert left == [2, 2, 0]

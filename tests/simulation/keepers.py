@@ -14,12 +14,13 @@ import hiredis
 import wheel_lock.keeper.keeping
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.interfaces import group_of
-from wheel_lock.keeper import program, record
+from wheel_lock.keeper import entries, program, record
+from wheel_lock.keeper.entries import Entry, read_record
 from wheel_lock.keeper.keeping import Keeping
 from wheel_lock.keeper.phase import Sign
-from wheel_lock.keeper.program import Server, read_record
+from wheel_lock.keeper.program import Server
 from wheel_lock.keeper.record import RELEASES
-from wheel_lock.keeper.store import Entry, Store
+from wheel_lock.keeper.store import Store
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import split_bulk_strings
 
@@ -86,6 +87,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
     small = ((160, 512), (320, 128), (4096, 16))  # because mutants have little memory
     return [
         (_keeping, "Keeping", WorldsKeeping),
+        (entries, "REGIONS", small),
         (program, "REGIONS", small),
         (record, "REGIONS", small),
         (record, "_BYTES", sum(size * slots for size, slots in small)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-PROGRAM: Path = Path(__file__).with_name("__main__.py")
+PROGRAM: Path = Path(__file__).with_name("program.py")
 NEEDS: str = "needs Linux, with pidfd_open() and memfd_create()"
 
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from wheel_lock.keeper.crew import Crew, say
-from wheel_lock.keeper.store import Asked, Entry, Store
+from wheel_lock.keeper.entries import Entry
+from wheel_lock.keeper.store import Asked, Store
 
 MOST_PATIENT = 256  # burials that wait for longer than the last of the pauses; a new one takes the place of the oldest
 _PAUSES_S = (0.1, 0.4, 1.5, 8.0)  # between two passes; the last one again, five times as long each time

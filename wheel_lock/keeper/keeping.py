@@ -24,8 +24,9 @@ from typing import NamedTuple
 from wheel_lock.exclusion import Lock, exclusively
 from wheel_lock.forks import in_forked_child
 from wheel_lock.keeper import NEEDS, PROGRAM, is_possible
+from wheel_lock.keeper.entries import REGIONS
 from wheel_lock.keeper.phase import ATTEMPTING, NEXT, Phase, Sign
-from wheel_lock.keeper.program import REGIONS, VERSION, user_of
+from wheel_lock.keeper.program import VERSION, user_of
 from wheel_lock.keeper.record import RELEASES, Record
 from wheel_lock.lease import Lease
 from wheel_lock.net.connector import Connection, as_failure, sanitize

@@ -1,4 +1,4 @@
-"""The keeper's program: it imports the standard library and what stands beside it only, and so starts quickly.
+"""The keeper's program: it imports the standard library only, and what is beside it, because it is started by its path.
 
 A process that uses it (a *client*) connects to its socket and passes
 
@@ -23,27 +23,28 @@ import select
 import signal
 import socket
 import struct
+import sys
 import time
+import types
 from collections import deque
+
+if __name__ == "__main__":  # what is beside it is found, and the package is not imported
+    _package = sys.modules["wheel_lock.keeper"] = types.ModuleType("wheel_lock.keeper")
+    _package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
 
 from wheel_lock.keeper.burial import Graves
 from wheel_lock.keeper.crew import say
+from wheel_lock.keeper.entries import REGIONS, Entry, read_record
 from wheel_lock.keeper.replies import Broken, Replies
-from wheel_lock.keeper.store import Asked, Entry
+from wheel_lock.keeper.store import Asked
 
 VERSION = 1
-REGIONS = ((160, 1 << 20), (320, 1 << 17), (4096, 1 << 14))
-"""The parts of a record: the bytes of a slot, and the number of slots. Memory is used for those that have been written."""
-ENTRY = struct.Struct("=HQ")
-"""What follows the first byte of a slot: the number of bytes of the arguments, and the time-to-live in milliseconds."""
-
 MOST_BYTES = 1 << 18  # of a message
 MOST_FDS = 8
 MOST_MESSAGES = 1000  # of one client at a time
 _IN_FLIGHT = 4000  # entries whose calls have no reply
 _SILENCE_S = 0.25  # without a byte, after which a server does not answer for now
 _EXCHANGE_S = 5.0  # for all replies to so many entries, likewise
-_READ_BYTES = 1 << 20
 _SO_PEERPIDFD = 77  # Linux 6.5
 _CREDENTIALS = struct.Struct("3i")
 
@@ -51,40 +52,6 @@ _ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 Call = tuple[int, list[Entry]]
 """A call: the number of its script, and what it releases."""
-
-
-def read_record(file: int) -> list[Entry]:
-    """Return the entries of a record. One that was cut while it was written is none."""
-    entries: list[Entry] = []
-    start = 0
-    for size, slots in REGIONS:
-        end, position = start + size * slots, start
-        while position < end:
-            try:
-                data_at = os.lseek(file, position, os.SEEK_DATA)  # slots that were never written are holes
-                hole_at = os.lseek(file, data_at, os.SEEK_HOLE)
-            except OSError:
-                break
-            position = data_at - (data_at - start) % size
-            while position < min(hole_at, end):
-                wanted = min(_READ_BYTES, end - position, hole_at - position + size)
-                data = os.pread(file, wanted // size * size, position)
-                if len(data) < size:
-                    return entries
-                _read_slots(data, size, entries)
-                position += len(data) // size * size
-        start = end
-    return entries
-
-
-def _read_slots(data: bytes, size: int, entries: list[Entry]) -> None:
-    for at in range(0, len(data) - size + 1, size):
-        kind = data[at]
-        if kind:
-            length, ttl_ms = ENTRY.unpack_from(data, at + 1)
-            begin = at + 1 + ENTRY.size
-            if begin + length <= at + size:
-                entries.append((kind, ttl_ms, data[begin : begin + length]))
 
 
 class Server(Asked):
@@ -493,3 +460,7 @@ def main(arguments: list[str]) -> None:
     listener = socket.socket(fileno=int(arguments[0]))
     listener.setblocking(False)
     Keeper(listener, int(arguments[1]) if len(arguments) > 1 else -1).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from wheel_lock.keeper.program import ENTRY, REGIONS
+from wheel_lock.keeper.entries import ENTRY, REGIONS
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.lock_types.base import LockType

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from wheel_lock.keeper.crew import Work, say
-
-Entry = tuple[int, int, bytes]
-"""A token of a dead process: the number of its release script from 1, its time-to-live in ms, the script's arguments."""
+from wheel_lock.keeper.entries import Entry
 
 
 class Asked:
