@@ -308,8 +308,9 @@ def release(store: Store, entries: list[Entry]) -> int:
     return left.pop()
 
 
-def at_once(work: Work) -> None:
-    work()
+def at_once(work: Work, pause_s: float) -> None:
+    if not pause_s:
+        work()
 
 
 def test_a_node_that_is_named_is_asked_for_what_is_on_its_way_and_is_the_first_the_next_time() -> None:

@@ -143,7 +143,7 @@ def _release(world: World, names: Set[str], entries: list[Entry], beliefs: list[
     world.scheduler.note("a keeper releases %s", [split_bulk_strings(body)[:2] for _, _, body in entries])
     rules._sender = None
     servers = [_server(host) for host in hosts]
-    Store(servers, lambda work: work()).release(entries, lambda left: None)
+    Store(servers, lambda work, pause_s: pause_s or work()).release(entries, lambda left: None)
     for server in servers:
         server.close()
     for belief in beliefs:

@@ -9,6 +9,8 @@ from functools import partial
 from wheel_lock.keeper.crew import Work, say
 from wheel_lock.keeper.entries import Entry
 
+_DOUBT_S = 0.1  # for which one server is asked, and others are not asked for the same
+
 
 class Asked:
     """A server, as a burial sees it.
@@ -47,14 +49,14 @@ class Store:
 
     Args:
         servers: The servers.
-        do: Has a call made, which may block.
+        do: Has a call made, which may block, after a pause in seconds.
 
     Attributes:
         servers: Those that there is a connection to.
         silent: Those that did not answer the last time.
     """
 
-    def __init__(self, servers: Sequence[Asked], do: Callable[[Work], object]) -> None:
+    def __init__(self, servers: Sequence[Asked], do: Callable[[Work, float], object]) -> None:
         self.servers: list[Asked] = list(servers)
         self.silent: set[Asked] = set()
         self._do = do
@@ -65,7 +67,7 @@ class Store:
             Asked, tuple[list[Entry], list[Entry]]
         ] = {}  # what each is to be asked: without ASKING, and with
         self._asked: set[tuple[Asked, Entry, bool]] = set()  # in this pass
-        self._at_work: set[Asked] = set()
+        self._at_work: dict[Asked, list[Entry]] = {}  # those that are being asked, and for what
         self._over: Callable[[int], object]
 
     def release(self, entries: list[Entry], over: Callable[[int], object]) -> None:
@@ -96,19 +98,19 @@ class Store:
 
     def _ready(self) -> list[Asked]:
         ready = [server for server in self._due if server not in self._at_work]
-        self._at_work.update(ready)
+        self._at_work.update((server, []) for server in ready)
         return ready
 
     def _begin(self, ready: list[Asked]) -> None:
         for server in ready:
-            self._do(partial(self._work, server))
+            self._do(partial(self._work, server), 0.0)
 
     def _work(self, server: Asked) -> None:
         while True:
             with self._lock:
                 due = self._due.pop(server, None)
                 if due is None:
-                    self._at_work.discard(server)
+                    del self._at_work[server]
                     left = None if self._at_work else len(self._open)
                     break
             for asking in (False, True):
@@ -120,6 +122,9 @@ class Store:
     def _ask(self, server: Asked, entries: list[Entry], asking: bool) -> None:
         answers: dict[Entry, str] = {}
         broken = ""
+        self._at_work[server] = entries
+        if len(self.servers) > 1:
+            self._do(partial(self._doubt, server, entries), _DOUBT_S)
         if server in self.servers:
             try:
                 answers = server.release(entries, asking=asking)
@@ -134,6 +139,16 @@ class Store:
             ready = self._ready()
         if broken:
             say(broken)
+        self._begin(ready)
+
+    def _doubt(self, server: Asked, entries: list[Entry]) -> None:
+        """Ask others for what one server has been asked for some time."""
+        ready: list[Asked] = []
+        with self._lock:
+            if self._at_work.get(server) is entries:
+                self.silent.add(server)
+                self._sort(entries, {})
+                ready = self._ready()
         self._begin(ready)
 
     def _sort(self, entries: list[Entry], answers: dict[Entry, str]) -> None:
