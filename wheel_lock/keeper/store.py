@@ -133,8 +133,10 @@ class Store:
         with self._lock:
             if broken:
                 self.servers.remove(server)
-            answered = broken or all(entry in answers for entry in entries)
+            answered = server not in self.servers or all(entry in answers for entry in entries)
             (self.silent.discard if answered else self.silent.add)(server)
+            if not answered:
+                self._due.pop(server, None)  # until the next pass
             self._sort(entries, answers)
             ready = self._ready()
         if broken:
@@ -161,7 +163,8 @@ class Store:
             elif name is not None:
                 if (server := by_name.get(name)) is not None:
                     self._home[entry] = server
-                self._put(server, entry, asking=True)
+                    if server not in self.silent or server in self._at_work:
+                        self._put(server, entry, asking=True)
             elif entry in self._open:  # another one may know where it is, or have it
                 others = [each for each in speaking if (each, entry, False) not in self._asked]
                 self._put(others[number % len(others)] if others else None, entry, asking=False)
