@@ -17,7 +17,7 @@ Work = Callable[[], object]
 def say(text: str) -> None:
     """Write a line on stderr, if it is read."""
     try:
-        print(f"wheel-lock keeper: {text}", file=sys.stderr, flush=True)
+        print(f"wheel-lock keeper: {text}\n", end="", file=sys.stderr, flush=True)  # one write, as threads say something, too
     except OSError:
         pass
 
