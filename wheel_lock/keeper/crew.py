@@ -15,9 +15,9 @@ Work = Callable[[], object]
 
 
 def say(text: str) -> None:
-    """Write a line on stderr, if it is read."""
+    """Write a line on stderr, if it is read, in one piece: other threads write, too."""
     try:
-        print(f"wheel-lock keeper: {text}\n", end="", file=sys.stderr, flush=True)  # one write, as threads say something, too
+        print(f"wheel-lock keeper: {text}\n", end="", file=sys.stderr, flush=True)
     except OSError:
         pass
 
