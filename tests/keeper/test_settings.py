@@ -16,7 +16,7 @@ import redis
 from tests.cli.program import ROOT
 from tests.cli.test_arguments import refused
 from wheel_lock import LockContext, options
-from wheel_lock.keeper import keeping
+from wheel_lock.keeper import child
 
 NOBODY = redis.Redis(port=1)
 
@@ -85,17 +85,17 @@ def test_a_fork_while_a_keeper_is_being_started_leaves_no_lock_behind() -> None:
     taken, over = threading.Event(), threading.Event()
 
     def start() -> None:
-        keeping.CHILD.lock.acquire()
+        child.CHILD.lock.acquire()
         taken.set()
         over.wait()
-        keeping.CHILD.lock.release()
+        child.CHILD.lock.release()
 
     thread = threading.Thread(target=start)
     thread.start()
     taken.wait()
     pid = os.fork()
     if pid == 0:
-        os._exit(not keeping.CHILD.lock.acquire(False))
+        os._exit(not child.CHILD.lock.acquire(False))
     assert os.waitpid(pid, 0)[1] == 0
     over.set()
     thread.join()

@@ -141,7 +141,7 @@ def test_each_setting_of_tls_is_described(
     monkeypatch.chdir(tmp_path)
     connection = TlsConnection(json.loads(json.dumps(passed.description)))
     connection.settimeout(AT_ONCE_S)
-    connection.sendall(b"PING\r\n")
+    connection.send(memoryview(b"PING\r\n"))
     assert connection.recv(1 << 10) == b"+PONG\r\n"
     assert connection._sock is not None
     connection.close()
@@ -253,7 +253,7 @@ def test_a_login_that_is_refused_is_followed_by_nothing(strict: RedisServer) -> 
         connection = TlsConnection({**passed.description, "login": login})
         connection.settimeout(AT_ONCE_S)
         with pytest.raises(ConnectionError, match="AUTH was refused: -WRONGPASS"):
-            connection.sendall(b"PING\r\n")
+            connection.send(memoryview(b"PING\r\n"))
         assert connection.fileno() == -1
 
 

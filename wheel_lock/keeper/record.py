@@ -99,6 +99,11 @@ class Record:
         """True if it has no entries."""
         return not self._slots
 
+    @property
+    def longest_s(self) -> float:
+        """The longest time-to-live of an entry's lease, in seconds."""
+        return max((_ttl_ms_of(lease) for lease in list(self._slots)), default=0) / 1000
+
     def begin(self, leases: Iterable[Lease]) -> None:
         """Write entries for the leases that a command may grant, before it is sent. Those that have one keep it."""
         slots = self._slots

@@ -70,11 +70,11 @@ class TlsConnection:
     def settimeout(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
 
-    def sendall(self, data: bytes) -> None:
+    def send(self, data: memoryview) -> int:
         if self._sock is None:
             self._sock = self._connected()
         self._sock.settimeout(self._timeout_s)
-        self._sock.sendall(data)
+        return self._sock.send(data)
 
     def recv(self, size: int) -> bytes:
         assert self._sock is not None
