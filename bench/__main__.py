@@ -60,12 +60,22 @@ def measure(scenario: Scenario, run: Run, unable: Sequence[tuple[Rival, str]], p
 
 
 def save(path: Path, run: Run, records: Sequence[Record], took_s: float) -> None:
-    """Write records, and keep those of rivals that were not measured now."""
+    """Write records, and keep those of rivals and cases that were not measured now."""
     measured = {record["rival"] for record in records}
     document = read(path)
-    kept = [record for record in document["records"] if record["rival"] not in measured]
-    runs = [one for one in document["runs"] if set(one["rivals"]) - measured]
+    kept = [
+        record
+        for record in document["records"]
+        if record["rival"] not in measured or (run.cases and record["case"].get("case", run.cases[0]) not in run.cases)
+    ]
+    runs = [
+        one
+        for one in document["runs"]
+        if set(one["rivals"]) - measured or (run.cases and one.get("cases") != list(run.cases))
+    ]
     runs.append({"machine": page.machine(), "full": run.full, "rivals": sorted(measured), "seconds": round(took_s)})
+    if run.cases:
+        runs[-1]["cases"] = list(run.cases)
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(record) for record in [*kept, *records])
     path.write_text(f'{{"runs": {json.dumps(runs, indent=1)},\n"records": [\n{lines}\n]}}\n')
@@ -120,7 +130,8 @@ def main() -> int:
             rivals, unable = ready([rival for rival in known if not given.rivals or rival.name in given.rivals])
             for scenario in scenarios:
                 able = [rival for rival in rivals if scenario.mode in rival.modes]
-                run = Run(able, full=given.full, tiny=given.tiny, rounds=given.rounds or (5 if given.full else 3))
+                rounds = given.rounds or (5 if given.full else 3)
+                run = Run(able, full=given.full, tiny=given.tiny, rounds=rounds, cases=given.cases)
                 measure(scenario, run, unable, given.results / f"{scenario.name}.json")
         for scenario in scenarios:
             records = read(given.results / f"{scenario.name}.json")["records"]
@@ -137,6 +148,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"all by default: {' '.join(MODULES)}")
     parser.add_argument("--peers", action="store_true", help="also what needs a JDK, Go or Node")
     parser.add_argument("--rivals", nargs="+", metavar="NAME", help="only these implementations")
+    parser.add_argument(
+        "--cases", nargs="+", metavar="NAME", default=(), help="of losses: only these, by the page's names"
+    )
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--full", action="store_true", help="the numbers of the page: more than an hour")
     size.add_argument("--tiny", action="store_true", help="numbers that only show that the programs run")

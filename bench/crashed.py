@@ -1,25 +1,30 @@
 """How long after kill -9 of its holder a lock is granted to another process, with a keeper.
 
-    python -m bench.crashed [--kills 1000] [--locks 1 1000 100000] [--keeper child] [--megabytes 0]
+    python -m bench.crashed [--kills 1000] [--locks 1 1000 100000] [--keeper child] [--megabytes 0 200 1000]
 
-A process holds locks on a server of its own, with a timeout that no run outlasts, and is killed while this process waits
+A process holds locks on a server of its own, with a timeout that no run outlasts, and is killed while another one waits
 for the last one of its names. The time is counted from before the signal to the return of the acquire. What the holder
-held is looked for afterwards: nothing may be left.
+held is looked for afterwards: nothing may be left. The memory of the keeper is what it has used at most, from VmHWM; that
+of the record is what of it has been written.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import os
 import signal
 import sys
 import time
 from contextlib import ExitStack
-from functools import partial
 from typing import NamedTuple
 
 from bench.page import machine, markdown
+from bench.rivals import Rival, in_python
 from bench.watched import name_of, quantile
+from bench.workers import Worker, peak_bytes, rss_and_threads
+from tests.keeper.rig import keepers_of
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
 from wheel_lock import LockContext
@@ -27,7 +32,7 @@ from wheel_lock.cli.output import StatusLine
 
 TIMEOUT_S = 600.0
 PATIENCE_S = 60.0
-SETTLED_S = 0.02  # for the waiter to be subscribed
+SETTLED_S = 0.05  # for the waiter to be subscribed
 
 LINE = StatusLine(sys.stderr)
 
@@ -38,6 +43,8 @@ class Figures(NamedTuple):
     Attributes:
         kills: How many processes were killed.
         left: How many keys were left.
+        keeper_bytes: The memory of the keeper.
+        record_bytes: That of the record.
     """
 
     kills: int
@@ -46,6 +53,8 @@ class Figures(NamedTuple):
     p99_s: float
     max_s: float
     left: int
+    keeper_bytes: int
+    record_bytes: int
 
 
 def main(url: str, keeper: str, locks: str, megabytes: str) -> None:
@@ -53,51 +62,64 @@ def main(url: str, keeper: str, locks: str, megabytes: str) -> None:
     context = LockContext.from_url(url, release_on_crash=True if keeper == "child" else keeper, response_timeout=60.0)
     held = context.acquire_many(map(name_of, range(int(locks))), timeout=TIMEOUT_S)
     assert all(held.values())
-    memory = b"x" * (int(megabytes) << 20)
+    memory = b"x" * max((int(megabytes) << 20) - rss_and_threads(os.getpid())[0], 0)
     kept = context._engine.keeping
     assert kept is not None
     while kept._session is None:
         time.sleep(0.001)
-    print("ready", len(memory), flush=True)
+    assert kept._record is not None
+    print("ready", os.fstat(kept._record.file).st_blocks * 512, len(memory), flush=True)
     while True:
         time.sleep(PATIENCE_S)
 
 
-def _kill(pid: int, killed_at: list[float], timeout: object) -> None:
-    killed_at.append(time.monotonic())
+def waiter(rival: Rival, url: str, name: str, timeout_s: float) -> Worker:
+    """Return a worker that waits for a name when :func:`next_grant` asks it to."""
+    options = {"name": name, "timeout_s": timeout_s, "hold_s": 0.0}
+    return Worker([*rival.command(), "handover", url, json.dumps(options)])
+
+
+def next_grant(waiting: Worker, pid: int) -> float:
+    """Kill the holder of a name while a worker waits for it; return how long after that the worker had it, in seconds."""
+    waiting.tell("go 1")
+    time.sleep(SETTLED_S)
+    killed_at = time.monotonic()
     os.kill(pid, signal.SIGKILL)
+    granted_at: float = waiting.answer(PATIENCE_S)["moments"][0][0]
+    return granted_at - killed_at
 
 
-def measure(locks: int, arguments: argparse.Namespace) -> Figures:
+def measure(locks: int, megabytes: int, arguments: argparse.Namespace) -> Figures:
     """Kill processes that hold so many locks."""
     delays: list[float] = []
-    left = 0
+    left = keeper_bytes = record_bytes = 0
     with ExitStack() as stack:
         server = stack.enter_context(RedisServer())
         holders = stack.enter_context(ForkServer("bench.crashed"))
-        context = stack.enter_context(LockContext.from_url(server.url, fallback_interval=TIMEOUT_S))
+        waiting = stack.enter_context(waiter(in_python()[0], server.url, name_of(locks - 1), TIMEOUT_S))
+        waiting.answer()
         client = server.client()
         for kill in range(arguments.kills):
-            LINE.say(f"{locks:,} locks: kill {kill + 1:,} of {arguments.kills:,}")
-            holder, heard = holders.start_heard(server.url, arguments.keeper, str(locks), str(arguments.megabytes))
+            LINE.say(f"{locks:,} locks, {megabytes:,} MB: kill {kill + 1:,} of {arguments.kills:,}")
+            holder, heard = holders.start_heard(server.url, arguments.keeper, str(locks), str(megabytes))
             with os.fdopen(heard) as lines:
-                assert lines.readline().startswith("ready")
-            killed_at: list[float] = []
-            context.timer.new_timeout(partial(_kill, holder.pid, killed_at), SETTLED_S)
-            waiting = context.lock(name_of(locks - 1), blocking_timeout=PATIENCE_S)
-            if waiting.acquire():
-                delays.append(time.monotonic() - killed_at[0])
-                waiting.release()
+                record_bytes = int(lines.readline().split()[1])
+            (keeper,) = keepers_of(holder.pid)
+            delays.append(next_grant(waiting, holder.pid))
             holder.wait()
+            client.delete(f"{name_of(locks - 1)}:turns")
             until = time.monotonic() + PATIENCE_S
             while client.dbsize() and time.monotonic() < until:
                 time.sleep(0.001)
             left += client.dbsize()
+            keeper_bytes = max(keeper_bytes, peak_bytes(keeper))
+            if arguments.keeper == "child":
+                os.kill(keeper, signal.SIGKILL)  # it would repeat the release until the timeout, beside all others
             client.flushall()
     LINE.say("")
     delays.sort()
     p50, p90, p99, longest = [quantile(delays or [PATIENCE_S], share) for share in (0.5, 0.9, 0.99, 1.0)]
-    return Figures(len(delays), p50, p90, p99, longest, left)
+    return Figures(len(delays), p50, p90, p99, longest, left, keeper_bytes, record_bytes)
 
 
 def run() -> int:
@@ -105,21 +127,26 @@ def run() -> int:
     parser.add_argument("--kills", type=int, default=1000, help="processes that are killed, for each number of locks")
     parser.add_argument("--locks", type=int, nargs="+", default=[1, 1000, 100_000], help="locks that each holds")
     parser.add_argument("--keeper", default="child", help="child, or the path of the socket of a keeper")
-    parser.add_argument("--megabytes", type=int, default=0, help="resident memory of each beside its locks")
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[0], help="resident memory of each, at least")
     arguments = parser.parse_args()
-    found = {locks: measure(locks, arguments) for locks in arguments.locks}
+    sizes = itertools.product(arguments.locks, arguments.megabytes)
+    found = {(locks, megabytes): measure(locks, megabytes, arguments) for locks, megabytes in sizes}
     print(machine())
     print()
     rows = [
         [
             f"{locks:,}",
+            f"{megabytes:,} MB" if megabytes else "",
             f"{figures.kills:,}",
             *[f"{seconds * 1000:,.1f} ms" for seconds in figures[1:5]],
             str(figures.left),
+            f"{figures.keeper_bytes / 1e6:.1f} MB",
+            f"{figures.record_bytes / locks:,.0f} bytes",
         ]
-        for locks, figures in found.items()
+        for (locks, megabytes), figures in found.items()
     ]
-    print(markdown(["held", "kills", "next grant, p50", "p90", "p99", "longest", "keys left"], rows))
+    delays = ["next grant, p50", "p90", "p99", "longest"]
+    print(markdown(["held", "resident", "kills", *delays, "keys left", "keeper", "record, for a lock"], rows))
     return int(any(figures.left or figures.kills != arguments.kills for figures in found.values()))
 
 

@@ -179,5 +179,14 @@ def cpu_s(pid: int) -> float:
 
 def rss_and_threads(pid: int) -> tuple[int, int]:
     """Return the resident memory of a process in bytes, and the number of its threads."""
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+    fields = _status(pid)
     return int(fields["VmRSS"].split()[0]) * 1024, int(fields["Threads"])
+
+
+def peak_bytes(pid: int) -> int:
+    """Return the most resident memory that a process has had so far."""
+    return int(_status(pid)["VmHWM"].split()[0]) * 1024
+
+
+def _status(pid: int) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)

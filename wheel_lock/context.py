@@ -95,8 +95,8 @@ class LockContext(ThreadLocks, ThreadContext):
 
     Raises:
         TypeError: ``client`` is not a client of one server over a socket, or ``timer`` is not a timer.
-        ValueError: A setting is out of range, or ``release_on_crash`` is not possible: over TLS, or on this
-            system.
+        ValueError: A setting is out of range, or ``release_on_crash`` is not possible: on this system, or over TLS with a
+            connection class or function of your own.
 
     Example:
         >>> from wheel_lock.testing import fake_context
@@ -138,7 +138,7 @@ class LockContext(ThreadLocks, ThreadContext):
     ) -> None:
         options = ContextOptions.of(locals())
         self._connector = connector_for(client, options.owner)
-        options.check_keeper(encrypted=self._connector.encrypted)
+        options.check_keeper(self._connector.obstacle)
         self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
         CONTEXTS.add(self._engine)

@@ -484,13 +484,10 @@ class ContextOptions:
             terms.setdefault("blocking_timeout", self.blocking_timeout_s)
         return lock_options(self.timeout_s if timeout is None else timeout, **terms)
 
-    def check_keeper(self, *, encrypted: bool) -> None:
-        """Raise ValueError if a keeper is asked for that could release nothing: a connection with TLS cannot be passed."""
-        if self.release_on_crash and encrypted:
-            raise ValueError(
-                "release_on_crash, or WHEEL_LOCK_KEEPER, is not possible for connections with TLS, which cannot be passed "
-                "to another process: locks would stay until their timeouts"
-            )
+    def check_keeper(self, obstacle: str | None) -> None:
+        """Raise ValueError if a keeper is asked for that could release nothing, for that reason."""
+        if self.release_on_crash and obstacle is not None:
+            raise ValueError(f"release_on_crash, or WHEEL_LOCK_KEEPER, is not possible: {obstacle}")
 
     @property
     def current_owner(self) -> str:

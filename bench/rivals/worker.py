@@ -11,7 +11,8 @@ crowd       name, waiters, kind, hold_s, timeout_s: all of them want one lock. `
 churn       locks, prefix, callers, hold_s, timeout_s: it holds locks, and so many threads acquire free ones, keep them for
             hold_s, and release them. ``SECONDS`` answers pairs, seconds, lost.
 
-With "cluster": true in the options the server is a node of a cluster. "renewal_slack" is a setting of wheel_lock.
+With "cluster": true in the options the server is a node of a cluster. "renewal_slack" and
+"release_on_crash" are settings of wheel_lock.
 """
 
 from __future__ import annotations
@@ -196,7 +197,11 @@ def main() -> None:
     name, mode, url, text = sys.argv[1:5]
     options = json.loads(text)
     kind: Callable[..., Implementation] = IMPLEMENTATIONS[name]()
-    settings = {name: options[name] for name in ("cluster", "renewal_slack") if options.get(name) is not None}
+    settings = {
+        name: options[name]
+        for name in ("cluster", "renewal_slack", "release_on_crash")
+        if options.get(name) is not None
+    }
     rival = kind(url, options["timeout_s"], **settings)
     try:
         MODES[mode](rival, options)

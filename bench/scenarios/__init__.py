@@ -45,12 +45,14 @@ class Run:
         full: True for the numbers of the page; False for a look that takes a minute.
         tiny: True for numbers so small that only the program is tested.
         rounds: How often what is measured in turns is measured.
+        cases: The cases of a scenario that are measured, by name, if not all.
     """
 
     rivals: Sequence[Rival]
     full: bool = False
     tiny: bool = False
     rounds: int = 3
+    cases: Sequence[str] = ()
 
     def pick(self, full: Any, short: Any, tiny: Any) -> Any:
         """Return the one of the three that is meant."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import random
 import re
 import statistics
 import threading
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,9 +22,10 @@ from typing import Any, Self
 
 import redis
 
-from bench import page, plot
+from bench import crashed, page, plot
 from bench.rivals import Rival
 from bench.scenarios import Record, Run, Scenario, failed, found
+from bench.scenarios.rounds import in_rounds, table
 from bench.workers import Worker
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
@@ -215,7 +217,13 @@ CASES = (
         harmless=True,
     ),
 )
-TINY = ("deleted", "gone")
+CRASHED = "kill -9, next grant"
+KEPT = f"{plot.OURS}, release_on_crash=True"
+CRASHED_HOW = """\
+the holder of a lock, renewed every third of the timeout, is killed at some moment while another process waits for it in the
+way of the same implementation. The time from the signal to that grant, median and extremes of the rounds: what is left of
+the lease, unless a keeper releases the lock."""
+TINY = ("deleted", "gone", CRASHED)
 ONLY_FULL = ("cut off", "interrupted")
 
 
@@ -287,21 +295,61 @@ def together(
                 yield failed(rival, key, error)
 
 
+class Crash:
+    """A lock whose holder is killed in each round, and a worker that waits for it.
+
+    Args:
+        rival: The implementation.
+        stack: Ends the worker, and the server.
+        timeout_s: The time-to-live of the lock in seconds.
+    """
+
+    def __init__(self, rival: Rival, stack: ExitStack, timeout_s: float) -> None:
+        url = stack.enter_context(RedisServer()).url
+        options = {"locks": 1, "timeout_s": timeout_s, "prefix": PREFIX, "first": 0, **rival.options}
+        self._command = [*rival.command(), "hold", url, json.dumps(options)]
+        self._timeout_s = timeout_s
+        self._waiting = stack.enter_context(crashed.waiter(rival, url, f"{PREFIX}0", timeout_s))
+
+    def ready(self) -> None:
+        self._waiting.answer(UP_S)
+
+    def measure(self) -> dict[str, Any]:
+        with Worker(self._command, patience_s=UP_S) as holder:
+            holder.answer()
+            time.sleep(random.uniform(0.5, 1.5) * self._timeout_s)  # how old the last renewal is is left to chance
+            return {"next_grant_s": round(crashed.next_grant(self._waiting, holder.pid), 4)}
+
+
+def crashes(run: Run, timeout_s: float) -> Iterator[Record]:
+    """All rivals in turns, and wheel_lock with a keeper as well."""
+    kept = [replace(rival, name=KEPT, options={"release_on_crash": True}) for rival in run.rivals[:1]]
+    rivals = [*(kept if run.rivals[0].name == plot.OURS else ()), *run.rivals]
+    case = {"case": CRASHED, "timeout_s": timeout_s}
+    yield from in_rounds(replace(run, rivals=rivals), case, partial(Crash, timeout_s=timeout_s))
+
+
 def measure(run: Run) -> Iterator[Record]:
     left_out = () if run.full else ONLY_FULL
-    cases = [case for case in CASES if (case.name in TINY if run.tiny else case.name not in left_out)]
+    wanted = run.cases or [name for name in (*(case.name for case in CASES), CRASHED) if name not in left_out]
+    wanted = [name for name in wanted if name in TINY] if run.tiny else wanted
+    cases = [case for case in CASES if case.name in wanted]
     # How long before the event the last renewal was is left to chance, and is another time in each round.
     rounds = run.pick(min(run.rounds, MOST_ROUNDS), 1, 1)
     for timeout_s in run.pick((3.0, 10.0), (3.0,), (1.5,)):
         for case, number in itertools.product(cases, range(1, rounds + 1)):
             run.say(f"losses: {case.name}, timeout {timeout_s:g} s, round {number} of {rounds}")
             yield from together(run.rivals, case, timeout_s, run.pick(20, 20, 3), number)
+    if CRASHED in wanted:
+        yield from crashes(run, run.pick(3.0, 3.0, 1.5))
 
 
 def of_all_rounds(records: Sequence[Record]) -> list[Record]:
     """Return one record for each implementation, case and timeout: with the locks of all rounds, and what has failed."""
     merged: dict[tuple[object, ...], Record] = {}
     for record in records:
+        if record["case"]["case"] == CRASHED:
+            continue
         key = record["rival"], record["case"]["case"], record["case"]["timeout_s"], "values" in record
         if key not in merged:
             merged[key] = record
@@ -350,8 +398,11 @@ def tables(records: Sequence[Record]) -> str:
         if mine:
             mine.sort(key=lambda record: (record["case"]["timeout_s"], record["rival"] != plot.OURS))
             head = HEAD_HARMLESS if case.harmless else HEAD
-            table = page.markdown(head, [_row(one, case, len(head)) for one in mine])
-            text += [f"**{case.name.capitalize()}**: {case.what}", table]
+            table_of_case = page.markdown(head, [_row(one, case, len(head)) for one in mine])
+            text += [f"**{case.name.capitalize()}**: {case.what}", table_of_case]
+    if mine := [record for record in records if record["case"]["case"] == CRASHED]:
+        (timeout_s,) = {record["case"]["timeout_s"] for record in mine}
+        text += [f"**{CRASHED}**: {CRASHED_HOW}", table(mine, {"next_grant_s": f"seconds, timeout {timeout_s:g} s"})]
     return "\n\n".join(text)
 
 

@@ -63,11 +63,11 @@ Window = Callable[[float], dict[str, float]]
 
 
 @contextmanager
-def library(locks: int) -> Iterator[Window]:
-    """Hold locks that are always due, in a process that stands still between the windows."""
+def library(locks: int, *before: str) -> Iterator[Window]:
+    """Hold locks that are always due, in a process that stands still between the windows; ``before`` starts its command."""
     with (
         RedisServer() as server,
-        Worker(python("bench.saturating", server.url, json.dumps({"locks": locks}))) as worker,
+        Worker([*before, *python("bench.saturating", server.url, json.dumps({"locks": locks}))]) as worker,
     ):
 
         def window(seconds: float) -> dict[str, float]:

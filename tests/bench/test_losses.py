@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bench.__main__ import read, save
 from bench.rivals import Rival
-from bench.scenarios import failed, losses
+from bench.scenarios import Run, failed, losses
 
 
 def stub() -> Rival:
@@ -53,3 +54,28 @@ def test_a_table_says_what_is_known_of_each(tmp_path: Path) -> None:
     assert b"never" in first
     losses.draw(records, tmp_path)
     assert (tmp_path / name).read_bytes() == first
+
+
+def test_a_killed_holder_has_a_table_of_its_own(tmp_path: Path) -> None:
+    key = {"case": losses.CRASHED, "timeout_s": 3.0}
+    records = [
+        {"rival": losses.KEPT, "case": key, "round": 1, "values": {"next_grant_s": 0.005}},
+        {"rival": "wheel_lock", "case": key, "round": 1, "values": {"next_grant_s": 2.5}},
+        failed(stub(), key, "no JDK"),
+    ]
+    assert losses.tables(records).splitlines()[-3:] == [
+        "| wheel_lock | 2.50 |",
+        "| wheel_lock, release_on_crash=True | 0.005 |",
+        "| stub | failed: no JDK |",
+    ]
+    assert losses.draw(records, tmp_path) == {}
+
+
+def test_what_is_not_measured_now_stays(tmp_path: Path) -> None:
+    path, cases = tmp_path / "losses.json", ("gone", losses.CRASHED)
+    records = [{"rival": "a", "case": {"case": case}, "round": 1, "values": {}} for case in cases]
+    save(path, Run(()), records, 1.0)
+    again = failed(Rival("a", list), {"case": losses.CRASHED}, "no server")
+    save(path, Run((), cases=(losses.CRASHED,)), [again], 1.0)
+    assert read(path)["records"] == [records[0], again]
+    assert len(read(path)["runs"]) == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import guarded
+from bench import guarded, kept
 from bench.rivals import Rival, in_python
 from bench.scenarios import Record, Run, held, load, losses, saturated, values_of
 from bench.scenarios.losses import CASES, Case
@@ -153,5 +153,14 @@ def test_the_time_from_a_crash_to_the_next_grant_is_measured() -> None:
     command = [sys.executable, "-m", "bench.crashed", "--kills", "3", "--locks", "1", "20"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, (done.stdout, done.stderr)
-    rows = [line for line in done.stdout.splitlines() if line.startswith(("| 1 | 3 |", "| 20 | 3 |"))]
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("| 1 |  | 3 |", "| 20 |  | 3 |"))]
     assert len(rows) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="keepers need Linux")
+def test_the_cost_of_a_keeper_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert kept.main(["--tiny", "--rounds", "1", "--locks", "200"]) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
+    assert {row[0] for row in rows} >= {"| 1 thread", "| renewals of 200 locks", "| 200 locks in a call"}
+    assert all(len(row) == 5 for row in rows)

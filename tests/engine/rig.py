@@ -247,6 +247,7 @@ class _ScriptedConnection:
         self.capability = capability
         self.server = address
         self.missing_rights: frozenset[str] = frozenset()
+        self.description: dict[str, object] | None = None
         self.keyed = False
 
     def close(self) -> None:
@@ -384,6 +385,7 @@ class PairConnection:
     capability: int = 0
     server: tuple[str | None, str] = ("pair", "0")
     missing_rights: frozenset[str] = frozenset()
+    description: dict[str, object] | None = None
     keyed: bool = False
 
     def __init__(self, sock: socket.socket) -> None:

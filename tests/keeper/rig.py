@@ -78,6 +78,20 @@ class HostKeeper:
             process.communicate()
 
 
+def keepers_of(pid: int) -> list[int]:
+    """The child keepers of a process: those that have a pidfd of it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"keeper/program.py" in (path / "cmdline").read_bytes():
+                infos = [info.read_text() for info in (path / "fdinfo").iterdir()]
+                if any(f"\nPid:\t{pid}\n" in info for info in infos):
+                    found.append(int(path.name))
+        except OSError:
+            pass  # it has ended meanwhile
+    return found
+
+
 def connections_of(pid: int) -> int:
     """The connections to servers that a keeper has: sockets beside those of its clients come with a memory file each."""
     links: list[str] = []

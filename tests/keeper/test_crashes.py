@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from tests.keeper.holder import NAME, TIMEOUT_S
-from tests.keeper.rig import AT_ONCE_S, NOT_MEANWHILE_S, Hold, HostKeeper, all_free, connections_of, is_kept
+from tests.keeper.rig import AT_ONCE_S, NOT_MEANWHILE_S, Hold, HostKeeper, all_free, connections_of, is_kept, keepers_of
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
@@ -33,20 +33,6 @@ def keeper(tmp_path: Path) -> Iterator[HostKeeper]:
     keeper.start()
     yield keeper
     keeper.kill()
-
-
-def keepers_of(pid: int) -> list[int]:
-    """The child keepers of a process: those that have a pidfd of it."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"keeper/program.py" in (path / "cmdline").read_bytes():
-                infos = [info.read_text() for info in (path / "fdinfo").iterdir()]
-                if any(f"\nPid:\t{pid}\n" in info for info in infos):
-                    found.append(int(path.name))
-        except OSError:
-            pass  # it has ended meanwhile
-    return found
 
 
 # What ends a process

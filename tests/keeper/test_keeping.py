@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -14,10 +15,10 @@ import redis.asyncio
 
 from tests.keeper.test_program import Served
 from tests.support.waiting import eventually
-from wheel_lock.keeper import keeping
+from wheel_lock.keeper import child, keeping
+from wheel_lock.keeper.entries import read_record
 from wheel_lock.keeper.keeping import Keeping
 from wheel_lock.keeper.phase import NEXT, Phase, Sign
-from wheel_lock.keeper.program import read_record
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.runtime.ends import End
 
@@ -66,17 +67,21 @@ class Server:
     def __init__(self) -> None:
         self.connector = self
         self.down = False
+        self.description: dict[str, object] | None = None
         self.ends: list[socket.socket] = []
 
     def listener(self) -> Server:
         return self
+
+    def describe(self) -> str:
+        return "host:1"
 
     def connect(self, timeout_s: float) -> Any:
         if self.down:
             raise ConnectionRefusedError("nothing listens")
         ours, theirs = socket.socketpair()
         self.ends.append(ours)
-        return SimpleNamespace(sock=theirs, after_fork_in_child=theirs.close)
+        return SimpleNamespace(sock=theirs, description=self.description, after_fork_in_child=theirs.close)
 
 
 class Rig:
@@ -92,7 +97,7 @@ class Rig:
             release_on_crash=address, release_delay_s=0.0, connect_timeout_s=1.0, batch_size=500, release_on_close=True
         )
         self.keeping = Keeping(self.timer, options, self.attempts.append, None)  # type: ignore[arg-type]
-        self.keeping._warn = self.said.append  # type: ignore[assignment]
+        self.keeping._warn = lambda why, node=None: self.said.append(f"{node}: {why}" if node else why)  # type: ignore[method-assign]
 
     def server(self) -> Any:
         self.servers.append(Server())
@@ -143,6 +148,15 @@ def test_the_keeper_gets_what_becomes_due_while_it_is_being_reached(rig: Rig) ->
     assert (len(one.ends), len(two.ends), rig.sessions) == (1, 1, 1)
 
 
+def test_settings_of_tls_that_the_keeper_refuses_are_a_failure(rig: Rig) -> None:
+    server = rig.server()
+    server.description = {"ca_file": "/nowhere/ca.pem"}
+    rig.keeping.connected(server)
+    rig.attempt()
+    assert rig.keeping.phase is Phase.MISSING
+    assert "has refused the settings of TLS" in rig.said[0]
+
+
 def test_the_session_is_not_touched_while_a_helper_thread_has_it(rig: Rig) -> None:
     server = rig.server()
     rig.keeping.connected(server)
@@ -181,7 +195,8 @@ def test_one_server_that_is_not_there_keeps_no_other_one_from_the_keeper(rig: Ri
     one.down = True
     rig.keeping.use({one: ("host:1",), two: ("host:2",)})
     rig.attempt()
-    assert rig.said == ["nothing listens"]
+    assert rig.said == ["host:1: nothing listens"]
+    assert rig.keeping.phase is Phase.PAUSING
     assert len(two.ends) == 1
     one.down = False
     rig.timer.alarms.pop()()
@@ -210,7 +225,7 @@ def test_a_keeper_that_says_what_none_says_is_none(rig: Rig) -> None:
 
 
 def test_the_keeper_of_another_user_gets_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "user_of", lambda control: os.getuid() + 1)
+    monkeypatch.setattr(child, "user_of", lambda control: os.geteuid() + 1)
     server = rig.server()
     rig.keeping.connected(server)
     rig.attempt()
@@ -239,3 +254,156 @@ def test_a_node_has_each_name_by_which_others_name_it() -> None:
     connector._place("inside", "1")
     connector._place("inside", "5")
     assert connector.names_of(("seen", "2")) == ("seen:2", "inside:1")
+
+
+# Pauses, and what is said
+
+
+def lose(rig: Rig, server: Server) -> None:
+    """Have the keeper lose its latest connection to a server, and this side hear of it."""
+    server.ends.pop().close()
+    eventually(lambda: (rig.hear(), rig.keeping.phase is Phase.PAUSING)[1])
+
+
+def pause_s(rig: Rig) -> float:
+    """Let the pause pass, and make the attempt; return how long the pause was."""
+    (alarm,) = rig.timer.alarms
+    rig.timer.alarms.clear()
+    (until,) = alarm.args
+    paused_s = until - rig.timer.now
+    rig.timer.now = until
+    alarm()
+    rig.attempt()
+    return float(paused_s)
+
+
+def test_the_pauses_grow_for_a_server_that_is_lost_again_and_again(rig: Rig) -> None:
+    server = rig.server()
+    rig.keeping.connected(server)
+    rig.attempt()
+    pauses = []
+    for _ in range(8):
+        lose(rig, server)
+        pauses.append(pause_s(rig))
+    assert pauses[-1] > 2.0
+    rig.timer.now += 10.0  # for which it has lasted
+    lose(rig, server)
+    assert pause_s(rig) < 0.1
+    assert rig.said == []
+
+
+def test_the_pauses_grow_for_a_keeper_that_ends_again_and_again(rig: Rig) -> None:
+    rig.keeping.connected(rig.server())
+    rig.attempt()
+    pauses = []
+    for _ in range(8):
+        assert rig.keeping._session is not None
+        rig.keeping._session.shutdown(socket.SHUT_RDWR)
+        rig.hear()
+        pauses.append(pause_s(rig))
+    assert pauses[-1] > 2.0
+
+
+def test_a_server_that_is_down_delays_no_other_one_that_is_lost(rig: Rig) -> None:
+    one, two = rig.server(), rig.server()
+    one.down = True
+    rig.keeping.use({one: ("host:1",), two: ("host:2",)})
+    rig.attempt()
+    while pause_s(rig) < 20.0:
+        assert rig.keeping.phase is Phase.PAUSING
+    assert rig.said == ["host:1: nothing listens"]
+    lose(rig, two)
+    eventually(lambda: (rig.hear(), len(rig.keeping._due) == 2)[1])
+    assert pause_s(rig) < 0.1
+    assert (len(one.ends), len(two.ends)) == (0, 1)
+
+
+# What does not wait, and what is left of a session
+
+
+class Line:
+    """The session, as one end sees it: a send that may block is a mistake."""
+
+    def __init__(self) -> None:
+        self.blocks, self.sent, self.closed = True, list[Any](), False
+
+    def setblocking(self, blocks: bool) -> None:
+        self.blocks = blocks
+
+    def send(self, data: bytes) -> None:
+        assert not self.blocks
+        self.sent.append(json.loads(data))
+        raise BlockingIOError("the keeper is stopped")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("doubt", [False, True])
+def test_a_session_that_is_over_is_not_waited_for(rig: Rig, doubt: bool) -> None:
+    line, record = Line(), SimpleNamespace(empty=not doubt, longest_s=7.0)
+    attempt = keeping._Attempt(line, record, [], [])  # type: ignore[arg-type]
+    rig.keeping._over(attempt, object())  # of an earlier life
+    assert line.closed
+    assert line.sent == [{"what": "expire", "in_s": 7.0} if doubt else {"what": "end"}]
+
+
+def test_a_fork_in_an_attempt_leaves_the_child_none_of_its_descriptors(rig: Rig) -> None:
+    server = rig.server()
+    rig.keeping.connected(server)
+    session, other = socket.socketpair()
+    ours, connection = socket.socketpair()
+    (attempt,) = rig.keeping._attempts
+    attempt.session = session
+    attempt.connection = SimpleNamespace(after_fork_in_child=lambda: os.close(connection.detach()))
+    fds = [session.fileno(), connection.fileno()]
+    if (pid := os.fork()) == 0:
+        rig.keeping.end(End.FORKED, ConnectionError())
+        os._exit(sum(os.path.exists(f"/proc/self/fd/{fd}") for fd in fds))
+    assert os.waitpid(pid, 0)[1] == 0
+    attempt.session = attempt.connection = None
+    for end in (session, other, ours, connection):
+        end.close()
+
+
+# The keeper of this process
+
+
+@pytest.fixture
+def own_child(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[child._Child]:
+    """The child keeper of a parent, whose user was another one; a new one can be started."""
+    own, parents = child._Child(), Served()
+    own.address = parents.listener.getsockname()
+
+    def start() -> None:
+        own.address = rig.served.listener.getsockname()
+
+    def user_of(control: socket.socket) -> int:
+        is_parents: bool = control.getpeername() == parents.listener.getsockname()
+        return os.geteuid() + is_parents
+
+    monkeypatch.setattr(own, "_start", start)
+    monkeypatch.setattr(child, "user_of", user_of)
+    yield own
+    parents.end()
+
+
+def test_a_process_whose_user_has_changed_starts_a_keeper_of_its_own(rig: Rig, own_child: child._Child) -> None:
+    with own_child.connect() as session:
+        assert session.getpeername() == rig.served.listener.getsockname()
+
+
+def test_the_user_by_whose_rights_a_process_acts_counts(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    with pytest.raises(PermissionError):
+        child.connected(rig.served.listener.getsockname())
+
+
+def test_a_fork_while_a_keeper_is_being_started_does_not_listen_for_it() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        child.CHILD.listener, fd = listener, listener.fileno()
+        if (pid := os.fork()) == 0:
+            os._exit(os.path.exists(f"/proc/self/fd/{fd}"))
+        child.CHILD.listener = None
+        assert os.waitpid(pid, 0)[1] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import select
@@ -9,13 +10,18 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.support.waiting import eventually
 from wheel_lock.keeper import program
-from wheel_lock.keeper.program import REGIONS, VERSION, Broken, Entry, Keeper, Server, Session, Store
+from wheel_lock.keeper.crew import Work
+from wheel_lock.keeper.entries import REGIONS, Entry
+from wheel_lock.keeper.program import VERSION, Keeper, Server, Session
+from wheel_lock.keeper.replies import Broken, Replies
+from wheel_lock.keeper.store import Store
 
 HELLO = {"what": "begin", "version": VERSION, "regions": REGIONS, "delay_s": 0.0}
 SCRIPT: dict[str, Any] = {"sha1": "f" * 40, "source": "return 1", "keys": [], "arguments": 1, "channel": ""}
@@ -148,8 +154,8 @@ def peer_pidfds() -> bool:
 
 
 def test_another_user_is_not_served(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: own + 1)
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
     assert served.client().recv(1 << 16) == b""
 
 
@@ -175,7 +181,7 @@ def test_an_event_about_another_descriptor_with_the_number_of_a_proof_proves_not
     session = Session(ours)
     session.proofs, session.record = [os.pidfd_open(os.getpid())], os.memfd_create("record")
     served.keeper._prove(session, session.proofs[0])
-    assert served.keeper._burials == []
+    assert not served.keeper._graves
     session.close()
     theirs.close()
 
@@ -295,11 +301,23 @@ class Nodes:
         return sent
 
 
+def release(store: Store, entries: list[Entry]) -> int:
+    """Release entries one server after the other; return how many are left."""
+    left: list[int] = []
+    store.release(entries, left.append)
+    return left.pop()
+
+
+def at_once(work: Work, pause_s: float) -> None:
+    if not pause_s:
+        work()
+
+
 def test_a_node_that_is_named_is_asked_for_what_is_on_its_way_and_is_the_first_the_next_time() -> None:
     moved = b"+OK\r\n-NOSCRIPT\r\n+OK\r\n:1\r\n"
     nodes = Nodes(b"-ASK 5 h:1\r\n", b":1\r\n" + moved + b":1\r\n:1\r\n")
-    store = Store(nodes.servers)
-    assert store.release(ENTRIES) == store.release(ENTRIES) == 0
+    store = Store(nodes.servers, at_once)
+    assert release(store, ENTRIES) == release(store, ENTRIES) == 0
     first, second = nodes.close()
     assert first.count(b"EVALSHA") == 1
     assert (second.count(b"EVALSHA"), second.count(b"EVAL\r\n"), second.count(ASKING)) == (4, 1, 2)
@@ -318,16 +336,16 @@ def test_a_node_that_is_named_is_asked_for_what_is_on_its_way_and_is_the_first_t
 )
 def test_what_is_at_a_node_without_a_connection_is_left(said: bytes, more: bytes, left: int) -> None:
     nodes = Nodes(b"-MOVED 5 %b\r\n" % said, b":1\r\n" + more)
-    assert Store(nodes.servers).release(ENTRIES) == left
+    assert release(Store(nodes.servers, at_once), ENTRIES) == left
     nodes.close()
 
 
-def test_what_was_left_at_a_broken_connection_is_looked_for_elsewhere_the_next_time() -> None:
-    nodes = Nodes(b"", b":1\r\n:1\r\n-ERR x\r\n")
-    store = Store(list(nodes.servers))
-    assert store.release(ENTRIES) == 1
+def test_what_was_left_at_a_broken_connection_is_looked_for_elsewhere() -> None:
+    nodes = Nodes(b"", b":1\r\n:1\r\n:1\r\n-ERR x\r\n")
+    store = Store(nodes.servers, at_once)
+    assert release(store, ENTRIES) == 0
     assert store.servers == nodes.servers[1:]
-    assert store.release(ENTRIES) == 0
+    assert release(store, ENTRIES) == 0
     nodes.close()
 
 
@@ -351,3 +369,140 @@ def test_pidfds_are_distinguished_from_other_descriptors(dead: int) -> None:
     finally:
         for fd in (own, reader, writer):
             os.close(fd)
+
+
+def test_a_server_that_is_silent_is_asked_on_where_it_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_SILENCE_S", 0.01)
+    ours, theirs = socket.socketpair()
+    entries: list[Entry] = [(1, 1000, b"$40000\r\n%040000d\r\n" % number) for number in range(100)]
+    with ours, theirs:
+        server = Server(theirs, {**SERVER, "most": 1})
+        assert server.release(entries) == {}  # it does not read, so not all has been sent
+        assert server.release(entries) == {}
+        answering = threading.Thread(target=answer, args=[ours], daemon=True)
+        answering.start()
+        eventually(lambda: len(server.release(entries)) == len(entries))
+        theirs.shutdown(socket.SHUT_RDWR)
+        answering.join(LONG_S)
+
+
+def answer(sock: socket.socket) -> None:
+    """Answer to calls, which have to be whole."""
+    with sock.makefile("rb") as file:
+        while head := file.readline():
+            assert head == b"*4\r\n"
+            for _ in range(4):
+                length = int(file.readline()[1:])
+                assert len(file.read(length + 2)) == length + 2
+            sock.sendall(b":1\r\n")
+
+
+def test_a_server_that_answers_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_EXCHANGE_S", 0.05)
+    ours, theirs = socket.socketpair()
+    over = threading.Event()
+
+    def drip() -> None:
+        while not over.wait(0.005):
+            ours.sendall(b"x")
+
+    with ours, theirs:
+        ours.sendall(b"+")
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        assert Server(theirs, SERVER).release(ENTRIES) == {}
+        over.set()
+        dripping.join()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [b"+" + b"x" * (1 << 17), b"$2000000\r\n", b"*2000000\r\n", b"*1\r\n" * (1 << 20), b":1" + b"1" * (1 << 17)],
+    ids=["line", "string", "array", "nested", "number"],
+)
+def test_a_reply_that_is_too_long_is_none(reply: bytes) -> None:
+    replies = Replies()
+    replies.feed(reply)
+    with pytest.raises(Broken):
+        replies.next()
+
+
+def test_a_reply_is_read_however_it_is_cut_and_nested() -> None:
+    text = b"*2\r\n*1\r\n$3\r\na\r\n\r\n-ERR x\r\n-MOVED 5 h:1\r\n$-1\r\n" + b"*1\r\n" * 10_000 + b":1\r\n"
+    for size in (1, 7, len(text)):
+        replies, got = Replies(), []
+        for at in range(0, len(text), size):
+            replies.feed(text[at : at + size])
+            while (reply := replies.next()) is not None:
+                got.append(reply)
+                if len(got) == 4:
+                    break
+        assert got == [b"", b"MOVED 5 h:1", b"", b""]
+
+
+# What clients do that no process of this library does
+
+
+def session_of(control: socket.socket, nodes: int) -> tuple[Session, list[socket.socket]]:
+    """Return a session with servers, and their ends."""
+    session, ends = Session(control), [socket.socketpair() for _ in range(nodes)]
+    session.record = os.memfd_create("record")
+    session.servers = {number: Server(theirs, SERVER) for number, (_, theirs) in enumerate(ends)}
+    return session, [ours for ours, _ in ends]
+
+
+@pytest.mark.parametrize("fills", [False, True], ids=["it has ended", "it does not read"])
+def test_a_lost_server_of_a_client_that_cannot_be_told_costs_that_server_only(served: Served, fills: bool) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    session, ends = session_of(ours, 2)
+    if fills:
+        with suppress(BlockingIOError):
+            while True:
+                ours.send(b"x" * 1000)
+    else:
+        theirs.close()
+    served.keeper._lose_server(session, 0)
+    assert session.servers.keys() == {1}
+    assert (session.control is None) is fills  # so that it begins another session when it reads
+    for end in (theirs, *ends):
+        end.close()
+    session.close()
+
+
+def test_a_session_begins_before_it_has_servers(served: Served) -> None:
+    ours, theirs = socket.socketpair()
+    client = served.client()
+    send(client, SERVER, [theirs.fileno()])
+    theirs.close()
+    assert client.recv(1 << 16) == b""
+    assert ours.recv(1) == b""
+    ours.close()
+
+
+def test_one_client_that_sends_without_end_delays_no_other_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    count = itertools.count()
+    monkeypatch.setattr(socket, "recv_fds", lambda *arguments: (next(count) < 10_000 and b'{"what": 1}', [], 0, None))
+    session = Session(ours)
+    served.keeper._receive(session)
+    assert next(count) == program.MOST_MESSAGES
+    session.close()
+    theirs.close()
+
+
+def test_a_session_ends_when_what_its_client_has_left_has_expired(served: Served) -> None:
+    file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), served.client()
+    ours, theirs = socket.socketpair()
+    send(client, HELLO, [proof, file])
+    client.recv(1 << 16)
+    send(client, SERVER, [theirs.fileno()])
+    theirs.close()
+    send(client, {"what": "expire", "in_s": 0.2})
+    client.close()
+    assert ours.recv(1) == b""
+    eventually(lambda: not served.keeper._sessions)
+    assert served.keeper._leaving == {}
+    ours.close()
+    os.close(file)
+    os.close(proof)

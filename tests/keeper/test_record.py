@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from wheel_lock.keeper import program
+from wheel_lock.keeper import entries
 from wheel_lock.keeper import record as records
-from wheel_lock.keeper.program import read_record
+from wheel_lock.keeper.entries import read_record
 from wheel_lock.keeper.record import RELEASES, Record
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import (
@@ -156,7 +156,7 @@ def test_a_record_that_is_cut_at_any_byte_has_whole_entries_or_none() -> None:
 
 @contextmanager
 def small_regions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for module in (program, records):
+    for module in (entries, records):
         monkeypatch.setattr(module, "REGIONS", ((160, 128), (320, 64), (4096, 2)))
     monkeypatch.setattr(records, "_BYTES", 160 * 128 + 320 * 64 + 4096 * 2)
     yield

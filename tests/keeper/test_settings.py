@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import redis
-import redis.sentinel
 
 from tests.cli.program import ROOT
 from tests.cli.test_arguments import refused
 from wheel_lock import LockContext, options
-from wheel_lock.keeper import keeping
+from wheel_lock.keeper import child
 
 NOBODY = redis.Redis(port=1)
 
@@ -50,27 +49,6 @@ def test_the_environment_says_where_the_keeper_is(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("WHEEL_LOCK_KEEPER", "")
     with pytest.raises(ValueError, match="WHEEL_LOCK_KEEPER must be"):
         LockContext(NOBODY)
-
-
-SENTINEL: Any = redis.sentinel.Sentinel([("localhost", 1)])
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda tls: LockContext(redis.Redis(port=1, ssl=tls), release_on_crash=True),
-        lambda tls: LockContext(SENTINEL.master_for("m", ssl=tls), release_on_crash=True),
-        lambda tls: LockContext.from_url(f"redis{'s' * tls}+cluster://localhost:1", release_on_crash=True),
-        lambda tls: LockContext.quorum(
-            [redis.Redis(port=port, ssl=tls and port == 2) for port in (1, 2, 3)], release_on_crash=True
-        ),
-    ],
-    ids=["one", "Sentinels", "cluster", "quorum"],
-)
-def test_what_no_keeper_can_do_is_refused(make: Any) -> None:
-    with pytest.raises(ValueError, match="is not possible for connections with TLS"):
-        make(True)
-    make(False).close()
 
 
 def test_without_a_keeper_nothing_of_it_is_imported() -> None:
@@ -107,17 +85,17 @@ def test_a_fork_while_a_keeper_is_being_started_leaves_no_lock_behind() -> None:
     taken, over = threading.Event(), threading.Event()
 
     def start() -> None:
-        keeping.CHILD.lock.acquire()
+        child.CHILD.lock.acquire()
         taken.set()
         over.wait()
-        keeping.CHILD.lock.release()
+        child.CHILD.lock.release()
 
     thread = threading.Thread(target=start)
     thread.start()
     taken.wait()
     pid = os.fork()
     if pid == 0:
-        os._exit(not keeping.CHILD.lock.acquire(False))
+        os._exit(not child.CHILD.lock.acquire(False))
     assert os.waitpid(pid, 0)[1] == 0
     over.set()
     thread.join()

@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.keeper.holder import NAME, TIMEOUT_S
-from tests.keeper.rig import AT_ONCE_S, Hold, is_kept
+from tests.keeper.rig import AT_ONCE_S, Hold, HostKeeper, is_kept
 from tests.quorum.masters import Masters
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -94,6 +95,34 @@ def test_a_waiter_at_another_node_than_the_first_is_woken(nodes: Nodes, hold: Ho
         timer = context.timer.new_timeout(lambda timeout: os.kill(holder.pid, signal.SIGKILL), 0.5)
         assert waiting.acquire()
         assert timer.expired
+
+
+def test_a_master_that_is_stopped_delays_no_other_one_and_is_asked_again(
+    nodes: Nodes, hold: Hold, tmp_path: Path
+) -> None:
+    keeper = HostKeeper(tmp_path)
+    keeper.start()
+    names = [name for number in range(3) for name in names_at(number, 3)]
+    holder = hold(f"names {' '.join(names)}", where=keeper.path, url=url_of(nodes))
+    stopped, *others = nodes.masters
+    try:
+        assert holder.line() == "ready"
+        token = stopped.admin.get(names[0])
+        assert isinstance(token, bytes)
+        stopped.pause()
+        holder.kill()
+        assert "released 6 in" in (said := keeper.line())
+        assert "a server that does not answer is asked again" in said
+        assert [server.admin.exists(name) for server in others for name in names_at(others.index(server) + 1, 3)] == [
+            0
+        ] * 6
+        stopped.resume()
+        eventually(lambda: not left(nodes), AT_ONCE_S)
+        stopped.admin.set(names[0], token, px=60_000)  # a command of the process that arrives now
+        eventually(lambda: not stopped.admin.exists(names[0]), AT_ONCE_S)
+    finally:
+        stopped.resume()
+        keeper.kill()
 
 
 def test_a_living_process_keeps_what_moves(nodes: Nodes, hold: Hold) -> None:

@@ -14,11 +14,13 @@ import hiredis
 import wheel_lock.keeper.keeping
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.interfaces import group_of
-from wheel_lock.keeper import program, record
+from wheel_lock.keeper import entries, program, record
+from wheel_lock.keeper.entries import Entry, read_record
 from wheel_lock.keeper.keeping import Keeping
 from wheel_lock.keeper.phase import Sign
-from wheel_lock.keeper.program import Entry, Server, Store, read_record
+from wheel_lock.keeper.program import Server
 from wheel_lock.keeper.record import RELEASES
+from wheel_lock.keeper.store import Store
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import split_bulk_strings
 
@@ -66,10 +68,11 @@ class Line:
 
     def settimeout(self, seconds: float) -> None: ...
 
-    def sendall(self, data: bytes) -> None:
-        self._reader.feed(data)
+    def send(self, data: memoryview) -> int:
+        self._reader.feed(bytes(data))
         while (words := self._reader.gets()) is not False:
             self._replies += self._host.server.handle(self._session, words)
+        return len(data)
 
     def recv(self, most: int) -> bytes:
         some, self._replies = self._replies[:most], self._replies[most:]
@@ -84,6 +87,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
     small = ((160, 512), (320, 128), (4096, 16))  # because mutants have little memory
     return [
         (_keeping, "Keeping", WorldsKeeping),
+        (entries, "REGIONS", small),
         (program, "REGIONS", small),
         (record, "REGIONS", small),
         (record, "_BYTES", sum(size * slots for size, slots in small)),
@@ -139,7 +143,7 @@ def _release(world: World, names: Set[str], entries: list[Entry], beliefs: list[
     world.scheduler.note("a keeper releases %s", [split_bulk_strings(body)[:2] for _, _, body in entries])
     rules._sender = None
     servers = [_server(host) for host in hosts]
-    Store(list(servers), lambda works: [work() for work in works]).release(entries)
+    Store(servers, lambda work, pause_s: pause_s or work()).release(entries, lambda left: None)
     for server in servers:
         server.close()
     for belief in beliefs:

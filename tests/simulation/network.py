@@ -398,6 +398,7 @@ class SimulatedConnection:
         self.capability = host.capability
         self.server: tuple[str | None, str] = (host.name, "6379")
         self.missing_rights: frozenset[str] = frozenset()
+        self.description: dict[str, object] | None = None
         self.keyed = False
 
     def close(self) -> None:

@@ -1,7 +1,9 @@
 """The keeper: a process that releases the locks of another one as soon as the kernel proves its death.
 
 ``record.py`` is what the other process writes before each command that may give it a lock, ``keeping.py`` its side of the
-socket, and ``program.py`` the keeper itself. Imported by contexts with ``release_on_crash`` only.
+socket, ``child.py`` how it finds or starts a keeper, and ``program.py`` the keeper itself: with ``entries.py``, which reads
+a record, ``burial.py``, the passes after a death, ``store.py``, the servers that they ask, ``replies.py`` and ``crew.py``,
+its threads. Imported by contexts with ``release_on_crash`` only.
 """
 
 from __future__ import annotations

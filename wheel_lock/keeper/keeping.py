@@ -13,19 +13,16 @@ import logging
 import os
 import selectors
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
-from wheel_lock.exclusion import Lock, exclusively
-from wheel_lock.forks import in_forked_child
-from wheel_lock.keeper import NEEDS, PROGRAM, is_possible
+from wheel_lock.keeper import NEEDS, is_possible
+from wheel_lock.keeper.child import ANSWER_S, CHILD, connected
+from wheel_lock.keeper.entries import REGIONS
 from wheel_lock.keeper.phase import ATTEMPTING, NEXT, Phase, Sign
-from wheel_lock.keeper.program import REGIONS, VERSION, user_of
+from wheel_lock.keeper.program import VERSION
 from wheel_lock.keeper.record import RELEASES, Record
 from wheel_lock.lease import Lease
 from wheel_lock.net.connector import Connection, as_failure, sanitize
@@ -37,102 +34,34 @@ from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import Backoff
 from wheel_lock.runtime.ends import ANEW, End
 from wheel_lock.runtime.failures import FailureDomain
-from wheel_lock.runtime.native import RLock
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
-_ANSWER_S = 20.0  # the longest wait for the keeper, or for its start, on a machine that is overloaded
-_CROWDED_S = 0.01  # between two attempts at a socket with too many that connect
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 30.0  # between two attempts to reach it
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 30.0  # between two attempts to reach it, or a server
+_CALM_S = 5.0  # for which a connection has lasted, when the pauses begin anew
 _MOST_BYTES = 1 << 16  # of a message of the keeper
 _timeout_s_of: Callable[[Lease], float] = attrgetter("group.timeout_s")
 
 
-class _Child:
-    """The keeper that is a child of this process, for all of its contexts. From helper threads.
-
-    Attributes:
-        lock: Held while one is started.
-        address: The address of its socket, which has no name in the file system; None before it is started.
-    """
+class _Pauses:
+    """The pauses before attempts at a connection. They grow until one has lasted for a while."""
 
     def __init__(self) -> None:
-        self.lock: Lock = RLock()
-        self.address: bytes | None = None
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._since: float | None = None  # the connection
 
-    def connect(self) -> socket.socket:
-        """Return a connection to it; start it if there is none."""
-        return exclusively(self.lock, self._connect)
+    def begun(self, now: float) -> None:
+        """Note that there is a connection."""
+        self._since = now
 
-    def _connect(self) -> socket.socket:
-        if self.address is not None:
-            try:
-                return _connected(self.address)
-            except ConnectionRefusedError:
-                pass  # it has ended
-        self._start()
-        assert self.address is not None
-        return _connected(self.address)
-
-    def _start(self) -> None:
-        parent = os.pidfd_open(os.getpid())
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-                listener.bind(b"")  # the system chooses an address
-                listener.listen(socket.SOMAXCONN)
-                subprocess.run(
-                    [sys.executable, "-I", "-S", os.fspath(PROGRAM), str(listener.fileno()), str(parent)],
-                    pass_fds=[listener.fileno(), parent],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                    timeout=_ANSWER_S,
-                    check=True,
-                )
-                self.address = listener.getsockname()
-        finally:
-            os.close(parent)
-
-
-def _connected(address: str | bytes) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    until = time.monotonic() + _ANSWER_S
-    try:
-        sock.settimeout(_ANSWER_S)
-        while True:
-            try:
-                sock.connect(address)
-                break
-            except BlockingIOError:  # more connect at this moment than it has room for
-                if time.monotonic() > until:
-                    raise
-                time.sleep(_CROWDED_S)
-        if user_of(sock) != os.getuid():  # who would get connections that are authenticated
-            raise PermissionError("what listens there is another user's")
-        return sock
-    except BaseException:
-        sock.close()
-        raise
-
-
-def _say_end(session: socket.socket) -> None:
-    """Say that nothing of this session is to be released; what its record says does not depend on it."""
-    try:
-        session.send(json.dumps({"what": "end"}).encode())
-    except OSError:
-        pass  # it has ended, or is stopped
-
-
-CHILD: _Child = _Child()
-
-
-@in_forked_child
-def _free_child() -> None:
-    """Let a forked child connect to the keeper, or start one, whatever another thread of its parent was about to do."""
-    CHILD.lock = RLock()
+    def next(self, now: float) -> float:
+        """Return the next pause in seconds; the connection has ended, or there is none."""
+        if self._since is not None and now - self._since >= _CALM_S:
+            self._backoff.reset()
+        self._since = None
+        return self._backoff.pause()
 
 
 class _Place(NamedTuple):
@@ -142,11 +71,13 @@ class _Place(NamedTuple):
         number: Its number in this session.
         node: The node.
         names: The addresses by which other nodes of its cluster name it.
+        pauses: Those before attempts at a connection for the keeper.
     """
 
     number: int
     node: Node
     names: tuple[str, ...]
+    pauses: _Pauses
 
 
 class _Attempt:
@@ -155,9 +86,11 @@ class _Attempt:
     Attributes:
         session: The session; None before it is opened, and if it was broken.
         record: The record.
-        places: What is to be passed, and in the end what was not.
+        places: What is to be passed.
         gone: The numbers of what is not used any more.
-        failure: Why something was not passed; None if all was.
+        connection: The connection that is being passed.
+        lacking: Those of the places that there was no connection to, and why.
+        failure: Why there is no session; None if there is one.
     """
 
     def __init__(
@@ -167,19 +100,40 @@ class _Attempt:
         self.record: Record = record
         self.places: list[_Place] = places
         self.gone: Sequence[int] = gone
+        self.connection: Connection | None = None
+        self.lacking: dict[_Place, Exception] = {}
         self.failure: Exception | None = None
 
-    def fail(self, error: BaseException) -> None:
-        """Note why something was not passed."""
-        self.failure = as_failure(error)
-        sanitize(self.failure)
+    def after_fork_in_child(self) -> None:
+        """Close this process's copies of what the parent's thread is about to pass."""
+        if self.session is not None:
+            os.close(self.session.detach())
+        if self.connection is not None:
+            self.connection.after_fork_in_child()
 
-    def end_session(self) -> None:
-        """Have the keeper forget the session."""
-        session, self.session = self.session, None
-        if session is not None:
-            _say_end(session)
-            session.close()
+
+def _reason(error: BaseException) -> Exception:
+    failure = as_failure(error)
+    sanitize(failure)
+    return failure
+
+
+def _leave(session: socket.socket, record: Record | None) -> None:
+    """End a session without any wait: if the keeper is not told what its record is worth from now on, it keeps it.
+
+    Args:
+        session: The session.
+        record: The record, if leases in it may still be granted: the keeper has it until they have expired.
+    """
+    message: dict[str, object] = {"what": "end"}
+    if record is not None and not record.empty:
+        message = {"what": "expire", "in_s": record.longest_s}
+    session.setblocking(False)
+    try:
+        session.send(json.dumps(message).encode())
+    except OSError:
+        pass  # it has ended, or is stopped
+    session.close()
 
 
 class Keeping:
@@ -222,11 +176,15 @@ class Keeping:
         self._session: socket.socket | None = None
         self._numbers = itertools.count()
         self._places: dict[Node, _Place] = {}  # whose servers the keeper needs connections to
-        self._due: dict[Node, None] = {}  # those of which it has none, or one to an earlier server
+        self._due: dict[
+            Node, float
+        ] = {}  # those of which it has none, or one to an earlier server, and from when on; or 0
+        self._lacking: set[Node] = set()  # those of which it was said that it has none
         self._gone: list[int] = []  # the numbers of those that are not used any more
         self._alarm: Alarm | None = None
-        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._pauses = _Pauses()
         self._life = object()  # of the attempts whose results are wanted
+        self._attempts: list[_Attempt] = []  # that are running
 
     # -- the record; begin() and drop() also from the threads of callers on the direct path --------------------------
 
@@ -287,6 +245,7 @@ class Keeping:
         for node in [node for node in self._places if node not in nodes]:
             self._gone.append(self._places.pop(node).number)
             self._due.pop(node, None)
+            self._lacking.discard(node)
         for node, names in nodes.items():
             place = self._places.get(node)
             if place is None or place.names != names:
@@ -295,9 +254,9 @@ class Keeping:
             self._note(Sign.DUE)
 
     def _add(self, node: Node, names: tuple[str, ...]) -> None:
-        number = self._places[node].number if node in self._places else next(self._numbers)
-        self._places[node] = _Place(number, node, names)
-        self._due[node] = None
+        place = self._places.get(node) or _Place(next(self._numbers), node, names, _Pauses())
+        self._places[node] = place._replace(names=names)
+        self._due[node] = 0.0
 
     def _note(self, sign: Sign, why: str = "") -> None:
         before, phase = self.phase, NEXT.get((self.phase, sign))
@@ -306,17 +265,22 @@ class Keeping:
         self.phase = phase
         if phase in ATTEMPTING:
             self._begin()
-        elif phase in (Phase.PAUSING, Phase.MISSING):
-            if self._alarm is None:
-                until = self._timer.now + self._backoff.pause()
-                self._alarm = self._timer.call_at(until, self._on_alarm, self._domain)
-            if phase is Phase.MISSING and before is not Phase.RETRYING:
+        elif phase is Phase.PAUSING:
+            self._pause_until(min(self._due.values()))
+        elif phase is Phase.MISSING:
+            self._pause_until(self._timer.now + self._pauses.next(self._timer.now))
+            if before is not Phase.RETRYING:
                 self._warn(why)
-        elif before is Phase.RETRYING and phase is Phase.KEPT:
-            self._log(logger.info, "keeper_found", "the keeper is there again")
+        if before is Phase.RETRYING and phase in (Phase.KEPT, Phase.PAUSING):
+            self._log(logger.info, log_fields("keeper_found"), "the keeper is there again")
+
+    def _pause_until(self, until: float) -> None:
+        self._timer.cancel(self._alarm)
+        self._alarm = self._timer.call_at(until, self._on_alarm, self._domain)
 
     def _on_alarm(self, now: float) -> None:
         self._alarm = None
+        self._due = {node: 0.0 if since <= now else since for node, since in self._due.items()}
         self._note(Sign.ALARM)
 
     def _begin(self) -> None:
@@ -326,34 +290,43 @@ class Keeping:
         record = self._record or self._new_record()
         if record is None:
             return  # without memory there is nothing to keep
-        session, due, gone = self._session, self._due, self._gone
-        self._due, self._gone = {}, []
+        session, gone = self._session, self._gone
+        due = [node for node, since in self._due.items() if not since]
         if session is None:
-            due, gone = dict.fromkeys(self._places), []
+            due, gone = list(self._places), []
         else:
             self._timer.unwatch(session)
+        self._due = {node: since for node, since in self._due.items() if node not in due}
+        self._gone = []
         attempt = _Attempt(session, record, [self._places[node] for node in due], gone)
+        self._attempts.append(attempt)
         try:
             self._launch(partial(self._attempt, attempt, self._life))
         except RuntimeError as error:  # no thread can be started
-            attempt.failure = error
+            attempt.lacking = dict.fromkeys(attempt.places, error)
+            attempt.failure = error if session is None else None
             self._over(attempt, self._life)
 
     def _attempt(self, attempt: _Attempt, life: object) -> None:
         """Open a session if there is none, and pass the keeper connections to servers. On a helper thread."""
         try:
             if attempt.session is None:
-                attempt.session = self._new_session(attempt.record)
-            attempt.session.settimeout(_ANSWER_S)
+                self._open_session(attempt)
+            session = attempt.session
+            assert session is not None
+            session.settimeout(ANSWER_S)
             for number in attempt.gone:
-                attempt.session.send(json.dumps({"what": "leave", "node": number}).encode())
-            for place in list(attempt.places):
-                if (connection := self._connect(place, attempt)) is not None:
-                    self._pass_server(place, connection, attempt.session)
-                    attempt.places.remove(place)
+                session.send(json.dumps({"what": "leave", "node": number}).encode())
+            for place in attempt.places:
+                attempt.connection = connection = self._connect(place, attempt)
+                if connection is not None:
+                    self._pass_server(place, connection, session)
+            attempt.connection = None
         except BaseException as error:
-            attempt.fail(error)
-            attempt.end_session()  # else the keeper would keep it until this process ends, beside another one
+            attempt.failure = _reason(error)
+            session, attempt.session = attempt.session, None
+            if session is not None:
+                _leave(session, None)  # else the keeper would keep it until this process ends, beside another one
         self._timer.post(partial(self._over, attempt, life), self._domain)
         if self._timer.stopped and attempt.session is not None:
             attempt.session.close()  # the message may have been posted behind the last turn
@@ -364,71 +337,82 @@ class Keeping:
             # A listener's, because nothing is granted on it: a quorum takes another kind for a sign of a restart.
             connection: Connection = place.node.connector.listener().connect(self._options.connect_timeout_s)
         except BaseException as error:
-            attempt.fail(error)
+            attempt.lacking[place] = _reason(error)
             return None
         return connection
 
-    def _new_session(self, record: Record) -> socket.socket:
+    def _open_session(self, attempt: _Attempt) -> None:
         where = self._options.release_on_crash
-        session = CHILD.connect() if where is True else _connected(str(where))
+        attempt.session = session = CHILD.connect() if where is True else connected(str(where))
+        hello = {
+            "what": "begin",
+            "version": VERSION,
+            "regions": REGIONS,
+            "delay_s": self._options.release_delay_s,
+        }
+        proof = os.pidfd_open(os.getpid())
         try:
-            hello = {
-                "what": "begin",
-                "version": VERSION,
-                "regions": REGIONS,
-                "delay_s": self._options.release_delay_s,
-            }
-            proof = os.pidfd_open(os.getpid())
-            try:
-                socket.send_fds(session, [json.dumps(hello).encode()], [proof, record.file])
-            finally:
-                os.close(proof)
-            answer = session.recv(_MOST_BYTES)
-            if not answer or json.loads(answer).get("version") != VERSION:
-                raise ConnectionError(
-                    "the keeper has refused this process: it is of another version, or another user's"
-                )
-        except BaseException:
-            session.close()
-            raise
-        return session
+            socket.send_fds(session, [json.dumps(hello).encode()], [proof, attempt.record.file])
+        finally:
+            os.close(proof)
+        answer = session.recv(_MOST_BYTES)
+        if not answer or json.loads(answer).get("version") != VERSION:
+            raise ConnectionError("the keeper has refused this process: it is of another version, or another user's")
 
     def _pass_server(self, place: _Place, connection: Connection, session: socket.socket) -> None:
         node = place.node
         try:
-            if hasattr(connection.sock, "pending"):
-                raise ConnectionError("a TLS connection cannot be passed to the keeper")
             scripts = [release.described(node.capability, keyed=node.declares) for release in RELEASES]
             message = {"what": "server", "node": place.number, "names": place.names}
             message |= {"scripts": scripts, "most": self._options.batch_size}
-            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            socket.send_fds(session, [json.dumps(message).encode()], [connection.sock.fileno()])
+            if connection.description is not None:
+                session.send(json.dumps({**message, "tls": connection.description}).encode())
+                if not session.recv(_MOST_BYTES):
+                    raise ConnectionError("the keeper has refused the settings of TLS: it may not find the files")
+            elif hasattr(connection.sock, "pending"):
+                raise ConnectionError("a TLS connection cannot be passed to the keeper")
+            else:
+                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                socket.send_fds(session, [json.dumps(message).encode()], [connection.sock.fileno()])
         finally:
             connection.after_fork_in_child()  # closes this process's copy only
 
     def _over(self, attempt: _Attempt, life: object) -> None:
         """Take the session back from an attempt."""
+        self._attempts = [running for running in self._attempts if running is not attempt]
         session = attempt.session
         if life is not self._life:
-            if attempt.record.empty:
-                attempt.end_session()
-            elif session is not None:
-                session.close()
+            if session is not None:
+                _leave(session, attempt.record)
             return
         self._session = session
         if session is None:
-            self._due = dict.fromkeys(self._places)
-        else:
-            self._due |= {place.node: None for place in attempt.places if place.node in self._places}
-            session.setblocking(False)
-            self._timer.watch(session, selectors.EVENT_READ, self._heard, self._domain)
-        if attempt.failure is not None:
             self._note(Sign.FAILED, error_text(attempt.failure, LONG_TEXT))
             return
-        self._backoff.reset()
-        self._note(Sign.PASSED)
-        if self._due or self._gone:  # since it began
+        session.setblocking(False)
+        self._timer.watch(session, selectors.EVENT_READ, self._heard, self._domain)
+        self._pauses.begun(self._timer.now)
+        for place in attempt.places:
+            if place.node in self._places:
+                self._note_server(place, attempt.lacking.get(place))
+        self._note(Sign.LACKING if self._due else Sign.PASSED)
+        if self._gone or 0.0 in self._due.values():  # since it began
             self._note(Sign.DUE)
+
+    def _note_server(self, place: _Place, error: Exception | None) -> None:
+        """Note whether the keeper has been passed a connection to a server, or why not."""
+        node, now = place.node, self._timer.now
+        if error is None:
+            place.pauses.begun(now)
+            if node in self._lacking:
+                self._lacking.discard(node)
+                where, text = node.connector.describe(), "the keeper has a connection to %s again"
+                self._log(logger.info, log_fields("keeper_found", node=where), text, where)
+            return
+        self._due.setdefault(node, now + place.pauses.next(now))
+        if node not in self._lacking:
+            self._lacking.add(node)
+            self._warn(error_text(error, LONG_TEXT), node.connector.describe())
 
     def _heard(self, events: int) -> None:
         session = self._session
@@ -446,23 +430,26 @@ class Keeping:
             session.close()
             self._session = None
             self._note(Sign.ENDED, "it has ended; another one is looked for")
-        elif lost := [node for node, place in self._places.items() if place.number == number]:
-            self._due |= dict.fromkeys(lost)
+        elif lost := [place for place in self._places.values() if place.number == number]:
+            for place in lost:
+                self._due.setdefault(place.node, self._timer.now + place.pauses.next(self._timer.now))
             self._note(Sign.LOST)
 
-    def _warn(self, why: str) -> None:
-        text = "no keeper: if this process is killed, locks stay until their timeouts: %s"
-        self._log(logger.warning, "no_keeper", text, why)
+    def _warn(self, why: str, node: str | None = None) -> None:
+        text = "no keeper%s: if this process is killed, locks stay until their timeouts: %s"
+        which = "" if node is None else f" for locks at {node}"
+        self._log(logger.warning, log_fields("no_keeper", reason=why, node=node), text, which, why)
 
-    def _log(self, log: Callable[..., object], event: str, text: str, *arguments: str) -> None:
-        reason = arguments[0] if arguments else None
-        NOTIFIER.post(partial(log, extra=log_fields(event, reason=reason)), text, *arguments)
+    def _log(self, log: Callable[..., object], fields: dict[str, object], text: str, *arguments: str) -> None:
+        NOTIFIER.post(partial(log, extra=fields), text, *arguments)
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
     def end(self, how: End, error: Exception) -> None:
         """End the session of a closed context; begin anew, with an empty record, in a forked child."""
         if how is End.FORKED:
+            for attempt in self._attempts:
+                attempt.after_fork_in_child()
             session, record = self._session, self._record
             self._reset()
             if session is not None:
@@ -473,12 +460,12 @@ class Keeping:
             if self._record is not None and how is End.CLOSED and not self._options.release_on_close:
                 self._record.clear()
             # What is left in the record, the keeper releases when this process has ended.
-            self._leave()
+            self._leave_session()
             self._note(Sign.CLOSED if how is End.CLOSED else Sign.RETIRED)
             if how is End.CLOSED:
                 self._record = None
 
-    def _leave(self) -> None:
+    def _leave_session(self) -> None:
         self._life = object()
         self._timer.cancel(self._alarm)
         self._alarm = None
@@ -486,6 +473,4 @@ class Keeping:
         session, self._session = self._session, None
         if session is not None and self.phase not in ATTEMPTING:  # else the attempt closes it
             self._timer.unwatch(session)
-            if self._record is None or self._record.empty:
-                _say_end(session)
-            session.close()
+            _leave(session, self._record)

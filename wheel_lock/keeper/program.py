@@ -1,4 +1,4 @@
-"""The keeper's program: it imports the standard library only, because it is started by its path, and stays small.
+"""The keeper's program: it imports the standard library only, and what is beside it, because it is started by its path.
 
 A process that uses it (a *client*) connects to its socket and passes
 
@@ -6,7 +6,7 @@ A process that uses it (a *client*) connects to its socket and passes
   end of the connection, not silence, not a stop, not an exec. No process number is used, so none can be taken over;
 * a memory file with its record: a slot for each token that a command of it may have given a lock (see record.py);
 * for each server a connected, authenticated socket, and the release scripts that this server runs: for the one server,
-  for the master of the moment, or for all masters of a cluster.
+  for the master of the moment, or for all masters of a cluster. Of a server with TLS a description (see tls.py).
 
 When every proof of the death has come, the keeper reads the record, releases each token where it is still the holder's,
 and does so again after growing pauses until the leases have expired: a command that the process had sent may arrive late.
@@ -16,7 +16,6 @@ session, and no other.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import resource
@@ -25,83 +24,45 @@ import signal
 import socket
 import struct
 import sys
-import threading
 import time
-from collections.abc import Callable
+import types
+from collections import deque
+
+if __name__ == "__main__":  # what is beside it is found, and the package is not imported
+    _package = sys.modules["wheel_lock.keeper"] = types.ModuleType("wheel_lock.keeper")
+    _package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
+
+from wheel_lock.keeper.burial import Graves
+from wheel_lock.keeper.crew import say
+from wheel_lock.keeper.entries import REGIONS, Entry, read_record
+from wheel_lock.keeper.replies import Broken, Replies
+from wheel_lock.keeper.store import Asked
+from wheel_lock.keeper.tls import TlsConnection
 
 VERSION = 1
-REGIONS = ((160, 1 << 20), (320, 1 << 17), (4096, 1 << 14))
-"""The parts of a record: the bytes of a slot, and the number of slots. Memory is used for those that have been written."""
-ENTRY = struct.Struct("=HQ")
-"""What follows the first byte of a slot: the number of bytes of the arguments, and the time-to-live in milliseconds."""
-
 MOST_BYTES = 1 << 18  # of a message
 MOST_FDS = 8
-_PAUSES_S = (0.0, 0.1, 0.4, 1.5, 8.0)  # between two passes; the last one again, five times as long each time
-_LONGER = 5.0
+MOST_MESSAGES = 1000  # of one client at a time
 _IN_FLIGHT = 4000  # entries whose calls have no reply
-_REPLY_S = 5.0  # the longest wait for a reply, in seconds
-_READ_BYTES = 1 << 20
+_SILENCE_S = 0.25  # without a byte, after which a server does not answer for now
+_EXCHANGE_S = 5.0  # for all replies to so many entries, likewise
 _SO_PEERPIDFD = 77  # Linux 6.5
 _CREDENTIALS = struct.Struct("3i")
 
-_WITHOUT = ("", "; what is where there was no connection to expires by itself")
 _ASKING = b"*1\r\n$6\r\nASKING\r\n"
-
-Entry = tuple[int, int, bytes]
-"""A token of a dead process: the number of its release script from 1, its time-to-live in ms, the script's arguments."""
 
 Call = tuple[int, list[Entry]]
 """A call: the number of its script, and what it releases."""
 
 
-def read_record(file: int) -> list[Entry]:
-    """Return the entries of a record. One that was cut while it was written is none."""
-    entries: list[Entry] = []
-    start = 0
-    for size, slots in REGIONS:
-        end, position = start + size * slots, start
-        while position < end:
-            try:
-                data_at = os.lseek(file, position, os.SEEK_DATA)  # slots that were never written are holes
-                hole_at = os.lseek(file, data_at, os.SEEK_HOLE)
-            except OSError:
-                break
-            position = data_at - (data_at - start) % size
-            while position < min(hole_at, end):
-                wanted = min(_READ_BYTES, end - position, hole_at - position + size)
-                data = os.pread(file, wanted // size * size, position)
-                if len(data) < size:
-                    return entries
-                _read_slots(data, size, entries)
-                position += len(data) // size * size
-        start = end
-    return entries
-
-
-def _read_slots(data: bytes, size: int, entries: list[Entry]) -> None:
-    for at in range(0, len(data) - size + 1, size):
-        kind = data[at]
-        if kind:
-            length, ttl_ms = ENTRY.unpack_from(data, at + 1)
-            begin = at + 1 + ENTRY.size
-            if begin + length <= at + size:
-                entries.append((kind, ttl_ms, data[begin : begin + length]))
-
-
-class Broken(Exception):
-    """The connection to a server has ended, or its reply is none."""
-
-
-class Server:
+class Server(Asked):
     """A server, as a client has passed it.
 
     Attributes:
-        sock: The connected socket.
-        names: The addresses by which other nodes of its cluster name it.
+        sock: The connected socket, or a connection with TLS.
     """
 
-    def __init__(self, sock: socket.socket, message: dict[str, object]) -> None:
+    def __init__(self, sock: socket.socket | TlsConnection, message: dict[str, object]) -> None:
         self.sock = sock
         scripts, names = message["scripts"], message["names"]
         assert isinstance(scripts, list)
@@ -112,57 +73,75 @@ class Server:
         ]
         self.names: list[str] = names
         self._most = int(str(message["most"]))
-        self._buffer = b""
+        self._replies = Replies()
+        self._unsent = memoryview(b"")
+        self._owed: deque[Call | None] = deque()  # the calls that have no reply, and None for each ASKING
 
     def release(self, entries: list[Entry], *, asking: bool = False) -> dict[Entry, str]:
-        """Release what the entries name, each only where its token is still the holder's.
-
-        Args:
-            entries: The entries.
-            asking: Whether also those are released whose slots are on their way to this server.
-
-        Returns:
-            The entries that are another server's to release, and its address, if this one knows it.
-
-        Raises:
-            Broken: There is no connection any more.
-        """
-        calls, elsewhere = self.calls(entries), dict[Entry, str]()
+        calls, answers = self.calls(entries), dict[Entry, str]()
         together = max(1, _IN_FLIGHT // max([len(some) for _, some in calls], default=1))
         ahead = _ASKING if asking else b""
         try:
-            self.sock.settimeout(_REPLY_S)
+            self._exchange({})  # what it has not answered before: it may have been stopped
             for at in range(0, len(calls), together):
-                unknown = self._send(calls[at : at + together], ahead, set(), elsewhere)
+                unknown = self._send(calls[at : at + together], ahead, set(), answers)
                 if unknown:
-                    self._send(unknown, ahead, {number for number, _ in unknown}, elsewhere)
+                    self._send(unknown, ahead, {number for number, _ in unknown}, answers)
         except (OSError, ValueError) as error:
-            raise Broken(str(error)) from error
-        return elsewhere
+            if not isinstance(error, TimeoutError) or error.errno is not None:
+                raise Broken(str(error)) from error
+        return answers
 
-    def _send(self, calls: list[Call], ahead: bytes, texts: set[int], elsewhere: dict[Entry, str]) -> list[Call]:
+    def _send(self, calls: list[Call], ahead: bytes, texts: set[int], answers: dict[Entry, str]) -> list[Call]:
         """Send calls, the first ones of the scripts ``texts`` with their texts; return those of unknown scripts."""
-        data, unknown = [], []
-        for number, entries in calls:
-            data += [ahead, self._call(number, entries, b"EVAL" if number in texts else b"EVALSHA")]
-            texts.discard(number)
-        self.sock.sendall(b"".join(data))
+        data = []
         for call in calls:
-            if ahead:
-                self._reply()
-            error = self._reply()
-            if error.startswith(b"NOSCRIPT"):
-                unknown.append(call)
-            self._note(call, error, elsewhere)
+            number, entries = call
+            data += [ahead, self._call(number, entries, b"EVAL" if number in texts else b"EVALSHA")]
+            self._owed += [None, call] if ahead else [call]
+            texts.discard(number)
+        self._unsent = memoryview(b"".join(data))
+        return self._exchange(answers)
+
+    def _exchange(self, answers: dict[Entry, str]) -> list[Call]:
+        """Send what is to be sent, and read the replies that are due; return the calls of unknown scripts.
+
+        Raises:
+            TimeoutError: The server does not take, or answer, all of it for now. What is left is done the next time.
+        """
+        unknown, until = [], time.monotonic() + _EXCHANGE_S
+        while self._unsent:
+            self._limit(until)
+            self._unsent = self._unsent[self.sock.send(self._unsent) :]
+        while self._owed:
+            while (error := self._replies.next()) is None:
+                self._limit(until)
+                if not (data := self.sock.recv(1 << 16)):
+                    raise Broken("the server closed the connection")
+                self._replies.feed(data)
+            if (call := self._owed.popleft()) is not None:
+                if error.startswith(b"NOSCRIPT"):
+                    unknown.append(call)
+                else:
+                    self._note(call, error, answers)
         return unknown
 
-    def _note(self, call: Call, error: bytes, elsewhere: dict[Entry, str]) -> None:
+    def _limit(self, until: float) -> None:
+        """Limit the next step on the socket: what a server answers is not waited for if it is silent, or slow at it."""
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self.sock.settimeout(min(left_s, _SILENCE_S))
+
+    def _note(self, call: Call, error: bytes, answers: dict[Entry, str]) -> None:
         words = error.decode("utf-8", "replace").split()
+        name = ""
         if len(words) == 3 and words[0] in ("MOVED", "ASK"):
             host, _, port = words[2].rpartition(":")
             if host in ("", "?") and self.names:  # it does not know its own name, and means the same one
                 host = self.names[0].rpartition(":")[0]
-            elsewhere.update(dict.fromkeys(call[1], f"{host}:{port}"))
+            name = f"{host}:{port}"
+        answers.update(dict.fromkeys(call[1], name))
 
     def calls(self, entries: list[Entry]) -> list[Call]:
         """Return the calls that release the entries."""
@@ -188,38 +167,6 @@ class Server:
         text = sha1 if verb == b"EVALSHA" else source
         return head + _bulk(verb) + _bulk(text.encode()) + _bulk(b"%d" % len(keys)) + body
 
-    def _reply(self) -> bytes:
-        """Read one reply; return the text of an error, or nothing: what was not the token's to release stays."""
-        line = self._line()
-        kind, rest = line[:1], line[1:]
-        if kind == b"-":
-            return rest
-        if kind == b"$" and int(rest) >= 0:
-            self._skip(int(rest) + 2)
-        elif kind == b"*":
-            for _ in range(int(rest)):
-                self._reply()
-        elif kind not in b"+:$":
-            raise Broken("no reply")
-        return b""
-
-    def _line(self) -> bytes:
-        while b"\r\n" not in self._buffer:
-            self._read()
-        line, _, self._buffer = self._buffer.partition(b"\r\n")
-        return line
-
-    def _skip(self, count: int) -> None:
-        while len(self._buffer) < count:
-            self._read()
-        self._buffer = self._buffer[count:]
-
-    def _read(self) -> None:
-        data = self.sock.recv(1 << 16)
-        if not data:
-            raise Broken("the server closed the connection")
-        self._buffer += data
-
     def close(self) -> None:
         self.sock.close()
 
@@ -242,73 +189,6 @@ def _split(data: bytes) -> list[bytes]:
         found.append(data[end + 2 : stop])
         start = stop + 2
     return found
-
-
-def _in_threads(works: list[Callable[[], None]]) -> None:
-    """Do all of it at the same time: a server that does not answer delays no other one."""
-    threads = [threading.Thread(target=work, daemon=True) for work in works[1:]]
-    for thread in threads:
-        thread.start()
-    works[0]()
-    for thread in threads:
-        thread.join()
-
-
-class Store:
-    """The servers of a dead client. Of several, each knows by MOVED and ASK where what it has not got is.
-
-    Args:
-        servers: The servers.
-        do_all: Does several things, at the same time or one by one.
-    """
-
-    def __init__(
-        self, servers: list[Server], do_all: Callable[[list[Callable[[], None]]], object] = _in_threads
-    ) -> None:
-        self.servers = servers
-        self._do_all = do_all
-        self._home: dict[Entry, Server] = {}  # where it was, if that is not where it was looked for first
-
-    def release(self, entries: list[Entry]) -> int:
-        """Release what the entries name; return for how many there was no connection to where they are."""
-        wanted: dict[Server, list[Entry]] = {}
-        for number, entry in enumerate(entries):
-            home = self._home.get(entry)
-            if home not in self.servers:
-                home = self.servers[number % len(self.servers)]
-            wanted.setdefault(home, []).append(entry)
-        self._home.clear()
-        left = 0
-        asked: set[tuple[Server, Entry]] = set()
-        asking = False  # at first by the owners of slots only; then by those that are named
-        while wanted:
-            elsewhere = self._round(wanted, asking)
-            left += sum(len(some) for server, some in wanted.items() if server not in self.servers)
-            asking = True
-            by_name = {name: server for server in self.servers for name in server.names}
-            wanted = {}
-            for entry, name in elsewhere.items():
-                server = by_name.get(name)
-                if server is None or (server, entry) in asked:
-                    left += 1
-                else:
-                    asked.add((server, entry))
-                    self._home[entry] = server
-                    wanted.setdefault(server, []).append(entry)
-        return left
-
-    def _round(self, wanted: dict[Server, list[Entry]], asking: bool) -> dict[Entry, str]:
-        elsewhere: dict[Entry, str] = {}
-
-        def ask(server: Server, entries: list[Entry]) -> None:
-            try:
-                elsewhere.update(server.release(entries, asking=asking))
-            except Broken as error:
-                self.servers.remove(server)
-                say(f"the connection to a server has ended: {error}")
-
-        self._do_all([functools.partial(ask, server, entries) for server, entries in wanted.items()])
-        return elsewhere
 
 
 class Session:
@@ -357,28 +237,19 @@ class Session:
         if (server := self.servers.pop(number, None)) is not None:
             server.close()
 
-    def bury(self) -> None:
-        """Release what a dead client held, again and again until all of it has expired. On a thread of its own."""
-        died_at = time.monotonic()
-        try:
-            time.sleep(self._delay_s)
-            entries, store = read_record(self.record), Store(list(self.servers.values()))
-            pause_s, pauses = 0.0, iter(_PAUSES_S)
-            while entries and store.servers:
-                pause_s = next(pauses, pause_s * _LONGER)
-                left_s = max(ttl_ms for _, ttl_ms, _ in entries) / 1000 - (time.monotonic() - died_at)
-                if pause_s:
-                    time.sleep(min(pause_s, max(left_s, 0.0)))
-                began_at = time.monotonic()
-                left = store.release(entries)
-                if not pause_s:
-                    took_ms = (time.monotonic() - began_at) * 1000
-                    say(f"a process has ended: released {len(entries) - left} in {took_ms:.0f} ms{_WITHOUT[left > 0]}")
-                entries = [entry for entry in entries if died_at + entry[1] / 1000 > time.monotonic()]
-            if entries:
-                say(f"a process has ended{_WITHOUT[True]}")
-        finally:
-            self.close()
+    def bury(self, graves: Graves) -> None:
+        """Have released what a dead client held, and end the session."""
+        record, self.record = self.record, -1
+        servers, self.servers = list(self.servers.values()), {}
+
+        def read() -> list[Entry]:
+            try:
+                return read_record(record)
+            finally:
+                os.close(record)
+
+        graves.bury(read, servers, self._delay_s)
+        self.close()
 
     def close(self) -> None:
         for number in list(self.servers):
@@ -411,14 +282,6 @@ def user_of(control: socket.socket) -> int:
     return int(user)
 
 
-def say(text: str) -> None:
-    """Write a line on stderr, if it is read."""
-    try:
-        print(f"wheel-lock keeper: {text}", file=sys.stderr, flush=True)
-    except OSError:
-        pass
-
-
 class Keeper:
     """Serves clients on a listening socket.
 
@@ -432,7 +295,8 @@ class Keeper:
         self._parent = parent
         self._poll = select.poll()
         self._sessions: dict[int, Session] = {}  # by each descriptor that is watched
-        self._burials: list[threading.Thread] = []
+        self._graves = Graves()
+        self._leaving: dict[Session, float] = {}  # those whose clients will use them no more, and when all has expired
         self._left: set[int] = set()  # descriptors that are not watched since the events of this turn were read
         self._poll.register(listener, select.POLLIN)
         if parent >= 0:
@@ -440,8 +304,8 @@ class Keeper:
 
     def run(self) -> None:
         """Serve, until the parent has ended and nothing is left to do for it."""
-        while self._parent != -2 or self._sessions or self._burials:
-            timeout_ms = 1000 if self._burials else None
+        while self._parent != -2 or self._sessions or self._graves:
+            timeout_ms = 1000 if self._leaving or (self._parent == -2 and self._graves) else None
             self._left.clear()
             for fd, _ in self._poll.poll(timeout_ms):
                 if fd in self._left:
@@ -459,7 +323,8 @@ class Keeper:
                     say(f"a client is left to its timeouts: {error!r}")
                     if session is not None:
                         self._end(session)
-            self._burials = [thread for thread in self._burials if thread.is_alive()]
+            for session in [session for session, until in self._leaving.items() if until <= time.monotonic()]:
+                self._end(session)
 
     def _accept(self) -> None:
         try:
@@ -467,7 +332,7 @@ class Keeper:
         except OSError:
             time.sleep(0.1)  # no descriptor is left
             return
-        if user_of(control) != os.getuid():
+        if user_of(control) != os.geteuid():
             control.close()
             return
         control.setblocking(False)
@@ -493,8 +358,10 @@ class Keeper:
                     self._lose_server(session, number)
 
     def _receive(self, session: Session) -> None:
-        """Handle the messages that have come; the end of the connection says nothing about the process."""
-        while (control := session.control) is not None:
+        """Handle the messages that have come, a bounded number: then it is the turn of others."""
+        for _ in range(MOST_MESSAGES):
+            if (control := session.control) is None:
+                return
             try:
                 data, fds, _, _ = socket.recv_fds(control, MOST_BYTES, MOST_FDS)
             except BlockingIOError:
@@ -502,11 +369,7 @@ class Keeper:
             except OSError:
                 data, fds = b"", []
             if not data:
-                self._unwatch(control.fileno())
-                control.close()
-                session.control = None
-                if not session.servers:
-                    self._end(session)  # it can never release anything
+                self._hang_up(session, control)
                 return
             try:
                 self._take(session, json.loads(data), fds)
@@ -514,16 +377,30 @@ class Keeper:
                 for fd in fds:  # that were not taken
                     os.close(fd)
 
+    def _hang_up(self, session: Session, control: socket.socket) -> None:
+        """End the connection to a client, which says nothing about the process."""
+        self._unwatch(control.fileno())
+        control.close()
+        session.control = None
+        if not session.servers:
+            self._end(session)  # it can never release anything
+
     def _take(self, session: Session, message: dict[str, object], fds: list[int]) -> None:
         if message["what"] == "begin":
             session.begin(message, fds)
             for proof in session.proofs:
                 self._watch(session, proof)
         elif message["what"] == "server":
+            if session.record < 0:
+                raise ValueError("a session begins first")
             number = int(str(message["node"]))
             self._drop_server(session, number)
-            session.servers[number] = server = Server(socket.socket(fileno=fds.pop(0)), message)
-            self._watch(session, server.sock.fileno())
+            sock = TlsConnection(message["tls"]) if "tls" in message else socket.socket(fileno=fds.pop(0))
+            session.servers[number] = Server(sock, message)
+            if "tls" not in message:
+                self._watch(session, sock.fileno())
+            elif session.control is not None:
+                session.control.send(json.dumps({"what": "taken"}).encode())
             for other in set(self._sessions.values()):
                 if other is not session and other.is_of(session):
                     self._end(other)  # the client has lost it
@@ -531,6 +408,8 @@ class Keeper:
             self._drop_server(session, int(str(message["node"])))
         elif message["what"] == "end":  # nothing is to be released any more
             self._end(session)
+        elif message["what"] == "expire":  # nothing is held any more, and what is in doubt is so for a while
+            self._leaving[session] = time.monotonic() + float(str(message["in_s"]))
 
     def _drop_server(self, session: Session, number: int) -> None:
         if number in session.servers:
@@ -540,8 +419,13 @@ class Keeper:
     def _lose_server(self, session: Session, number: int) -> None:
         """Ask the client for another connection: nothing was asked of the server, so it has closed this one."""
         self._drop_server(session, number)
-        if session.control is not None:
-            session.control.send(json.dumps({"what": "lost", "node": number}).encode())
+        if (control := session.control) is not None:
+            try:
+                control.send(json.dumps({"what": "lost", "node": number}).encode())
+            except BlockingIOError:  # it does not read: it begins another session when it does
+                self._hang_up(session, control)
+            except OSError:
+                pass  # what it has sent before its end is read in its turn
         elif not session.servers:
             self._end(session)
 
@@ -555,16 +439,17 @@ class Keeper:
             self._receive(session)  # its last messages
             if session.record < 0:
                 return
-        for watched in [watched for watched, of in self._sessions.items() if of is session]:
-            self._unwatch(watched)
-        thread = threading.Thread(target=session.bury, daemon=True)
-        self._burials.append(thread)
-        thread.start()
+        self._forget(session)
+        session.bury(self._graves)
 
     def _end(self, session: Session) -> None:
+        self._forget(session)
+        session.close()
+
+    def _forget(self, session: Session) -> None:
+        self._leaving.pop(session, None)
         for fd in [fd for fd, of in self._sessions.items() if of is session]:
             self._unwatch(fd)
-        session.close()
 
 
 def main(arguments: list[str]) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from wheel_lock.keeper.program import ENTRY, REGIONS
+from wheel_lock.keeper.entries import ENTRY, REGIONS
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.lock_types.base import LockType
@@ -98,6 +98,11 @@ class Record:
     def empty(self) -> bool:
         """True if it has no entries."""
         return not self._slots
+
+    @property
+    def longest_s(self) -> float:
+        """The longest time-to-live of an entry's lease, in seconds."""
+        return max((_ttl_ms_of(lease) for lease in list(self._slots)), default=0) / 1000
 
     def begin(self, leases: Iterable[Lease]) -> None:
         """Write entries for the leases that a command may grant, before it is sent. Those that have one keep it."""

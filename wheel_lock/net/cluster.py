@@ -88,9 +88,9 @@ class ClusterConnector:
         self._template.owner = owner
 
     @property
-    def encrypted(self) -> bool:
+    def obstacle(self) -> str | None:
         """As of :class:`RedisPyConnector`, for all nodes."""
-        return self._template.encrypted
+        return self._template.obstacle
 
     def names_of(self, server: Server) -> tuple[str, ...]:
         """Return the addresses by which nodes name a server of this address."""

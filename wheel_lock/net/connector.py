@@ -33,6 +33,7 @@ from wheel_lock.net.capabilities import Capabilities, prepare, send_and_skip
 from wheel_lock.net.client_references import Tie, tied
 from wheel_lock.net.connect_budget import Allowance, LimitedSocket, limited
 from wheel_lock.net.handshake import HandshakeParser
+from wheel_lock.net.tls_description import described, obstacle
 from wheel_lock.net.tls_mismatch import disagreement, may_disagree
 from wheel_lock.options import process_owner
 from wheel_lock.protocol.owners import client_name
@@ -128,6 +129,7 @@ class Connection(Protocol):
     keyed: bool
     missing_rights: frozenset[str]
     server: Server
+    description: dict[str, object] | None
 
     def close(self) -> None: ...
 
@@ -158,11 +160,17 @@ class RedisPyConnection:
     """A redis-py connection whose socket has been handed over."""
 
     def __init__(
-        self, connection: AbstractConnection, sock: socket.socket, server: Server, capabilities: Capabilities
+        self,
+        connection: AbstractConnection,
+        sock: socket.socket,
+        server: Server,
+        capabilities: Capabilities,
+        description: dict[str, object] | None,
     ) -> None:
         self._connection = [connection]  # emptied by the thread that closes it
         self.sock = sock
         self.server = server
+        self.description = description
         self.capability: int
         self.keyed: bool
         self.missing_rights: frozenset[str]
@@ -219,6 +227,18 @@ class _AwaitedCredentials(CredentialProvider):
         return asyncio.run(self._provider.get_credentials_async())
 
 
+class _NotedCredentials(CredentialProvider):
+    """Notes what another provider has returned last."""
+
+    def __init__(self, provider: CredentialProvider) -> None:
+        self._provider = provider
+        self.last: tuple[str, ...] = ()
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        self.last = credentials = self._provider.get_credentials()
+        return credentials
+
+
 class RedisPyConnector:
     """Connects like ``client``, with the connection class and settings of its pool, but never through its pool.
 
@@ -230,8 +250,6 @@ class RedisPyConnector:
 
     discovers = False
     in_cluster = False
-    encrypted: bool
-    """True if its connections use TLS, so that they cannot be passed to another process."""
     owner: str | None = None
     """The readable owner in the name of the connections; None for the host and the process."""
 
@@ -258,7 +276,6 @@ class RedisPyConnector:
         if for_asyncio and settings.get("redis_connect_func") is not None:
             raise TypeError("a redis_connect_func of an asyncio client cannot be called from the engine's thread")
         self._connection_class: type[AbstractConnection] = connection_class
-        self.encrypted = issubclass(connection_class, redis.SSLConnection)
         self._limited_class = limited(connection_class)
         self._capabilities = Capabilities()  # of the server that was connected to last
         self._runs_scripts = True
@@ -284,6 +301,14 @@ class RedisPyConnector:
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
         self._settings = settings
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why a keeper can neither be passed its connections nor make others of a description; None if it can."""
+        own = self._connection_class
+        if not issubclass(own, redis.SSLConnection):
+            return None
+        return obstacle(self._given(), None if own is redis.SSLConnection else own.__name__)
 
     def let_go(self, *owners: object) -> bool:
         """Drop strong references that lead to ``owners``, such as the client; return whether there were any."""
@@ -316,8 +341,11 @@ class RedisPyConnector:
         pool = redis.ConnectionPool(self._limited_class, **self._limited(timeout_s))
         return redis.Redis.from_pool(pool)  # closing the client disconnects, on the thread that has connected
 
+    def _given(self) -> dict[str, Any]:
+        return {**self._settings, **{name: tie() for name, tie in self._ties.items()}}
+
     def _limited(self, timeout_s: float) -> dict[str, Any]:
-        settings = {**self._settings, **{name: tie() for name, tie in self._ties.items()}}
+        settings = self._given()
         for what in ("socket_timeout", "socket_connect_timeout"):
             settings[what] = min(settings.get(what) or timeout_s, timeout_s)
         settings["wheel_lock_allowance"] = Allowance(timeout_s)
@@ -354,6 +382,9 @@ class RedisPyConnector:
             redis.exceptions.RedisError, OSError: The attempt failed.
         """
         settings = self._limited(timeout_s)
+        is_described = self._connection_class is redis.SSLConnection
+        if is_described and settings.get("credential_provider") is not None:
+            settings["credential_provider"] = _NotedCredentials(settings["credential_provider"])
         connection = self._limited_class(**settings)
         try:
             introduction = _introduction(connection, settings, self.owner or process_owner())
@@ -371,11 +402,12 @@ class RedisPyConnector:
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._has_connected, self._tls_probed = True, None
+            description = described(connection, _login_of(connection)) if is_described else None
             for name, tie in self._ties.items():
                 if tie.loose and name in vars(connection):
                     setattr(connection, name, None)  # needed only to connect, which this connection does once
             server = settings.get("host"), str(settings.get("port"))
-            return RedisPyConnection(connection, sock, server, capabilities)
+            return RedisPyConnection(connection, sock, server, capabilities, description)
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, redis.exceptions.RedisError):
@@ -409,6 +441,14 @@ class RedisPyConnector:
             self._tls_mismatch = disagreement(server, encrypted)
         if self._tls_mismatch is not None:
             raise redis.exceptions.ConnectionError(f"{error}: {self._tls_mismatch}") from error
+
+
+def _login_of(connection: AbstractConnection) -> Sequence[str]:
+    """Return the arguments of AUTH that a connection has sent, if any."""
+    if isinstance(connection.credential_provider, _NotedCredentials):
+        return connection.credential_provider.last
+    user, password = connection.username, connection.password
+    return (user, password or "") if user else (password,) if password else ()
 
 
 def _hint(client: object) -> str:

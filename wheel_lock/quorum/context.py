@@ -118,7 +118,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
     Raises:
         TypeError: A client is not that of a single server over a socket.
         ValueError: There are too few clients, two of one master, or a setting is out of range; or ``release_on_crash`` is
-            not possible, over TLS.
+            not possible, as for :class:`wheel_lock.LockContext`.
     """
 
     @spelled_out(QuorumSettings, QUORUM_SETTINGS)
@@ -135,7 +135,8 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
                 raise ValueError(f"each client must be of a master of its own, and {place} is given twice")
         given = {**QUORUM_SETTINGS, **settings}
         node_timeout, options = given["node_timeout"], ContextOptions.of(given)
-        options.check_keeper(encrypted=any(connector.encrypted for connector in connectors))
+        for connector in connectors:
+            options.check_keeper(connector.obstacle)
         self._engine = QuorumEngine(
             clients,
             options,

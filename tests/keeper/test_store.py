@@ -1,0 +1,142 @@
+"""Servers that a keeper asks after a death: none waits for another one, and none is waited for for long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.keeper.test_program import at_once
+from tests.support.waiting import eventually
+from wheel_lock.keeper import burial
+from wheel_lock.keeper.burial import Graves
+from wheel_lock.keeper.crew import MOST_THREADS, Crew
+from wheel_lock.keeper.entries import Entry
+from wheel_lock.keeper.store import Asked, Store
+
+HOUR_MS = 3_600_000
+ENTRIES: list[Entry] = [(1, HOUR_MS, b"%d" % number) for number in range(6)]
+
+
+class Node(Asked):
+    """A node of a cluster: entry 0 is at node 0, entry 1 at node 1 and so on.
+
+    Attributes:
+        answers: Whether it does; what it is asked is executed in any case.
+    """
+
+    def __init__(self, number: int, nodes: int) -> None:
+        self.names = [f"h:{number}"]
+        self._number, self._nodes = number, nodes
+        self.answers = True
+        self.blocks: threading.Event | None = None
+        self.released: list[Entry] = []
+        self.calls: list[list[Entry]] = []
+        self.closed = False
+
+    def release(self, entries: list[Entry], *, asking: bool = False) -> dict[Entry, str]:
+        self.calls.append(entries)
+        if self.blocks is not None:
+            self.blocks.wait()
+        homes = {entry: int(entry[2]) % self._nodes for entry in entries}
+        self.released += [entry for entry, home in homes.items() if home == self._number]
+        if not self.answers:
+            return {}
+        return {entry: "" if home == self._number else f"h:{home}" for entry, home in homes.items()}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def cluster(nodes: int = 3) -> list[Node]:
+    return [Node(number, nodes) for number in range(nodes)]
+
+
+def test_a_node_that_blocks_delays_no_other_one() -> None:
+    crew, nodes, left = Crew(), cluster(), list[int]()
+    nodes[0].blocks = threading.Event()
+    store = Store(nodes, crew.do)
+    shifted = ENTRIES[1:] + ENTRIES[:1]  # so that each is asked first for what is another one's
+    store.release(shifted, left.append)
+    eventually(lambda: len(set(nodes[1].released)) == len(set(nodes[2].released)) == 2)
+    assert left == nodes[0].released == []
+    nodes[0].blocks.set()
+    eventually(lambda: left == [0])
+    assert {len(set(node.released)) for node in nodes} == {2}
+
+
+def test_what_a_silent_node_was_asked_for_is_asked_of_others_and_it_is_asked_again() -> None:
+    nodes, left = cluster(), list[int]()
+    nodes[0].answers = False
+    store = Store(nodes, at_once)
+    shifted = ENTRIES[1:] + ENTRIES[:1]
+    store.release(shifted, left.append)
+    assert left == [2]
+    assert {len(set(node.released)) for node in nodes[1:]} == {2}
+    assert store.silent == {nodes[0]}
+    nodes[0].calls.clear()
+    store.release(shifted, left.append)
+    assert {entry for call in nodes[0].calls for entry in call} == {
+        ENTRIES[0],
+        ENTRIES[3],
+    }  # as others say
+    nodes[0].answers = True
+    store.release(shifted, left.append)
+    assert left == [2, 2, 0]
+    assert store.silent == set()
+
+
+def test_a_mistake_about_one_server_costs_that_server_only() -> None:
+    nodes, left = cluster(), list[int]()
+    nodes[0].release = refuses  # type: ignore[method-assign]
+    Store(nodes, at_once).release(ENTRIES, left.append)
+    assert left == [2]
+    assert [len(node.released) for node in nodes] == [0, 2, 2]
+
+
+def refuses(entries: list[Entry], *, asking: bool = False) -> dict[Entry, str]:
+    raise RecursionError("too deep")
+
+
+def test_a_thousand_deaths_cost_few_threads_and_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(burial, "_PAUSES_S", (0.01, 0.02))
+    monkeypatch.setattr(burial, "_LONGER", 1e6)
+    before, graves, most = threading.active_count(), Graves(), 0
+    nodes = [Node(0, 1) for _ in range(1000)]
+    for node in nodes:
+        graves.bury(lambda: ENTRIES[:1], [node], 0.0)
+        most = max(most, threading.active_count())
+    eventually(lambda: sum(not node.closed for node in nodes) == burial.MOST_PATIENT == len(graves))
+    assert most - before <= MOST_THREADS
+    assert all(len(node.released) >= 3 for node in nodes)  # the repetitions with the short pauses
+    for each in list(graves._burials):
+        graves.end(each)
+    with graves.crew._changed:
+        graves.crew._works.clear()
+        graves.crew._changed.notify()
+    eventually(lambda: graves.crew._threads == 0)
+    assert all(node.closed for node in nodes)
+
+
+def test_a_burial_whose_record_cannot_be_read_ends() -> None:
+    node, graves = Node(0, 1), Graves()
+
+    def read() -> list[Entry]:
+        raise OSError("no")
+
+    graves.bury(read, [node], 0.0)
+    eventually(lambda: node.closed and len(graves) == 0)
+
+
+def test_the_crew_works_in_the_order_of_time_and_then_has_no_threads() -> None:
+    crew, done = Crew(), list[int]()
+    work: Callable[[int], Callable[[], object]] = lambda number: lambda: done.append(number)  # noqa: E731
+    crew.do(work(3), 0.2)
+    crew.do(work(2), 0.1)
+    crew.do(lambda: time.sleep(0.3))  # which none of the others waits for
+    crew.do(work(1))
+    eventually(lambda: len(done) == 3)
+    assert done == [1, 2, 3]
+    eventually(lambda: crew._threads == 0)

@@ -1,0 +1,310 @@
+"""Servers with TLS, to which the keeper of a process that was killed connects by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import redis
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from tests.keeper.holder import NAME
+from tests.keeper.rig import AT_ONCE_S, Hold, HostKeeper, is_kept, keepers_of
+from tests.keeper.test_program import HELLO, SERVER, Served, send
+from tests.support.redis_server import RedisServer, require_tls
+from tests.support.tls import TlsFiles, make_tls_files
+from tests.support.waiting import eventually
+from tests.topology.test_tls_and_passwords import SECRET, secure_cluster, watched_master
+from wheel_lock import LockContext
+from wheel_lock.keeper.tls import TlsConnection
+from wheel_lock.net.connector import RedisPyConnector
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Linux")
+
+PHRASE = "phrase"
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server that asks for the certificates of clients, and has a user with a password."""
+    files = make_tls_files(tmp_path_factory.mktemp("strict"))
+    with RedisServer(
+        "tls-auth-clients yes", tls=files, password=SECRET, users=[f"app on >{SECRET}:app ~* &* +@all"]
+    ) as server:
+        yield server
+
+
+def url_of(server: RedisServer, login: str, database: int, **options: object) -> str:
+    options = {"ssl_ca_certs": server.tls.ca, **options}
+    return f"rediss://{login}@127.0.0.1:{server.tls_port}/{database}?{urlencode(options)}"
+
+
+def own(files: TlsFiles) -> dict[str, str]:
+    return {"ssl_certfile": str(files.cert), "ssl_keyfile": str(files.key)}
+
+
+def test_the_keeper_connects_as_the_process_did_when_it_has_died(hold: Hold, strict: RedisServer) -> None:
+    url = url_of(strict, f"app:{SECRET}%3Aapp", 3, **own(strict.tls))
+    with strict.client(db=3) as client:
+        holder = hold("several", url=url)
+        assert holder.line() == "ready"
+        (keeper,) = keepers_of(holder.pid)
+        for what in ("cmdline", "environ"):
+            assert SECRET.encode() not in Path(f"/proc/{keeper}/{what}").read_bytes()
+        assert is_kept(client)
+        holder.kill()
+        eventually(lambda: not client.exists(NAME, "other"), AT_ONCE_S)
+
+
+def test_what_tls_needs_is_loaded_only_with_a_server_that_speaks_it(
+    hold: Hold, redis_server: RedisServer, strict: RedisServer
+) -> None:
+    for url, needed in ((redis_server.url, False), (url_of(strict, f":{SECRET}", 0, **own(strict.tls)), True)):
+        holder = hold("exclusive", url=url)
+        assert holder.line() == "ready"
+        (keeper,) = keepers_of(holder.pid)
+        assert ("libssl" in Path(f"/proc/{keeper}/maps").read_text()) is needed
+        holder.kill()
+
+
+class Provider(redis.CredentialProvider):
+    """Has another password each time: only the one that was used is known."""
+
+    def __init__(self, *passwords: str) -> None:
+        self._passwords = iter(passwords)
+
+    def get_credentials(self) -> tuple[str, str]:
+        return "app", next(self._passwords)
+
+
+def _ca_of(files: TlsFiles) -> str:
+    return files.ca.read_text()
+
+
+def _locked_key(files: TlsFiles, directory: Path) -> dict[str, Any]:
+    key = load_pem_private_key(files.key.read_bytes(), None)
+    path = directory / "locked.pem"
+    path.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, BestAvailableEncryption(PHRASE.encode()))
+    )
+    return {"ssl_keyfile": path, "ssl_password": PHRASE}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        lambda files, directory: {"ssl_ca_data": _ca_of(files)},
+        lambda files, directory: {"ssl_ca_data": ssl.PEM_cert_to_DER_cert(_ca_of(files))},
+        lambda files, directory: {"ssl_ca_certs": os.path.relpath(files.ca)},
+        lambda files, directory: {"ssl_cert_reqs": "none"},
+        lambda files, directory: {"ssl_ca_certs": files.ca, "ssl_check_hostname": False, "host": "127.1"},
+        lambda files, directory: {
+            "ssl_ca_certs": files.ca,
+            "ssl_ciphers": "ECDHE+AESGCM",
+            "ssl_min_version": ssl.TLSVersion.TLSv1_2,
+            "ssl_include_verify_flags": [ssl.VerifyFlags.VERIFY_X509_TRUSTED_FIRST],
+            "ssl_exclude_verify_flags": [ssl.VerifyFlags.VERIFY_X509_STRICT],
+        },
+        lambda files, directory: {"ssl_ca_certs": files.ca, **_locked_key(files, directory)},
+        lambda files, directory: {
+            "ssl_ca_certs": files.ca,
+            "credential_provider": Provider(f"{SECRET}:app", "not used"),
+            "password": None,
+        },
+    ],
+    ids=["PEM", "DER", "relative path", "not verified", "another host", "details", "locked key", "provider"],
+)
+def test_each_setting_of_tls_is_described(
+    strict: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    given = {"host": "127.0.0.1", "password": SECRET, **own(strict.tls), **settings(strict.tls, tmp_path)}
+    connector = RedisPyConnector(redis.Redis(port=strict.tls_port, ssl=True, **given))
+    assert connector.obstacle is None
+    passed = connector.listener().connect(2.0)
+    passed.close()
+    monkeypatch.chdir(tmp_path)
+    connection = TlsConnection(json.loads(json.dumps(passed.description)))
+    connection.settimeout(AT_ONCE_S)
+    connection.send(memoryview(b"PING\r\n"))
+    assert connection.recv(1 << 10) == b"+PONG\r\n"
+    assert connection._sock is not None
+    connection.close()
+
+
+class OwnConnection(redis.SSLConnection):
+    """A connection class of a user's own."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"connection_class": OwnConnection}, "OwnConnection is a class of your own: use redis.SSLConnection"),
+        ({"redis_connect_func": lambda connection: None}, "redis_connect_func is a function of your own: use a client"),
+        ({"ssl_validate_ocsp": True}, "ssl_validate_ocsp means nothing to it: leave that to a proxy"),
+        ({"ssl_password": lambda: PHRASE}, "ssl_password is no text: give it as a str"),
+        ({"ssl_ca_data": "x" * 65_537}, "ssl_ca_data has more than 65,536 bytes: put it into a file"),
+    ],
+)
+def test_what_cannot_be_described_is_refused(settings: Any, why: str) -> None:
+    pool = redis.ConnectionPool(**{"connection_class": redis.SSLConnection, "host": "h", "port": 1, **settings})
+    with redis.Redis.from_pool(pool) as client:
+        with pytest.raises(ValueError, match=f"release_on_crash.*{why}"):
+            LockContext(client, release_on_crash=True)
+        with pytest.raises(ValueError, match=why):
+            LockContext.quorum([redis.Redis(), redis.Redis(port=2), client], release_on_crash=True)
+        LockContext(client).close()
+
+
+def test_what_cannot_be_described_of_a_cluster_client_is_refused() -> None:
+    client = redis.asyncio.RedisCluster(host="h", ssl=True, ssl_ca_data="x" * 65_537)
+    with pytest.raises(ValueError, match="ssl_ca_data has more"):
+        LockContext(client, release_on_crash=True)
+
+
+class Impostor:
+    """A server that has taken the place of another, with a certificate of another authority.
+
+    Attributes:
+        outcomes: For each connection what was received in it, or why there was nothing.
+    """
+
+    def __init__(self, files: TlsFiles, port: int) -> None:
+        self.outcomes: list[bytes | OSError] = []
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(files.cert, files.key)
+        self._listener = socket.create_server(("127.0.0.1", port), reuse_port=False)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                plain, _ = self._listener.accept()
+            except OSError:
+                return
+            plain.settimeout(AT_ONCE_S)
+            try:
+                with self._context.wrap_socket(plain, server_side=True) as sock:
+                    self.outcomes.append(sock.recv(1 << 16))
+            except OSError as error:
+                self.outcomes.append(error)
+            finally:
+                plain.close()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+@contextmanager
+def in_place_of(server: RedisServer, files: TlsFiles) -> Iterator[Impostor]:
+    port = server.tls_port
+    server.kill()
+    impostor = Impostor(files, port)
+    try:
+        yield impostor
+    finally:
+        impostor.close()
+
+
+def test_a_server_whose_certificate_does_not_verify_gets_no_password_and_no_command(
+    tmp_path: Path, tls_files: TlsFiles, hold: Hold
+) -> None:
+    keeper = HostKeeper(tmp_path)
+    keeper.start()
+    try:
+        with RedisServer(tls=tls_files, password=SECRET) as server:
+            holder = hold("exclusive", where=keeper.path, url=server.url)
+            assert holder.line() == "ready"
+            os.kill(holder.pid, signal.SIGSTOP)  # it connects no more
+            with in_place_of(server, make_tls_files(tmp_path)) as impostor:
+                holder.kill()
+                eventually(lambda: impostor.outcomes, AT_ONCE_S)
+                assert "certificate verify failed" in keeper.line()
+                (outcome,) = impostor.outcomes
+                assert isinstance(outcome, ssl.SSLError), outcome
+    finally:
+        keeper.kill()
+
+
+def test_a_login_that_is_refused_is_followed_by_nothing(strict: RedisServer) -> None:
+    url = url_of(strict, f"app:{SECRET}%3Aapp", 0, **own(strict.tls))
+    passed = RedisPyConnector(redis.Redis.from_url(url)).connect(2.0)
+    passed.close()
+    assert passed.description is not None
+    for login in (["app", "has expired"], ["app", "x" * 10_000]):
+        connection = TlsConnection({**passed.description, "login": login})
+        connection.settimeout(AT_ONCE_S)
+        with pytest.raises(ConnectionError, match="AUTH was refused: -WRONGPASS"):
+            connection.send(memoryview(b"PING\r\n"))
+        assert connection.fileno() == -1
+
+
+def test_a_process_hears_of_files_that_the_keeper_does_not_find(tls_files: TlsFiles, tmp_path: Path) -> None:
+    with RedisServer(tls=tls_files) as server:
+        passed = RedisPyConnector(redis.Redis.from_url(server.url)).connect(2.0)
+        passed.close()
+    assert passed.description is not None
+    served, file, proof = Served(), os.memfd_create("record"), os.pidfd_open(os.getpid())
+    try:
+        for changed, answer in (({}, b'{"what": "taken"}'), ({"ca_file": str(tmp_path / "none.pem")}, b"")):
+            client = served.client()
+            send(client, HELLO, [proof, file])
+            client.recv(1 << 16)
+            send(client, {**SERVER, "tls": passed.description | changed})
+            assert client.recv(1 << 16) == answer
+            if answer:
+                send(client, {"what": "leave", "node": SERVER["node"]})
+                send(client, {"what": "end"})
+                assert client.recv(1 << 16) == b""
+    finally:
+        served.end()
+        os.close(file)
+        os.close(proof)
+
+
+# -- several servers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["cluster", "Sentinels", "quorum"])
+def test_locks_at_several_servers_are_freed(topology: str, tls_files: TlsFiles, hold: Hold) -> None:
+    require_tls()
+    options = urlencode({"ssl_ca_certs": tls_files.ca})
+    with ExitStack() as stack:
+        if topology == "cluster":
+            server, _ = stack.enter_context(secure_cluster(tls_files, tls_files.ca))
+            servers, url = [server], f"rediss+cluster://:{SECRET}@127.0.0.1:{server.tls_port}?{options}"
+        elif topology == "Sentinels":
+            server, master = stack.enter_context(watched_master(tls_files, tls_files.ca))
+            pool: Any = master.connection_pool
+            (sentinel,) = pool.sentinel_manager.sentinels
+            port = sentinel.connection_pool.connection_kwargs["port"]
+            more = f"{options}&{urlencode({'sentinel_password': SECRET})}"
+            servers, url = [server], f"rediss+sentinel://:{SECRET}@127.0.0.1:{port}/locks?{more}"
+        else:
+            servers = [stack.enter_context(RedisServer(tls=tls_files, password=SECRET)) for _ in range(3)]
+            url = " ".join(server.url for server in servers)
+        holder = hold(f"names {NAME}", url=url)
+        assert holder.line() == "ready"
+        clients = [stack.enter_context(server.client()) for server in servers]
+        eventually(lambda: all(client.exists(NAME) for client in clients))
+        holder.kill()
+        eventually(lambda: not any(client.exists(NAME) for client in clients), AT_ONCE_S)

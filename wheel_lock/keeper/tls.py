@@ -1,0 +1,117 @@
+"""The keeper's connections with TLS, of which it has only a description: the keys of a client's own are in that process.
+
+Each is made when the client has died, by the first byte that is sent. One that was ready would save some milliseconds, but
+it would cost the server a connection for each client all the time; the handshakes would need threads, beside the loop that
+hears of deaths; and it would have to be told from one that has ended when the server sends tickets. What can be wrong on
+this side, the files, is found when the description comes, and the client hears of it.
+
+Like program.py it imports the standard library only, and ``ssl`` only when there is a description.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import ssl
+
+_FILES = ("ca_file", "certificate", "key")
+_MOST_BYTES = 4096  # of a reply to a login
+_STEP_S = 2.0  # the longest wait in each step of connecting: a handshake takes longer than a reply
+
+
+def _context(description: dict[str, Any]) -> ssl.SSLContext:
+    """Return what redis-py makes of the same settings."""
+    import ssl
+
+    context = ssl.create_default_context()
+    context.check_hostname = description["check_host"]
+    context.verify_mode = ssl.VerifyMode(description["verify"])
+    context.verify_flags = ssl.VerifyFlags((context.verify_flags | description["flags"]) & ~description["not_flags"])
+    if description["certificate"] or description["key"]:
+        password = description["key_password"] or ""  # without any, OpenSSL would ask for it at the terminal
+        context.load_cert_chain(description["certificate"], description["key"], password)
+    data = description["ca_data"]
+    if description["ca_file"] or description["ca_path"] or data:
+        data = data.encode("latin-1") if description["ca_is_der"] else data
+        context.load_verify_locations(description["ca_file"], description["ca_path"], data)
+    if description["least_version"] is not None:
+        context.minimum_version = ssl.TLSVersion(description["least_version"])
+    if description["ciphers"]:
+        context.set_ciphers(description["ciphers"])
+    return context
+
+
+class TlsConnection:
+    """A connection that is made when something is sent, with the methods of a socket that a server's calls need.
+
+    Args:
+        description: What the client has passed; see wheel_lock/net/tls_description.py.
+
+    Raises:
+        OSError, ValueError: A connection cannot be made of it.
+    """
+
+    def __init__(self, description: object) -> None:
+        assert isinstance(description, dict)
+        self._description: dict[str, Any] = description
+        self._timeout_s = _STEP_S
+        self._sock: ssl.SSLSocket | None = None
+        for file in _FILES:
+            if description[file]:
+                open(description[file], "rb").close()  # this error names the file
+        _context(description)
+
+    def fileno(self) -> int:
+        """Return -1 as long as nothing was sent."""
+        return -1 if self._sock is None else self._sock.fileno()
+
+    def settimeout(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    def send(self, data: memoryview) -> int:
+        if self._sock is None:
+            self._sock = self._connected()
+        self._sock.settimeout(self._timeout_s)
+        return self._sock.send(data)
+
+    def recv(self, size: int) -> bytes:
+        assert self._sock is not None
+        self._sock.settimeout(self._timeout_s)
+        return self._sock.recv(size)
+
+    def close(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+
+    def _connected(self) -> ssl.SSLSocket:
+        """Return a connection that is logged in. Nothing is sent before the server's certificate has been verified."""
+        host, port, database = (self._description[name] for name in ("host", "port", "database"))
+        plain = socket.create_connection((host, port), _STEP_S)
+        try:
+            sock = _context(self._description).wrap_socket(plain, server_hostname=host)
+        except BaseException:
+            plain.close()
+            raise
+        try:
+            if login := self._description["login"]:
+                _ask(sock, "AUTH", *login)
+            if database:
+                _ask(sock, "SELECT", str(database))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+
+def _ask(sock: ssl.SSLSocket, *words: str) -> None:
+    bulks = [word.encode("latin-1") for word in words]
+    sock.sendall(b"*%d\r\n" % len(bulks) + b"".join(b"$%d\r\n%b\r\n" % (len(bulk), bulk) for bulk in bulks))
+    reply = b""
+    while not reply.endswith(b"\r\n") and len(reply) < _MOST_BYTES:
+        if not (data := sock.recv(_MOST_BYTES)):
+            break
+        reply += data
+    if reply != b"+OK\r\n":
+        raise ConnectionError(f"{words[0]} was refused: {reply[:80].decode('utf-8', 'backslashreplace').rstrip()}")
