@@ -8,6 +8,8 @@ from collections import Counter
 import pytest
 
 from tests.engine.rig import FINE, GONE, START, TICK_S, Command, Rig, array, integer, names
+from wheel_lock.engine.interfaces import group_of
+from wheel_lock.errors import LossReason
 from wheel_lock.lease import State
 from wheel_lock.lock_types import EXCLUSIVE
 
@@ -151,3 +153,15 @@ def test_groups_live_as_long_as_their_leases() -> None:
         assert not rig.is_valid(kept)
         assert not kept.group.alive
         assert rig.hold("child's", 5.0).group.alive
+
+
+def test_a_lease_at_its_limit_with_no_tick_to_spare_is_lost_at_once(rig: Rig) -> None:
+    lease = rig.hold("a", 3.0, renew=False)
+    group_of(lease).renewer.untrack(lease)  # as while it is extended
+    scale = rig.timer.scale
+    rig.go_to(scale.seconds(scale.floor(lease.deadline) - 1))
+    rig.turn()
+    group_of(lease).schedule(lease, rig.now)
+    assert lease.loss is LossReason.RENEWAL_LIMIT
+    assert rig.now < lease.deadline
+    assert lease not in rig.timer.wheel
