@@ -459,6 +459,7 @@ def main(arguments: list[str]) -> None:
     if len(arguments) > 1 and os.fork():
         os._exit(0)  # the process need not wait for it, and does not meet it in its own waits for children
     os.chdir("/")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it has passwords and tokens of others
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
