@@ -122,6 +122,7 @@ class Settings:
     absent_s: float = 0.0  # until servers can be connected to
     actions: tuple[Any, ...] = ACTIONS
     theme: str = ""  # a name of THEMES, if the history is about one mechanism only
+    least_block: int = 1  # leases of a block; no constant, because it makes nothing slow
     context: dict[str, Any] = field(default_factory=dict)
     constants: list[tuple[Any, str, float]] = field(default_factory=list)
 
@@ -207,7 +208,7 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     if settings.masters > 1:
         dice = draw()
         settings.server_ahead_s = tuple(dice.pick([0.0, 0.0, 2.0, -2.0]) for _ in range(settings.masters))
-    settings.constants.append((_package.block, "_LEAST", 1 + draw().below(3)))  # of a block
+    settings.least_block = 1 + draw().below(3)
     return settings
 
 
