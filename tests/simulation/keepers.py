@@ -92,6 +92,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
 
 def choose(settings: Settings, dice: Dice) -> None:
     """Decide whether processes have keepers, and whether the history is about that: processes are killed all the time."""
+    from tests.simulation.operations import fork
     from tests.simulation.programs import ACTIONS, RARE
 
     kept = settings.context["release_on_crash"] = dice.one_in(2)
@@ -100,6 +101,8 @@ def choose(settings: Settings, dice: Dice) -> None:
         settings.processes, settings.users = 2, 3
         if settings.masters == 1:
             settings.actions = (dice.pick(ACTIONS[:10]), dice.pick(ACTIONS), dice.pick((*ACTIONS, *RARE)))
+            if dice.one_in(4):  # children have records of their own
+                settings.actions, settings.tasks = (*settings.actions[:2], partial(partial, fork)), False
 
 
 def note_death(process: Process, beliefs: list[Belief]) -> None:
