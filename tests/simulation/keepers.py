@@ -105,6 +105,11 @@ def choose(settings: Settings, dice: Dice) -> None:
                 settings.actions, settings.tasks = (*settings.actions[:2], partial(partial, fork)), False
 
 
+def recorded(engine: Engine) -> int:
+    """Return how many leases are in the record of an engine."""
+    return len(engine.keeping.entries) if isinstance(engine.keeping, WorldsKeeping) else 0
+
+
 def note_death(process: Process, beliefs: list[Belief]) -> None:
     """A process was killed that believed to hold these locks: its keeper releases them, soon and again later."""
     world = process.world

@@ -18,6 +18,7 @@ import wheel_lock.engine.requests.acquire_all
 import wheel_lock.engine.requests.adopt
 import wheel_lock.engine.requests.bulk
 import wheel_lock.engine.requests.bulk_operations
+import wheel_lock.engine.topology.cluster
 import wheel_lock.engine.waiting.many
 import wheel_lock.engine.waiting.wait_queue
 import wheel_lock.locks.bulk
@@ -87,6 +88,7 @@ _SMALL: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
     (_package.engine.waiting.wait_queue, "_FIRST_LOOK_S", (0.01,)),
     (_package.engine.waiting.many, "_LOOK_EVERY_S", (0.02,)),
     (_package.locks.leader, "_AFTER_RESIGNATION_S", (0.01,)),
+    (_package.engine.topology.cluster, "_GONE_S", (0.3,)),
     (_package.sync.call, "_CHECK_AFTER_S", (0.05,)),
     (_package.aio.call, "_CHECK_EVERY_S", (0.05,)),
 )
@@ -451,6 +453,7 @@ class World:
                     "on the direct path": len(engine.direct.claim),
                     "busy": engine.busy and not engine.closed,
                     "overdue": len(list(engine.overdue_leases())),
+                    "recorded": keepers.recorded(engine),
                 }
                 if any(left.values()):
                     rules.broken("left", f"{process.name} has something left: {left}")
