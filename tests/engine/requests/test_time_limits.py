@@ -92,12 +92,16 @@ def test_who_waits_behind_another_is_refused_by_the_next_answer(rig: WaitingRig,
     assert all(end <= 1.3 + 3 * TICK_S for end in ends)
 
 
+@pytest.mark.parametrize("given_up", [False, True])
 @pytest.mark.parametrize("breaks", [False, True])
-def test_a_grant_of_many_behind_their_limit_is_undone(rig: WaitingRig, breaks: bool) -> None:
+def test_a_grant_of_many_behind_their_limit_is_undone(rig: WaitingRig, breaks: bool, given_up: bool) -> None:
     warm(rig)
     attempt = rig.acquire_many(names(3), 30.0, limit_s=2.0)
-    assert 2.0 <= ends_at(rig, attempt.future) + 1e-6 <= 2.0 + 3 * TICK_S
-    failure(attempt.future, LockTimeout, "within 2 s")
+    if given_up:
+        rig.post(attempt.bulk.give_up)
+    else:
+        assert 2.0 <= ends_at(rig, attempt.future) + 1e-6 <= 2.0 + 3 * TICK_S
+        failure(attempt.future, LockTimeout, "within 2 s")
     rig.server.take()
     if breaks:
         rig.reconnect()
