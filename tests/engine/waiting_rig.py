@@ -226,6 +226,8 @@ class WaitingRig(Rig):
                 return NIL
             if command.what == "acquire_many":
                 return array(*[word for number, _ in enumerate(command.pairs, 1) for word in (number, TAKEN)])
+            if command.what == "acquire_all":
+                return array(1, remaining_ms)
             return array(remaining_ms) if command.what in ("acquire", "acquire_fenced") else agreement(command)
 
         return lambda: self._answer(reply)

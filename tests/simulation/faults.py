@@ -181,24 +181,27 @@ def interrupt(world: World, dice: Dice) -> None:
     number, everybody, behind = dice.below(64), dice.one_in(2), dice.one_in(2)
     delay_s = dice.pick([0.0, 0.0002, 0.005])
 
-    def interrupt_targets() -> None:
-        targets: list[tuple[str, Callable[[], object]]] = [
-            (caller.name, partial(caller.interrupt, Interruption()))
-            for caller in process.callers
-            if caller.waits and not caller.background
-        ]
-        targets += [(name, task.cancel) for name, task in process.tasks.items() if not task.done()]
-        if targets and process.alive:
-            for name, raise_it in targets if everybody else [targets[number % len(targets)]]:
-                world.scheduler.note("an interruption of %s", name)
-                raise_it()
-            if process.tasks:
-                process.poke_loop()
-
+    interrupt_them = partial(interrupt_callers, process, None if everybody else number)
     if behind:
-        process.when_sent(partial(world.scheduler.after, delay_s, interrupt_targets))
+        process.when_sent(partial(world.scheduler.after, delay_s, interrupt_them))
     else:
-        interrupt_targets()
+        interrupt_them()
+
+
+def interrupt_callers(process: Process, number: int | None = None) -> None:
+    """Raise an exception in the callers of a process that wait: in one of them, or in all without a ``number``."""
+    targets: list[tuple[str, Callable[[], object]]] = [
+        (caller.name, partial(caller.interrupt, Interruption()))
+        for caller in process.callers
+        if caller.waits and not caller.background
+    ]
+    targets += [(name, task.cancel) for name, task in process.tasks.items() if not task.done()]
+    if targets and process.alive:
+        for name, raise_it in targets if number is None else [targets[number % len(targets)]]:
+            process.world.scheduler.note("an interruption of %s", name)
+            raise_it()
+        if process.tasks:
+            process.poke_loop()
 
 
 def report(world: World, dice: Dice) -> None:

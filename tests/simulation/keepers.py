@@ -96,6 +96,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
 
 def choose(settings: Settings, dice: Dice) -> None:
     """Decide whether processes have keepers, and whether the history is about that: processes are killed all the time."""
+    from tests.simulation.operations import fork
     from tests.simulation.programs import ACTIONS, RARE
 
     kept = settings.context["release_on_crash"] = dice.one_in(2)
@@ -104,6 +105,13 @@ def choose(settings: Settings, dice: Dice) -> None:
         settings.processes, settings.users = 2, 3
         if settings.masters == 1:
             settings.actions = (dice.pick(ACTIONS[:10]), dice.pick(ACTIONS), dice.pick((*ACTIONS, *RARE)))
+            if dice.one_in(4):  # children have records of their own
+                settings.actions, settings.tasks = (*settings.actions[:2], partial(partial, fork)), False
+
+
+def recorded(engine: Engine) -> int:
+    """Return how many leases are in the record of an engine."""
+    return len(engine.keeping.entries) if isinstance(engine.keeping, WorldsKeeping) else 0
 
 
 def note_death(process: Process, beliefs: list[Belief]) -> None:

@@ -186,7 +186,8 @@ class Record:
         self.trouble_until = 0.0  # from then on nothing is wrong
         self.hindered_until = 0.0  # from then on what is to be released can be
         self._tampering = self._breaking = False
-        self.tampered: set[bytes] = set()  # the names that a stranger has changed
+        self.tampered: set[bytes] = set()  # the names that a stranger has changed, or a restart
+        self.changed_unnoticed: set[bytes] = set()  # the same, without restarts: those that count votes notice them
         self.fair: tuple[bytes, ...] = ()
         self.read_write: tuple[bytes, ...] = ()
         self.fences_lost: list[tuple[float, str, bool]] = []  # when, by which server, and whether that has restarted
@@ -246,7 +247,7 @@ class Record:
         """
         spans = self._spans.get((belief.host, belief.name, belief.token), ())
         if belief.host == MAJORITY:
-            return belief.name not in self.tampered
+            return belief.name not in self.changed_unnoticed
         return any(
             span.place == belief.host
             and belief.until <= span.promised + SAME_S

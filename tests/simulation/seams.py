@@ -194,6 +194,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         *direct.replacements(world),
         *keepers.replacements(),
         *world.settings.constants,
+        (_package.block, "_LEAST", world.settings.least_block),
     ]
 
 

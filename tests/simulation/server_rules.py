@@ -133,6 +133,8 @@ class ServerRules(Record):
             self.broken("expiry", f"the key {key!r} has no expiry after {_shown(words)}")
         if tampering:
             self.tampered.add(key)
+            if not self._breaking:
+                self.changed_unnoticed.add(key)
         released = False
         for token, span in list(known.items()):
             end = there.get(token)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from itertools import count, islice
 
 import pytest
 
+from tests.simulation import keepers
 from tests.simulation.mutants.__main__ import Stage, known_survivors
 from tests.simulation.mutants.by_hand import BY_HAND, OLD_BUGS
 from tests.simulation.mutants.mutant import PACKAGE, by_hand
 from tests.simulation.mutants.operators import chosen, keys, of_text
+from tests.simulation.scheduler import Tape
+from tests.simulation.world import settings_from
 
 
 def test_mistakes_have_names_of_their_own() -> None:
@@ -62,8 +67,29 @@ def test_known_survivors_are_places_that_are_there() -> None:
 
 
 @pytest.mark.slow
-def test_a_mistake_is_found() -> None:
-    [mutant] = [mutant for mutant in BY_HAND if mutant.name == "a loss is reported twice"]
+@pytest.mark.parametrize(
+    ("name", "theme", "rule"),
+    [
+        ("a loss is reported twice", "stops", "S5"),
+        ("a grant is accepted too late to be lost in time", "stops", "S5"),
+        ("a master that has lost its data votes at once", "restarts", "S2"),
+        ("a quiet release without a follow-up wakes no waiter", "interruptions", "wake-up"),
+        ("a wake-up between two waits is lost", "overtakings", "wake-up"),
+        ("a forked child uses the record of its parent", "crashes", "crash"),
+    ],
+)
+def test_a_mistake_is_found(name: str, theme: str, rule: str) -> None:
+    [mutant] = [mutant for mutant in BY_HAND if mutant.name == name]
     stage = Stage()
     stage.plant(mutant)
-    assert stage.histories(list(range(1, 60)), 60.0)["rule"] == "S5"
+    assert stage.histories(list(islice(_seeds_of(theme), 20)), 60.0)["rule"] == rule
+
+
+def _seeds_of(theme: str) -> Iterator[int]:
+    """Return the seeds whose histories are about one mechanism."""
+    for seed in count(1):
+        tape = Tape(seed)
+        settings = settings_from(tape.stream("world").draw)
+        keepers.choose(settings, tape.stream("keeper").draw())
+        if settings.theme == theme:
+            yield seed

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.faults import interrupt_callers
 from tests.simulation.operations import new_lock
 from tests.simulation.scheduler import Dice
 from tests.simulation.topologies import Cluster
@@ -16,10 +17,12 @@ from wheel_lock.errors import LockUnavailable
 from wheel_lock.protocol.keys import hash_slot
 
 if TYPE_CHECKING:
+    from tests.simulation.processes import Process
     from tests.simulation.programs import User
     from tests.simulation.world import Settings
 
 _EVERY_S = 0.75
+_BEHIND_S = 0.00005  # behind what a caller does, and before the turn in which that is handled
 _CROWDED = ("exclusive", "fair", "semaphore", "read-write", "reentrant")
 _KINDS = ("exclusive", "reentrant", "exclusive", "fair")
 _OLD_S = 500  # uptime of a master that has not restarted
@@ -84,13 +87,23 @@ async def _meet(kind: str, user: User, dice: Dice) -> None:
     """
     now = user.world.scheduler.now
     begin = now - now % _EVERY_S + _EVERY_S
-    await user.sleep(begin - now + dice.pick([0.0, 0.001, 0.003, 0.007]))
+    follows = user.world.settings.theme == "overtakings" and user.process.name == "p0"
+    await user.sleep(begin - now + dice.pick([0.0, 0.001, 0.003, 0.007]) + 0.004 * follows)
+    if follows:
+        user.process.when_sent(partial(_hold_replies, user.process))
     if not dice.one_in(3):
         moment, long = dice.pick([0.001, 0.004, 0.012]), dice.one_in(2)
         await _take(
             *(kind, user, dice, None, lambda: 0.4 if long and user.world.scheduler.now < begin + 0.1 else moment),
             writes=kind == "read-write",
         )
+
+
+def _hold_replies(process: Process) -> None:
+    """Have messages overtake what is answered within a moment, which alone is held back."""
+    for wire in [wire for link in process.links.values() for wire in link.wires if not wire.session.channels]:
+        wire.hold(False, True)
+        process.world.scheduler.after(0.015, partial(wire.hold, False, False))
 
 
 async def _read_and_write(user: User, dice: Dice) -> None:
@@ -102,11 +115,22 @@ async def _read_and_write(user: User, dice: Dice) -> None:
 
 
 async def _work_in_rows(kind: str, user: User, dice: Dice) -> None:
-    """Rest, and hold a lock several times in a row; an interruption ends the row."""
+    """Rest, and hold a lock several times in a row; an interruption ends the row.
+
+    Some interrupt all who wait in their process as they release: what these have begun meanwhile is taken back.
+    """
+    world = user.world
+
+    def seconds() -> float:
+        held_s = dice.pick([0.01, 0.03, 0.1])
+        if dice.one_in(4):
+            user.process.after(held_s + _BEHIND_S, partial(interrupt_callers, user.process))
+        return held_s
+
     await user.sleep(dice.pick([0.3, 0.6, 0.1]))
     for _ in range(4 + dice.below(5)):
-        await _take(kind, user, dice, dice.pick([None, None, 0.01]), lambda: dice.pick([0.01, 0.03, 0.1]))
-        user.world.steps += 1
+        await _take(kind, user, dice, dice.pick([None, None, 0.01]), seconds)
+        world.steps += 1
 
 
 async def _crowd(kind: str, user: User, dice: Dice) -> None:
@@ -136,9 +160,12 @@ async def _force(kind: str, user: User, dice: Dice) -> None:
 
 
 async def _keep(user: User, dice: Dice) -> None:
-    """Have a lock renewed for a while."""
-    holding, terms = user.new_holding(), {"timeout": dice.pick([1.0, 0.5, 3.0])}
+    """Have a lock renewed for a while. Some processes stop with the grant on its way: until it is about to be over."""
+    holding, terms, process = user.new_holding(), {"timeout": dice.pick([1.0, 0.5, 3.0])}, user.process
     lock = user.context.lock(f"of {user.name}", on_lost=holding.on_lost, **terms)
+    share = dice.pick([0.0, 0.0, 0.98, 0.99])
+    if share:
+        process.when_sent(partial(process.pause, share * terms["timeout"]))
     if await user.acquire(lock, dice):
         await _hold(user, lock, holding, terms, dice.pick([3.0, 1.5]))
 
@@ -151,6 +178,20 @@ async def _elect(user: User, dice: Dice) -> None:
         user.process.pause_in_turn(dice.pick([1.5, 2.5]))
     if await user.acquire(lock, dice, waiting=(True, dice.pick([None, 2.0]))):
         await _hold(user, lock, holding, terms, dice.pick([0.05, 0.5, 1.5]))
+
+
+async def _elect_and_stop(user: User, dice: Dice) -> None:
+    """Hold a lock of two masters of three, and stop as one of these comes back empty: the third one has a free vote."""
+    world, process, holding, terms = user.world, user.process, user.new_holding(), {"timeout": dice.pick([1.0, 3.0])}
+    hosts = list(world.hosts)
+    world.refuse(process.link(hosts.pop(dice.below(len(hosts)))), 0.3)
+    lock = user.context.lock("x", on_lost=holding.on_lost, **terms)
+    if await user.acquire(lock, dice):
+        if all(host.up_s > _OLD_S for host in world.hosts):
+            world.scheduler.note("%s starts empty", hosts[0].name)
+            hosts[0].restart_empty()
+            process.pause(0.9 * terms["timeout"])
+        await _hold(user, lock, holding, terms, 0.1)
 
 
 async def _elect_in_parts(user: User, dice: Dice) -> None:
@@ -348,6 +389,12 @@ def meetings(settings: Settings, dice: Dice) -> None:
     settings.slow_network, settings.straggler, settings.duration_s = True, "p0", 15.0
 
 
+def overtakings(settings: Settings, dice: Dice) -> None:
+    """One waits for another, and for nobody else; a message that the lock is free overtakes the answer that it is not."""
+    _only(settings, partial(_meet, "exclusive"), processes=2, users=1)
+    settings.slow_network, settings.duration_s = False, 15.0
+
+
 def readers(settings: Settings, dice: Dice) -> None:
     """Readers, and writers who give up."""
     _only(settings, _read_and_write, processes=2, users=2)
@@ -378,9 +425,11 @@ def majorities(settings: Settings, dice: Dice) -> None:
 
 
 def restarts(settings: Settings, dice: Dice) -> None:
-    """The same, and one master after the other comes back empty."""
+    """The same, and one master after the other comes back empty; or one that has granted a vote, whose holder stops."""
     majorities(settings, dice)
     settings.faults, settings.calm_s, settings.duration_s = ("restart",), 0.3, 4.0
+    if dice.one_in(3):
+        settings.faults, settings.actions = (), (partial(partial, _elect_and_stop),)
 
 
 def late_votes(settings: Settings, dice: Dice) -> None:
@@ -460,6 +509,7 @@ THEMES: dict[str, Callable[[Settings, Dice], None]] = {
     "crowds": crowds,
     "forced": forced,
     "meetings": meetings,
+    "overtakings": overtakings,
     "readers": readers,
     "interruptions": interruptions,
     "stops": stops,

@@ -18,6 +18,7 @@ import wheel_lock.engine.requests.acquire_all
 import wheel_lock.engine.requests.adopt
 import wheel_lock.engine.requests.bulk
 import wheel_lock.engine.requests.bulk_operations
+import wheel_lock.engine.topology.cluster
 import wheel_lock.engine.waiting.many
 import wheel_lock.engine.waiting.wait_queue
 import wheel_lock.locks.bulk
@@ -87,6 +88,7 @@ _SMALL: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
     (_package.engine.waiting.wait_queue, "_FIRST_LOOK_S", (0.01,)),
     (_package.engine.waiting.many, "_LOOK_EVERY_S", (0.02,)),
     (_package.locks.leader, "_AFTER_RESIGNATION_S", (0.01,)),
+    (_package.engine.topology.cluster, "_GONE_S", (0.3,)),
     (_package.sync.call, "_CHECK_AFTER_S", (0.05,)),
     (_package.aio.call, "_CHECK_EVERY_S", (0.05,)),
 )
@@ -122,6 +124,7 @@ class Settings:
     absent_s: float = 0.0  # until servers can be connected to
     actions: tuple[Any, ...] = ACTIONS
     theme: str = ""  # a name of THEMES, if the history is about one mechanism only
+    least_block: int = 1  # leases of a block; no constant, because it makes nothing slow
     context: dict[str, Any] = field(default_factory=dict)
     constants: list[tuple[Any, str, float]] = field(default_factory=list)
 
@@ -207,7 +210,7 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
     if settings.masters > 1:
         dice = draw()
         settings.server_ahead_s = tuple(dice.pick([0.0, 0.0, 2.0, -2.0]) for _ in range(settings.masters))
-    settings.constants.append((_package.block, "_LEAST", 1 + draw().below(3)))  # of a block
+    settings.least_block = 1 + draw().below(3)
     return settings
 
 
@@ -450,6 +453,7 @@ class World:
                     "on the direct path": len(engine.direct.claim),
                     "busy": engine.busy and not engine.closed,
                     "overdue": len(list(engine.overdue_leases())),
+                    "recorded": keepers.recorded(engine),
                 }
                 if any(left.values()):
                     rules.broken("left", f"{process.name} has something left: {left}")

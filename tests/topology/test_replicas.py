@@ -83,8 +83,9 @@ def test_a_grant_that_no_replica_has_is_taken_back(pair: Pair) -> None:
         ):
             with pytest.raises(NotReplicated, match=r"Only 0 replicas .* of 1"):
                 acquire()
-        with pytest.raises(LockUnavailable):  # which is what it is
+        with pytest.raises(LockUnavailable) as raised:  # which is what it is
             context.lock("a").acquire()
+        assert raised.value.lock_name == "a"
         assert context.stats().held == 0
         eventually(lambda: pair.client().keys("[a-f]") == [])
         pair.replica.resume()

@@ -275,9 +275,7 @@ class LeaseTable:
             group_of(lease).renewer.untrack(lease)
 
         for lease in release_all(leases, now, begun.append, cancel, end_renewal, self.unhold):
-            if (error := self.begin_release(lease)) is None:
-                begun.append(lease)
-            elif isinstance(error, LockLost):
+            if isinstance(error := self.check_owned(lease), LockLost):
                 losses[lease.name] = error.reason
 
     def mark_lapsed(self, lease: Lease) -> None:

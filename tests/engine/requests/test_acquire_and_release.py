@@ -22,12 +22,15 @@ from tests.engine.rig import (
     names,
 )
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests.adopt import AdoptMany
 from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason, TooManyLocks
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
 from wheel_lock.options import lock_options
+from wheel_lock.protocol.handoff import Handoff
+from wheel_lock.runtime.tokens import new_token
 
 
 def test_an_acquire_that_finds_no_connection_times_out_with_the_reason(rig: Rig) -> None:
@@ -264,3 +267,14 @@ def test_several_locks_in_parts_are_granted_only_while_all_of_them_are_valid(rig
     assert future.result() is None
     assert rig.losses == []
     assert rig.held == {}
+
+
+def test_an_adoption_of_many_that_is_given_up_in_flight_is_undone(rig: Rig) -> None:
+    lease, handoff = rig.lease("a"), Handoff("a", new_token(), "exclusive", None, 3.0, 1.0, None, None, None)
+    adopting = AdoptMany(rig.engine.leases, Future(lambda: None))
+    rig.post(lambda: adopting.add([(lease, lock_options(3.0), handoff)]))
+    assert rig.server.one("adopt").arguments[1:3] == (handoff.token, lease.token)
+    rig.post(adopting.give_up)
+    rig.say(integer(1))
+    assert not rig.held
+    assert rig.server.one("release_many").pairs == [(b"a", lease.token)]

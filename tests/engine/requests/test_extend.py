@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import START, Rig, array, failure, integer
+from tests.engine.rig import NOSCRIPT, START, Rig, array, failure, integer
 from wheel_lock.errors import (
     LockLost,
     LockNotHeld,
@@ -38,6 +38,14 @@ def test_adding_sets_the_deadline_that_the_server_reports(rig: Rig, added_ms: in
     rig.say(integer(added_ms + left_ms))
     assert future.result() is None
     assert lease.deadline == pytest.approx(START + 0.5 + (added_ms + left_ms) / 1000 * 0.99 - 0.002)
+
+
+def test_an_extension_is_sent_as_text_where_its_script_is_not_known(rig: Rig) -> None:
+    future = rig.extend(rig.hold("a"), 10.0, replace=True)
+    rig.reply("extend", NOSCRIPT)
+    assert rig.server.one("extend").use_eval
+    rig.say(integer(10_000))
+    assert future.result() is None
 
 
 @pytest.mark.parametrize("renew", [True, False])

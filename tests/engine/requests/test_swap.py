@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, Rig, breaking, failure, integer
+from tests.engine.rig import FINE, START, Rig, breaking, failure, integer
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.swap import Swap
 from wheel_lock.errors import (
@@ -89,6 +89,16 @@ def test_begun_twice_it_is_sent_once(rig: Rig, swapping: Swapping, when: str) ->
         swapping.begin()
     assert rig.server.take() == []
     assert rig.is_valid(swapping.new)
+
+
+def test_what_takes_its_place_has_what_is_left_of_its_limits(rig: Rig) -> None:
+    swapping = Swapping(rig, 30.0, max_hold=5.0, max_renewals=3)
+    rig.jump(1.0)
+    swapping.begun()
+    rig.say(integer(1))
+    limits = swapping.new.limits
+    assert limits is not None
+    assert (limits.hold_until, limits.max_renewals) == (pytest.approx(START + 5.0), 3)
 
 
 # Released before it is confirmed

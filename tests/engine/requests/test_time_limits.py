@@ -10,7 +10,8 @@ from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TAKEN, TICK_S, array
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later
-from wheel_lock.engine.waiting.many import AcquireEach
+from wheel_lock.engine.waiting import many
+from wheel_lock.engine.waiting.many import AcquireEach, AcquireTogether
 from wheel_lock.errors import LockTimeout, LockUnavailable
 from wheel_lock.options import lock_options
 
@@ -80,6 +81,54 @@ def test_callers_whose_shared_first_try_is_answered_behind_their_limit_are_refus
     assert other.refused, "the server has answered"
 
 
+@pytest.mark.parametrize("behind", [0, 1, 2])
+def test_who_waits_behind_another_is_refused_by_the_next_answer(rig: WaitingRig, behind: int) -> None:
+    rig.wait("a")
+    others = [rig.wait("a", blocking_timeout=1.3) for _ in range(behind)]
+    ends: list[float] = []
+    refuse = rig.be_taken()
+    rig.go_on(2.0, lambda: (refuse(), ends.extend(rig.now - START for other in others if other.refused and not ends)))
+    assert all(other.refused for other in others)
+    assert all(end <= 1.3 + 3 * TICK_S for end in ends)
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_grant_of_many_behind_their_limit_is_undone(rig: WaitingRig, breaks: bool, given_up: bool) -> None:
+    warm(rig)
+    attempt = rig.acquire_many(names(3), 30.0, limit_s=2.0)
+    if given_up:
+        rig.post(attempt.bulk.give_up)
+    else:
+        assert 2.0 <= ends_at(rig, attempt.future) + 1e-6 <= 2.0 + 3 * TICK_S
+        failure(attempt.future, LockTimeout, "within 2 s")
+    rig.server.take()
+    if breaks:
+        rig.reconnect()
+        assert {command.what for command in rig.server.agree()} == {"release_many"}
+    else:
+        rig.say(FINE, FINE)
+    rig.go_on(0.1)
+    rig.assert_clean()
+
+
+@pytest.mark.parametrize("kind", [AcquireEach, AcquireTogether])
+def test_many_that_are_refused_are_waited_for(
+    rig: WaitingRig, kind: type[AcquireEach | AcquireTogether], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "_PART", 1)
+    future: Future[None] = Future(lambda: None)
+    call = kind(rig.engine.wait_queues, lock_options(30.0), future)
+    rig.post(lambda: call.begin(3))
+    rig.post(lambda: call.add([rig.lease(name, 30.0) for name in "abc"]))
+    rig.post(call.seal)
+    rig.go_on(1.0, rig.be_taken())
+    assert not future.done
+    rig.go_on(10.0, rig.agree)
+    assert future.result() is None
+    assert sorted(lease.name for lease in call.granted) == ["a", "b", "c"]
+
+
 def test_the_limit_of_a_bulk_acquire_that_is_done_means_nothing(rig: WaitingRig) -> None:
     attempt = rig.acquire_many(names(3), 30.0, limit_s=0.5)
     rig.agree()
@@ -107,8 +156,9 @@ def test_what_others_hold_is_waited_for_until_the_callers_limit(
     assert ends_s <= ends_at(rig, future) + 1e-6 <= ends_s + 3 * TICK_S
 
 
-def test_a_grant_behind_the_hold_limit_is_the_callers_to_know_of(rig: WaitingRig) -> None:
-    wait = rig.wait("a", max_hold=1.0)
+@pytest.mark.parametrize("timeout", [3.0, 30.0])
+def test_a_grant_behind_the_hold_limit_is_the_callers_to_know_of(rig: WaitingRig, timeout: float) -> None:
+    wait = rig.wait("a", timeout, max_hold=1.0)
     rig.jump(1.5)
     rig.reply("SET", OK)
     failure(wait.future, LockTimeout, "max_hold")

@@ -14,6 +14,8 @@ from tests.engine.waiting_rig import Wait, WaitingRig, message
 from tests.support.backend import without_collection
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.pacing import Pace
+from wheel_lock.errors import LockAlreadyHeld
+from wheel_lock.lease import Owner
 
 
 def test_one_that_polls_asks_by_itself(rig: WaitingRig) -> None:
@@ -240,3 +242,20 @@ def test_what_follows_is_not_sent_after_all_and_others_are_woken(rig: WaitingRig
     assert rig.server.one("PUBLISH").arguments == (CHANNEL, b"0")
     rig.say(integer(1), integer(1))
     rig.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("is_there", "extends", "refused"), [(True, False, True), (True, True, True), (False, False, False)]
+)
+def test_who_waits_for_its_own_lock_is_refused_only_if_that_is_there(
+    rig: WaitingRig, is_there: bool, extends: bool, refused: bool
+) -> None:
+    owner = Owner()
+    lease = rig.hold("a", 30.0, owner=owner)
+    wait = rig.wait("a", owner=owner)
+    rig.reply("SET", NIL)
+    rig.server.one("GET")
+    if extends:
+        rig.extend(lease, 1.0)
+    rig.say(b"$%d\r\n%b\r\n" % (len(lease.token), lease.token) if is_there else NIL)
+    assert isinstance(wait.error, LockAlreadyHeld) is refused
