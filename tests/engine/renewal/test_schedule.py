@@ -8,9 +8,11 @@ from collections import Counter
 import pytest
 
 from tests.engine.rig import FINE, GONE, START, TICK_S, Command, Rig, array, integer, names
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.requests.extend import Extend
 from wheel_lock.errors import LossReason
-from wheel_lock.lease import State
+from wheel_lock.lease import Event, State
 from wheel_lock.lock_types import EXCLUSIVE
 
 
@@ -155,13 +157,14 @@ def test_groups_live_as_long_as_their_leases() -> None:
         assert rig.hold("child's", 5.0).group.alive
 
 
-def test_a_lease_at_its_limit_with_no_tick_to_spare_is_lost_at_once(rig: Rig) -> None:
+def test_a_lease_at_its_limit_that_could_not_be_extended_in_its_last_tick_is_lost_at_once(rig: Rig) -> None:
     lease = rig.hold("a", 3.0, renew=False)
-    group_of(lease).renewer.untrack(lease)  # as while it is extended
+    group_of(lease).renewer.untrack(lease)  # as the request does when it starts
+    lease.transition(Event.EXTEND)
     scale = rig.timer.scale
     rig.go_to(scale.seconds(scale.floor(lease.deadline) - 1))
     rig.turn()
-    group_of(lease).schedule(lease, rig.now)
+    Extend(rig.engine.leases, lease, 3000, False, Future(lambda: None)).on_unavailable(ConnectionError())
     assert lease.loss is LossReason.RENEWAL_LIMIT
     assert rig.now < lease.deadline
     assert lease not in rig.timer.wheel

@@ -87,15 +87,10 @@ class RenewalGroup:
 
     def schedule(self, lease: Lease, sent_at: float) -> None:
         """Put a lease whose grant or confirmation was sent at ``sent_at`` on the wheel, for its renewal or its loss."""
-        if lease.state is not HELD:
-            return  # the loss of one before it has ended it
         wheel, floor = self.renewer.timer.wheel, self.renewer.timer.scale.floor
         last = floor(lease.deadline) - 1  # a tick early: a loss is reported by the deadline
         if lease.at_limit:
-            if last > wheel.now:
-                wheel.schedule(lease, last)
-            else:  # in the next tick the deadline may have passed
-                self.renewer.table.mark_lost([lease])
+            wheel.schedule(lease, last)
             return
         # An extended lease is renewed when that prolongs it, a shortened one after the same share of its time-to-live.
         extended = floor(lease.deadline - self.timeout_s)
