@@ -106,7 +106,6 @@ _BY_FILE = (
     "site/",
     "topology/",
     "bench/test_foreign_workers",
-    "bench/test_jvm",
 )
 _RUN_BY_FOLDER = "tests/guards"  # whose database servers are those of the session
 _RUN_BY_FILE = tuple(f"tests/{part}" for part in _BY_FILE)

@@ -12,8 +12,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 import pytest
 
 from tests.aio.lock_loser import TIMEOUT_S, LockLoser, cancelling, undisturbed
-from tests.support.event_loops import at_once, ended, raising, until
-from wheel_lock import LockLost, LockNotHeld, LossReason
+from tests.support.event_loops import ended, raising
+from wheel_lock import LockLost, LossReason
 from wheel_lock.aio import call as aio_call
 from wheel_lock.aio.cancellation import CancelOnLoss
 from wheel_lock.asyncio import Lock
@@ -145,17 +145,6 @@ async def test_a_cancellation_that_came_before_the_block_is_not_ours(loser: Lock
 # In combination
 
 
-@pytest.mark.parametrize("lost", ["outer", "inner", "both"])
-async def test_nested_locks(loser: LockLoser, lost: str) -> None:
-    async with raising(LockLost) as caught, loser.lock("outer"), loser.lock("inner"):
-        loser.delete(*(["outer", "inner"] if lost == "both" else [lost]))
-        await asyncio.sleep(60.0)
-    assert caught.value.lock_name == ("outer" if lost == "both" else lost)
-    await undisturbed()
-    await until(lambda: loser.context.stats().held == 0)
-    assert loser.real.view.keys() == []
-
-
 @pytest.mark.parametrize("lock_outside", [True, False])
 async def test_a_time_limit_and_a_loss_at_once_end_with_the_outer_one(loser: LockLoser, lock_outside: bool) -> None:
     async with raising(LockLost if lock_outside else TimeoutError), AsyncExitStack() as stack:
@@ -225,21 +214,6 @@ async def test_a_loss_cancels_who_has_lost_and_not_who_has_acquired_since(loser:
     assert lock._blocks == []
 
 
-async def test_a_block_that_another_task_leaves(loser: LockLoser) -> None:
-    lock = loser.lock()
-    stack = AsyncExitStack()
-
-    async def enter() -> None:
-        await stack.enter_async_context(lock)
-        await undisturbed()
-
-    await asyncio.create_task(enter())
-    await stack.aclose()
-    assert not loser.real.view.exists("order:42")
-    async with lock:  # and what was left behind is forgotten
-        assert len(lock._blocks or ()) == 1
-
-
 async def test_what_was_acquired_by_hand_is_not_taken_for_the_block_of_another_task(loser: LockLoser) -> None:
     lock, lost, leave = loser.lock(), asyncio.Event(), asyncio.Event()
 
@@ -290,13 +264,3 @@ async def test_the_block_of_an_adopted_lock_is_guarded(loser: LockLoser) -> None
         await asyncio.sleep(60.0)
     assert caught.value.reason is LossReason.KEY_GONE
     await undisturbed()
-
-
-async def test_a_lock_that_is_exported_in_its_block_cancels_no_task(loser: LockLoser) -> None:
-    lock = loser.lock()
-    async with raising(LockNotHeld, match="it was handed over"), lock:
-        await lock.export()
-        loser.delete()
-    await undisturbed()
-    with pytest.raises(LockNotHeld):
-        at_once(lock.release())

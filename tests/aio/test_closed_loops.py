@@ -14,9 +14,8 @@ import pytest
 from tests.aio.lock_loser import LockLoser
 from tests.faults.support import recorded_warnings
 from tests.support.backend import LONG_S, Backend, Losses
-from tests.support.event_loops import NewLoop, settled
+from tests.support.event_loops import NewLoop
 from tests.support.logged import Log
-from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LossReason
 from wheel_lock.asyncio import Lock
@@ -109,22 +108,6 @@ def test_a_grant_to_a_closed_loop(
     eventually(lambda: context.stats().waiting == 0 and context.stats().held == 0, LONG_S)
     eventually(lambda: real.view.keys() == [], LONG_S)
     assert len(log.said("an event loop was closed before the result of its task arrived")) == 3
-
-
-@pytest.mark.parametrize("thread_local", [True, False])
-def test_a_grant_that_no_caller_has_fetched_is_released_with_its_task(
-    real: Backend, proxy: TcpProxy, through_proxy: LockContext, stopped: Stopped, thread_local: bool
-) -> None:
-    context = through_proxy
-    proxy.to_client.delay_s = math.inf
-    stopped.start(context.asyncio.lock(NAME, thread_local=thread_local).acquire())
-    proxy.to_client.delay_s = 0.0
-    eventually(lambda: context.stats().held == 1)  # the loop does not turn meanwhile
-    settled(context)
-    stopped.close()
-    stopped.forget()
-    eventually(lambda: is_free(real))
-    assert context.stats().held == 0
 
 
 # While a lock is held

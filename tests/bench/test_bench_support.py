@@ -9,9 +9,7 @@ import time
 
 import pytest
 
-from bench.served import commands, left
 from bench.workers import Worker, python
-from tests.support.redis_server import RedisServer
 
 
 def test_a_worker_that_is_ended_as_it_writes_has_not_answered() -> None:
@@ -50,24 +48,3 @@ def test_a_delay_passes_on_what_it_reads_and_no_sooner() -> None:
                 client.shutdown(socket.SHUT_WR)
                 assert client.recv(1) == b""
         server.join()
-
-
-def test_what_a_server_has_left() -> None:
-    with RedisServer() as server:
-        client = server.client()
-        before = commands([client])
-        for number in range(100):
-            client.set(f"b:{number}", "token", px=20_000 + number)
-        client.set("other", "lock", px=100)
-        assert commands([client]) - before >= 101
-        there = left([client], "b:")
-        assert there.keys == 100
-        assert there.least_s is not None
-        assert 0 < there.least_s <= 20.2
-        later = left([client], "b:", time.monotonic() - 50.0)
-        assert later.least_s is not None
-        assert later.least_s > 50.0
-        assert there.behind_s(30.0) == pytest.approx(20.0 - there.least_s)
-        assert there.behind_s(15.0) == 0.0
-        client.flushall()
-        assert left([client], "b:") == (0, None)

@@ -1,4 +1,4 @@
-"""The workers of the rivals in Go and on Node answer in every mode, with tiny numbers. (test_jvm.py has those of Java.)"""
+"""The workers of the rivals in Go, on Node and in Java answer in every mode, with tiny numbers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from types import ModuleType
 
 import pytest
 
-from bench.rivals import go, node
+from bench.rivals import go, jvm, node
 from tests.support import rival_worker
 from tests.support.redis_server import RedisServer
 
 WORKERS: dict[str, tuple[ModuleType, str]] = {
     **{program: (go, program) for program in go.PROGRAMS},
     **{program: (node, program) for program in node.PROGRAMS},
+    "redisson": (jvm, "redisson"),
 }
 WITHOUT_THREADS = node.PROGRAMS
 
@@ -31,7 +32,7 @@ def program(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def command(program: str) -> list[str]:
     language, worker = WORKERS[program]
-    found: list[str] = language.command(worker)
+    found: list[str] = rival_worker.little_jvm(worker) if language is jvm else language.command(worker)
     return found
 
 
@@ -42,12 +43,32 @@ def test_a_worker_answers_in_every_mode(program: str, command: list[str], redis_
             view.flushall()  # a worker that was ended may have left a lock
         what(command, redis_server, *arguments, **options)
 
-    check(rival_worker.check_hold)
+    with redis_server.client() as view:
+        view.config_set("notify-keyspace-events", "Egx")  # by which Redisson hears of a loss
+    check(rival_worker.check_hold, listen=True)
+    check(rival_worker.check_handover)
+    if program == "redisson":
+        return  # a JVM takes seconds to start
+    check(rival_worker.check_crowd)
     if program in WITHOUT_THREADS:
-        check(rival_worker.check_refusal, "pairs", "no threads", callers=4, kind="threads")
+        rival_worker.check_refusal(command, redis_server.url, "pairs", "no threads", callers=4, kind="threads")
     else:
         check(rival_worker.check_pairs, 4, "threads", spin=1)
     check(rival_worker.check_pairs, 20, "tasks")
-    check(rival_worker.check_handover)
-    check(rival_worker.check_crowd)
-    check(rival_worker.check_refusal, "juggle", "no juggle")
+    rival_worker.check_refusal(command, redis_server.url, "juggle", "no juggle")
+
+
+@pytest.mark.slow
+def test_nettys_wheel_measures_its_timers() -> None:
+    build_or_skip(jvm)
+    command, options = rival_worker.little_jvm("netty-wheel"), {"timers": 50, "spread_s": 0.05, "ahead_s": 0.05}
+    with rival_worker.started(command, "wheel", "-", idle_s=0.05, **options) as program:
+        program.answer()
+        for order in ("schedule", "cancel"):
+            assert program.go(order).keys() == {"ns", "cpu_ns"}
+        assert program.go("due").keys() == {"cpu_us", "p50_ms", "p99_ms", "max_ms"}
+        idle = program.go("idle")
+        assert idle.keys() == {"empty", "pending"}
+        assert all(found.keys() == {"cpu", "wake_ups"} for found in idle.values())
+        program.end()
+    rival_worker.check_refusal(command, "-", "hold", "no hold", status=1)

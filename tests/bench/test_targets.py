@@ -50,12 +50,11 @@ def test_a_row_is_measured(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["1", "threads", "tasks"])
-def test_the_parts_of_a_pair(kind: str) -> None:
+def test_the_parts_of_a_pair() -> None:
     require_redis_server()
-    found = parts.look(kind, 500)
+    found = parts.look("tasks", 500)
     assert found.cpu_us.keys() == {"callers", "timer", "server"}
-    assert found.calls["timer"][0] > (0 if kind == "1" else 1)  # a single caller sends its requests itself
+    assert found.calls["timer"][0] > 1
     assert found.bytes_sent > 100
 
 

@@ -242,8 +242,7 @@ def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
-    [("--timeout", "0"), ("--min-replicas", "-1"), ("--prefix", "wheel_lock:")],
+    ("option", "value"), [("--timeout", "0"), ("--min-replicas", "-1"), ("--prefix", "wheel_lock:")]
 )
 def test_bad_values(redis_server: RedisServer, capsys: pytest.CaptureFixture[str], option: str, value: str) -> None:
     status, sentence = refused(capsys, "doctor", "--redis", redis_server.url, option, value)

@@ -29,12 +29,6 @@ def locks() -> FittedTable:
     return show.table([Found(NAME.encode(), LockState("exclusive", "string", (holder,), remaining_s=21.8))])
 
 
-def test_a_wide_terminal_has_all_columns() -> None:
-    title, line = printed(locks(), 120)
-    assert title.split() == ["NAME", "KIND", "HOLDER", "REMAINING", "COUNT"]
-    assert line.split() == [NAME, "exclusive", OWNER, "(db1d17b3)", "21.8", "s", "1"]
-
-
 @pytest.mark.parametrize("width", [60, 70, 80])
 def test_a_narrow_terminal_has_the_whole_name_and_the_holder_in_one_line(width: int) -> None:
     title, line = printed(locks(), width)
@@ -49,13 +43,6 @@ def test_a_name_is_cut_if_nothing_else_is_left() -> None:
     assert len(lines) == 2
     assert lines[1].startswith("order:2026-")
     assert lines[1].count("…") == 2
-
-
-def test_columns_give_way_in_order_and_only_as_needed() -> None:
-    table = FittedTable(["a", "b", "c"], [["1" * 10, "2" * 10, "3" * 10]], gives_way=[2, 1], is_cut=[0], right=[])
-    assert [printed(table, width)[0].split() for width in (34, 33, 22, 21)] == [
-        ["a", "b", "c"], ["a", "b"], ["a", "b"], ["a"],
-    ]  # fmt: skip
 
 
 def test_the_slowest_locks_of_top_keep_their_names() -> None:

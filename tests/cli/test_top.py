@@ -96,13 +96,7 @@ def test_a_directory_of_another_user_is_not_used(
     assert "no socket of this user" in said(capsys, status=1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status"),
-    [
-        (["/nowhere/top.sock"], 1),
-        (["999999999"], 1),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "status"), [(["/nowhere/top.sock"], 1), (["999999999"], 1)])
 def test_errors_are_one_sentence(
     directory: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], status: int
 ) -> None:

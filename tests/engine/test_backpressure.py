@@ -10,13 +10,11 @@ import pytest
 from tests.engine.rig import OK, START, Attempt, Rig, names, runs
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.execution import LATEST
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
 from wheel_lock.lock_types import EXCLUSIVE, FAIR
 from wheel_lock.net import connection, node
-from wheel_lock.options import lock_options
 
 FEW = 20
 
@@ -76,28 +74,6 @@ def test_what_is_about_leases_in_hand_goes_ahead_of_what_waits(few: None) -> Non
         assert not any(attempt.future.done for attempt in attempts)
 
 
-def test_the_sweep_at_the_end_does_not_wait_for_room(crowded: Rig) -> None:
-    ask(crowded, 3 * FEW)
-    crowded.server.take()
-    crowded.close_engine(5.0)
-    assert crowded.server.one("release_many").names == ["warm-up"]
-
-
-def test_what_no_caller_wants_is_not_written(rig: Rig) -> None:
-    rig.hold("warm-up", 30.0)
-    kept, given_up = rig.lease("kept", 30.0), rig.lease("given up", 30.0)
-
-    def both() -> None:
-        for lease in (given_up, kept):
-            Acquire(rig.engine.leases, (lease,), lock_options(30.0), Future(lambda: None)).begin()
-        unwanted = Acquire(rig.engine.leases, (rig.lease("unwanted", 30.0),), lock_options(30.0), Future(lambda: None))
-        unwanted.begin()
-        unwanted.give_up()
-
-    rig.post(both)
-    assert asked(rig) == ["given up", "kept"]
-
-
 def test_a_socket_that_takes_no_more_has_callers_wait_and_unsent_ones_taken_back(rig: Rig) -> None:
     rig.hold("warm-up", 300.0)
     long = "n" * 400
@@ -141,15 +117,6 @@ def test_a_suspected_connection_without_waiting_callers_is_dropped_with_one_clea
     rig.launch.slow = False
     rig.go_on(1.0)
     assert sorted(rig.server.one("release_many").names) == sorted(names(FEW))
-
-
-def test_a_suspected_connection_has_less_room(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "MOST_SUSPECTED", FEW)
-    rig.hold("warm-up", 3.0)
-    rig.be_silent(1.6)
-    assert not rig.ready
-    ask(rig, 3 * FEW)
-    assert 0 < len(asked(rig)) <= FEW
 
 
 def test_one_that_is_needed_is_dropped_when_it_has_very_much_to_answer(

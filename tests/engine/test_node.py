@@ -67,16 +67,6 @@ def test_a_setting_that_cannot_work_refuses_waiting_requests_at_once(rig: Rig, r
     assert rig.acquiring == 0
 
 
-def test_held_leases_go_on_trying_even_so(rig: Rig) -> None:
-    lease = rig.hold("a", 3.0)
-    rig.connector.refusal = redis.exceptions.AuthenticationError("WRONGPASS")
-    rig.reconnect(1.5)
-    assert rig.connector.attempts > 3
-    rig.connector.refusal = None
-    rig.go_on(1.0, rig.agree)
-    assert rig.is_valid(lease)
-
-
 def test_a_helper_thread_that_cannot_be_started_is_one_failed_attempt(rig: Rig) -> None:
     rig.hold("a", 30.0)
     launch = rig.engine.router.renewer.node._launch
@@ -127,17 +117,6 @@ def test_a_connection_that_comes_after_the_last_turn_is_closed(rig: Rig, monkeyp
 
 class _Injected(BaseException):
     """Not an Exception: a cancellation, say, that a credential provider lets through."""
-
-
-def test_an_attempt_that_is_ended_by_whatever_is_followed_by_another(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.connector.refusal = _Injected()
-    rig.reconnect(0.5)
-    assert rig.connector.attempts > 2
-    rig.connector.refusal = None
-    rig.go_on(2.0, rig.agree)
-    assert rig.is_valid(lease)
-    assert lease.renewals
 
 
 def test_the_error_of_a_caller_says_what_has_ended_the_attempts(rig: Rig) -> None:

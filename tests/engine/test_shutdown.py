@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.engine.rig import FINE, GONE, OK, REFUSED, START, TICK_S, Rig, array, failure, integer, names
+from tests.engine.rig import FINE, GONE, OK, START, TICK_S, Rig, array, failure, integer, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
-from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason
+from wheel_lock.errors import ContextClosed, LockLost, LossReason
 from wheel_lock.runtime.ends import End
 
 
@@ -30,17 +28,6 @@ def test_closing_sweeps_in_chunks_a_few_at_a_time() -> None:
         assert released == names(200)
         assert most <= 8
         assert len(rig.losses) == len(leases)
-
-
-def test_closing_may_leave_what_is_held_to_expire() -> None:
-    with Rig(release_on_close=False) as rig:
-        rig.hold("a")
-        rig.server.take()
-        future = rig.close_engine()
-        assert future.done
-        assert rig.server.take() == []
-        assert rig.server.hung_up
-        assert rig.reasons == [("a", LossReason.CONTEXT_CLOSED)]
 
 
 def test_a_grant_that_is_read_during_a_close_is_cleaned_up_behind_the_answer_of_its_replicas() -> None:
@@ -124,20 +111,6 @@ def test_nothing_can_be_asked_of_a_closed_engine_even_if_its_thread_dies(rig: Ri
     assert rig.connector.attempts == 1
 
 
-@pytest.mark.parametrize("closing", [False, True])
-def test_a_stopped_timer_ends_every_lease_and_hangs_up_also_where_a_close_is_under_way(rig: Rig, closing: bool) -> None:
-    lease = rig.hold("a")
-    if closing:
-        assert not rig.close_engine().done
-        assert rig.server.one("release_many").pairs == [(lease.key, lease.token)]
-    rig.end(End.STOPPED)
-    rig.turn()
-    assert not rig.is_valid(lease)
-    assert rig.reasons == [("a", LossReason.CONTEXT_CLOSED)]
-    rig.server.take()
-    assert rig.server.hung_up
-
-
 @pytest.mark.rig(batch_size=1)
 @pytest.mark.parametrize("phase", ["not begun", "releasing", "hanging up"])
 def test_a_close_is_over_in_the_last_turn_of_a_timer_that_stops(
@@ -218,38 +191,6 @@ def test_a_dead_thread_loses_every_lease_and_says_so(rig: Rig, caplog: pytest.Lo
     assert rig.server.hung_up
 
 
-@pytest.mark.parametrize("connected", [True, False])
-def test_requests_are_refused_at_once_when_the_thread_dies(rig: Rig, connected: bool) -> None:
-    lease = rig.hold("a")
-    if not connected:
-        rig.launch.slow = True
-        rig.hang_up()
-    requests: list[Future[Any]] = [
-        rig.acquire("b").future,
-        rig.release(lease),
-        rig.acquire_many(["c", "d"]).future,
-    ]
-    die(rig)
-    for future in requests:
-        assert future.done, "its caller would wait until its next check"
-        assert isinstance(future.error, LockUnavailable)
-    rig.launch.go_on()  # the attempt of the life before, if there was one
-    rig.go_on(5.0)
-    if not connected:
-        assert rig.server.take() == []
-
-
-def test_a_server_that_was_there_is_waited_for_although_the_thread_died(rig: Rig) -> None:
-    rig.hold("a")
-    die(rig)
-    rig.connector.refusal = REFUSED
-    rig.launch.slow = False
-    attempt = rig.acquire("b")
-    attempt.request.patient = True
-    rig.go_on(1.0)
-    assert not attempt.future.done
-
-
 # A forked child: what the engine does there can be called directly
 
 
@@ -281,17 +222,3 @@ def test_the_childs_copy_of_the_socket_is_closed_without_a_shutdown(rig: Rig) ->
         assert keep.recv(10) == integer(1)
     finally:
         keep.close()
-
-
-@pytest.mark.rig(max_held=1)
-def test_a_parents_request_is_not_sent_by_the_child_and_its_place_is_free_there(rig: Rig) -> None:
-    rig.launch.slow = True
-    attempt = rig.acquire("a")
-    rig.fork()
-    rig.connect()
-    assert rig.server.take() == []
-    assert not attempt.future.done
-    assert rig.acquiring == 0
-    rig.launch.slow = False
-    rig.hold("b")
-    assert b"$1\r\na\r\n" not in rig.everything_sent()

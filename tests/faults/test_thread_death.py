@@ -6,20 +6,13 @@ import logging
 
 import pytest
 
-from tests.faults.support import (
-    own_context,
-)
+from tests.faults.support import own_context
 from tests.support.backend import Losses, of
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.timers import kill
 from tests.support.waiting import eventually
-from wheel_lock import (
-    LockContext,
-    LockLost,
-    LockUnavailable,
-    LossReason,
-)
+from wheel_lock import LockContext, LockLost, LockUnavailable, LossReason
 from wheel_lock.sync.call import SyncFuture
 
 pytestmark = pytest.mark.slow

@@ -11,13 +11,11 @@ import pytest
 import redis
 
 from tests.lock_types.script_calls import (
-    ALIVE,
     CHANNEL,
     DAY,
     FENCE,
     PERMIT_1,
     PERMITS,
-    QUEUE,
     READ_1,
     READ_2,
     SHARED,
@@ -146,42 +144,6 @@ def test_what_comes_late_shortens_nothing_and_what_comes_in_time_prolongs(server
     assert server.view.persist(NAME)
     setting.call(server, 50_000)
     assert server.view.pttl(NAME) > 49_000, "a key that has lost its expiry gets one again"
-
-
-@pytest.mark.parametrize("name", ["acquire permit", "acquire read", "renew a reader", "extend a reader", "swap again"])
-def test_the_expiry_that_a_key_gets_again_cuts_no_other_member_short(server: Server, name: str) -> None:
-    SETTINGS[name].grant(server, 5_000)
-    server.view.zadd(NAME, {b"p:" + b"9" * 22: server.now + 90_000})
-    server.view.persist(NAME)
-    SETTINGS[name].call(server, 10_000)
-    assert server.view.pttl(NAME) > 89_000
-
-
-@pytest.mark.parametrize("leaves", [READ_1, WRITE_1], ids=["reader", "writer"])
-def test_a_release_gives_what_is_left_its_expiry_again(server: Server, leaves: bytes) -> None:
-    server.write(leaves) if leaves is WRITE_1 else server.read(leaves)
-    server.view.zadd(NAME, {READ_2: server.now + 90_000})
-    server.view.persist(NAME)
-    assert server.release(leaves) == []
-    assert server.members() == {READ_2}
-    assert 89_000 < server.view.pttl(NAME) <= 90_000
-
-
-def test_the_word_of_who_waits_is_not_shortened_either(server: Server) -> None:
-    server.write(WRITE_2, 1_000)
-    server.write(WRITE_1, wait_ttl=60_000)
-    server.write(WRITE_1, wait_ttl=2_000)
-    assert server.view.pttl(NAME) > 59_000
-    server.view.delete(NAME)
-    server.fair(b"H" * 44)
-    server.fair(TOKEN, wait_ttl=60_000)
-    server.fair(TOKEN, wait_ttl=2_000)
-    for key in (QUEUE, ALIVE):
-        assert server.view.pttl(key) > 59_000
-        server.view.persist(key)
-    server.fair(TOKEN, wait_ttl=2_000)
-    for key in (QUEUE, ALIVE):
-        assert 1_000 < server.view.pttl(key) <= 2_000
 
 
 @pytest.mark.parametrize(

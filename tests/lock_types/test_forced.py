@@ -66,36 +66,6 @@ def test_a_holder_that_came_in_between_keeps_its_lock(
         assert present.owned() if kind != "multi" else present.locks[NAME].owned()
 
 
-@pytest.mark.parametrize("kind", ["semaphore", "read"])
-def test_a_holder_beside_those_that_were_seen_keeps_all_of_them(
-    backend: Backend, context: LockContext, other: LockContext, kind: str
-) -> None:
-    first = context.semaphore(NAME, 2) if kind == "semaphore" else context.rw_lock(NAME).read()
-    second = other.semaphore(NAME, 2) if kind == "semaphore" else other.rw_lock(NAME).read()
-    with first:
-        seen = look(backend.view)
-        with second:
-            assert force(backend.view, seen) is None
-            both = look(backend.view)
-            assert first.owned()
-            assert second.owned()
-        assert force(backend.view, both) is None  # one of the two has gone
-        assert first.owned()
-
-
-def test_all_holders_are_released_and_the_marks_of_waiters_stay(backend: Backend, context: LockContext) -> None:
-    holders = [context.semaphore(NAME, 3, renew=False) for _ in range(3)]
-    assert all(holder.acquire() for holder in holders)
-    assert force(backend.view, look(backend.view)) == 3
-    assert not backend.view.exists(NAME)
-    assert context.rw_lock(NAME, renew=False).read().acquire()
-    mark = b"i:" + b"w" * 22
-    now_s, _ = backend.view.time()
-    backend.view.zadd(NAME, {mark: -(int(now_s) + 60) * 1000})
-    assert force(backend.view, look(backend.view)) == 1
-    assert backend.view.zrange(NAME, 0, -1) == [mark]
-
-
 def test_data_of_another_application_is_not_touched(backend: Backend) -> None:
     backend.view.hset(NAME, mapping={"a": "1", "b": "2"})
     seen = LockState("reentrant", "hash", values=(b"a:1",))

@@ -5,14 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.backend import LONG_S, Backend, Losses
-from tests.support.callers import ThreadCaller
-from tests.support.lock_types import NAME, traces
+from tests.support.lock_types import NAME
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockLost, LossReason, TooManyLocks
+from wheel_lock import LockLost, LossReason
 
 pytestmark = pytest.mark.servers("real")
-
-QUEUE = f"wheel_lock:queue:{{{NAME}}}"
 
 
 # Limits
@@ -43,22 +40,3 @@ def test_the_limits_of_the_outermost_acquire_hold_when_another_object_changes_to
     assert forgotten.delivered() == []
     with pytest.raises(LockLost):
         reader.release()
-
-
-def test_a_fair_waiter_whose_turn_comes_when_there_is_no_room_gives_it_to_the_next(
-    backend: Backend, other: LockContext
-) -> None:
-    context = backend.context(max_held=1)
-    holder, something = other.fair_lock(NAME), context.lock("something")
-    holder.acquire()
-    waiting = ThreadCaller(context).locks.fair_lock(NAME, blocking_timeout=LONG_S).acquire.begin()
-    eventually(lambda: backend.view.zcard(QUEUE) == 1, LONG_S)
-    something.acquire()
-    holder.release()
-    with pytest.raises(TooManyLocks):
-        waiting.result(LONG_S)
-    assert holder.acquire(blocking_timeout=LONG_S), "it is free again"
-    holder.release()
-    something.release()
-    eventually(lambda: traces(backend) == [], LONG_S)
-    assert context.stats().held == 0

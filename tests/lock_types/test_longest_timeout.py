@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.backend import LONG_S, Backend, refused
+from tests.support.backend import LONG_S, Backend
 from tests.support.callers import Caller, ThreadCaller
 from tests.support.lock_types import KINDS, NAME, make
 from tests.support.waiting import eventually
@@ -92,23 +92,3 @@ def test_a_key_with_an_absurd_expiry_is_kept_extended_by_nothing_and_waited_for(
     assert (context.stats().connects, waits.stats().connects) == connects
     lock.release()
     assert waiting.result()
-
-
-@pytest.mark.parametrize(
-    ("kind", "member", "score"),
-    [
-        *(("write", "r:", score) for score in ("inf", "1e300", str(1 << 62))),
-        ("read", "w:", "inf"),
-        ("semaphore", "p:", "inf"),
-        ("semaphore", "p:", str(1 << 62)),
-    ],
-)
-def test_a_holder_who_claims_for_ever_is_waited_for(real: Backend, kind: str, member: str, score: str) -> None:
-    context = real.context()
-    with context.lock("warm up"):
-        connects = context.stats().connects
-        real.view.execute_command("ZADD", NAME, f"-{score}" if member == "w:" else score, member + "x" * 22)
-        real.view.pexpire(NAME, 60_000)  # else it is data, which is an error
-        assert refused(make(context, kind).acquire)
-        assert make(context, kind).acquire(blocking=False) is False
-        assert context.stats().connects == connects

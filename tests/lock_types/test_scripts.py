@@ -29,7 +29,6 @@ from tests.lock_types.script_calls import (
     WAITER_1,
     WAITER_2,
     WAITING_1,
-    WAITING_2,
     WRITE_1,
     WRITE_2,
     Server,
@@ -151,20 +150,6 @@ def test_a_refusal_says_when_what_is_in_the_way_will_have_expired(server: Server
     assert server.view.keys() == members, "who does not wait leaves no word"
 
 
-def test_a_caller_without_a_retry_time_has_to_listen(server: Server) -> None:
-    turn_of_the_first(server)
-    for [retry_ms] in (server.fair(SECOND, wait_ttl=5_000), server.fair(b"N" * 44)):  # nor does the latter wait
-        assert 4_000 < retry_ms <= 5_000, "until the first will have been forgotten"
-    server.view.flushall()
-    server.fair(HOLDER, 9_000)
-    assert server.fair(FIRST, wait_ttl=5_000)[0] > 8_000, "it is the first of the queue"
-    assert server.fair(SECOND, wait_ttl=5_000) == server.fair(b"N" * 44) == [-1]
-    server.view.flushall()
-    server.write(WRITE_1)
-    assert server.permit() == [-1]
-    assert server.members() == {WRITE_1}
-
-
 WAKE_UPS: dict[str, tuple[Step, Step, list[tuple[bytes, bytes]]]] = {
     "a writer": (
         lambda server: server.write(),
@@ -223,24 +208,6 @@ def test_those_are_woken_who_may_have_it_now(backend: Backend, server: Server, c
     assert sorted(messages(subscription)) == sorted(expected)
 
 
-def test_what_has_expired_blocks_no_caller_and_is_removed(server: Server) -> None:
-    for expired in (READ_1, WRITE_1):
-        server.view.flushall()
-        server.write(WRITE_1) if expired is WRITE_1 else server.read(READ_1)
-        server.expire(expired)
-        assert server.look(expired) == [0, 0, 0, -1]
-        assert server.write(WRITE_2) == 0
-        assert server.members() == {WRITE_2}
-        server.expire(WRITE_2)
-        assert server.read() == 0
-        assert server.members() == {READ_1}
-    server.view.flushall()
-    two_permits(server)
-    server.expire(PERMIT_1)
-    assert server.permit(PERMIT_3) == 0
-    assert server.members() == {PERMIT_2, PERMIT_3}
-
-
 def test_a_wrong_type_under_the_name_is_a_refusal(server: Server) -> None:
     server.view.set(NAME, "something else", px=5_000)
     for refusal in (server.read(wait_ttl=100), server.write(wait_ttl=100), server.write(fenced=True), server.permit()):
@@ -273,21 +240,6 @@ def test_a_writer_that_leaves_passes_the_turn_to_readers_that_wait(server: Serve
     server.release(READ_2)
     assert server.members() == {INTENT_2}, "the last of them ends the turn"
     assert server.write(WRITE_2) == 0
-
-
-def test_a_turn_outlasts_a_reader_that_is_quicker_than_the_others(server: Server) -> None:
-    server.write(WRITE_1)
-    for reader in (READ_1, READ_2):
-        server.read(reader, wait_ttl=3_000)
-    server.release(WRITE_1)
-    server.prolong(b"t", 3_000)
-    assert server.read(READ_1) == 0
-    server.release(READ_1)
-    assert server.members() == {b"t", WAITING_2}
-    assert isinstance(server.write(WRITE_2), list)
-    assert server.read(READ_2) == 0
-    server.release(READ_2)
-    assert not server.view.exists(NAME)
 
 
 def hold_string(server: Server, name: str, member: bytes) -> None:
@@ -342,34 +294,6 @@ def test_a_batch_reports_its_exceptions_only(server: Server, script: Script) -> 
 def test_an_error_in_a_batch_is_no_loss_unless_another_type_has_the_key() -> None:
     assert isinstance(released_in_bulk([1, b"OOM command not allowed"]), ServerError)
     assert released_in_bulk([1, b"WRONGTYPE it is a list"]) is LossReason.TAKEN
-
-
-@pytest.mark.parametrize("kind", ["write", "fair", "reentrant"])
-def test_fences_grow_and_outlive_their_key(server: Server, kind: str) -> None:
-    def grant(number: int) -> int:
-        digit = b"%d" % number
-        if kind == "write":
-            member = b"w:" + digit * 44
-            fence = server.write(member, fenced=True)
-            server.release(member)
-        elif kind == "fair":
-            fence = server.fair(digit * 44, fenced=True)
-            server.leave(digit * 44)
-        else:
-            fence = reentrant(server, digit * 22, DAY, keys=(NAME, FENCE))
-            server.call(scripts.RELEASE_REENTRANT, [NAME], digit * 22, CHANNEL)
-        assert isinstance(fence, int)
-        return fence
-
-    fences = [grant(1), grant(2)]
-    assert 0 < server.view.pttl(FENCE) <= DAY
-    server.view.flushall()
-    fences.append(grant(3))
-    far = fences[-1] + 10**9
-    server.view.set(FENCE, far)
-    fences.append(grant(4))
-    assert fences[-1] == far + 1
-    assert fences == sorted(set(fences))
 
 
 def test_a_quorum_writes_its_fence_only_where_its_token_is_and_never_a_smaller_one(server: Server) -> None:

@@ -8,9 +8,8 @@ import sys
 import pytest
 
 from tests.support.backend import Backend
-from tests.support.background import in_a_fork
 from tests.support.lock_types import NAME
-from wheel_lock import LockContext, LockLost, LockNotHeld, LossReason
+from wheel_lock import LockContext
 
 forks = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs os.fork")
 
@@ -22,37 +21,6 @@ def commands(backend: Backend) -> int:
 
 
 # Forks
-
-
-@forks
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_forked_child_holds_nothing_of_a_reentrant_lock_and_can_acquire_it_anew(real: Backend, times: int) -> None:
-    context = real.context(timer=real.timer())
-    lock, another = context.reentrant_lock(NAME), context.reentrant_lock("another")
-    for _ in range(times):
-        lock.acquire()
-        another.acquire()
-
-    def child() -> None:
-        assert (lock.is_held, lock.count, lock.lost) == (False, 0, LossReason.FORKED)
-        with pytest.raises((LockLost, LockNotHeld)):
-            another.release()
-        assert not lock.acquire(blocking=False)
-        real.client().delete(NAME)
-        assert lock.acquire(blocking=False)
-        assert (lock.is_held, lock.count) == (True, 1)
-        assert lock.acquire()
-        assert [lock.release(), lock.release()] == [False, True]
-        assert not real.client().exists(NAME)
-        context.close()
-
-    in_a_fork(child)
-    assert (another.is_held, another.count) == (True, times)
-    assert another.reacquire()
-    assert another.owned()
-    assert lock.count == times
-    with pytest.raises(LockLost):
-        lock.reacquire()
 
 
 # Round trips

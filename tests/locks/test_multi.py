@@ -7,13 +7,7 @@ import pytest
 from tests.support.backend import LONG_S, Backend, Losses
 from tests.support.callers import Caller
 from tests.support.waiting import eventually
-from wheel_lock import (
-    LockAlreadyHeld,
-    LockLost,
-    LockNotHeld,
-    LocksLost,
-    LossReason,
-)
+from wheel_lock import LockAlreadyHeld, LockLost, LockNotHeld, LocksLost, LossReason
 
 pytestmark = pytest.mark.servers("real")
 

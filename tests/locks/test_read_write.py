@@ -9,10 +9,7 @@ import pytest
 from tests.support.backend import Backend
 from tests.support.callers import Caller
 from tests.support.lock_types import NAME, zmembers
-from wheel_lock import (
-    LockAlreadyHeld,
-    UpgradeRefused,
-)
+from wheel_lock import LockAlreadyHeld, UpgradeRefused
 
 pytestmark = pytest.mark.servers("real")
 

@@ -11,13 +11,7 @@ from tests.support.backend import LONG_S, Backend
 from tests.support.callers import Caller
 from tests.support.event_loops import Run, at_once
 from tests.support.lock_types import NAME
-from wheel_lock import (
-    LockAlreadyHeld,
-    LockContext,
-    LockLost,
-    LossReason,
-    UpgradeRefused,
-)
+from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LossReason, UpgradeRefused
 
 pytestmark = pytest.mark.servers("real")
 

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import math
-import threading
-from concurrent.futures import wait
-from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.support.backend import LONG_S, Backend
 from tests.support.background import Background
-from tests.support.callers import Caller, NewCaller, ThreadCaller
+from tests.support.callers import Caller, NewCaller
 from tests.support.lock_types import NAME, deaf, traces, zmembers
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
-from wheel_lock import (
-    LockAlreadyHeld,
-    LockContext,
-    LockNotHeld,
-    WrongThread,
-)
-from wheel_lock.lease import Owner
+from wheel_lock import LockAlreadyHeld, LockContext, LockNotHeld, WrongThread
 
 pytestmark = pytest.mark.servers("real")
 
@@ -125,28 +116,3 @@ def test_of_two_threads_at_once_the_second_is_refused_and_leaks_nothing(
     assert context.stats().held == 1
     assert semaphore.release() is True
     assert traces(real) == []
-
-
-def test_a_permit_that_is_granted_while_another_thread_takes_its_own_is_not_forgotten(
-    backend: Backend, context: LockContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    semaphore, here, there = context.semaphore(NAME, 3), ThreadCaller(context), ThreadCaller(context)
-    semaphore.acquire()
-    taking, main = threading.Event(), threading.get_ident()
-
-    def gone(owner: Owner) -> bool:
-        if threading.get_ident() != main and not taking.is_set():
-            taking.set()  # in the middle of it: let the other one come between
-            wait([there.submit(partial(semaphore.acquire, blocking=False))], 0.1)
-        return owner.ended
-
-    monkeypatch.setattr(Owner, "gone", property(gone))
-    assert here.do(lambda: semaphore.acquire(blocking=False))
-    assert there.do(lambda: True)
-    assert taking.is_set(), "the test has come between"
-    assert len(zmembers(backend)) == 3
-    for thread in (here, there):
-        assert thread.do(semaphore.release) is True
-        thread.end()
-    assert semaphore.release() is True
-    assert traces(backend) == []

@@ -6,42 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.backend import LONG_S, Backend
-from tests.support.callers import Caller, NewCaller, ThreadCaller
-from tests.support.lock_types import WAKING, deaf, listening, make
-from tests.support.waiting import eventually
+from tests.support.backend import LONG_S
+from tests.support.callers import Caller, ThreadCaller
+from tests.support.lock_types import make
 from wheel_lock import LockContext
 
 pytestmark = pytest.mark.servers("real")
-
-waking = pytest.mark.parametrize(
-    ("holder", "waiter"), [("exclusive", "exclusive"), *WAKING], ids=lambda kind: str(kind)
-)
 
 
 def waits(caller: Caller, kind: str, **terms: Any) -> Any:
     """A lock whose acquire waits for long unless a limit is passed."""
     return make(caller.locks, kind, **{"blocking_timeout": LONG_S, **terms})
-
-
-@waking
-@pytest.mark.parametrize("way", ["release", "release in the same context", "close"])
-def test_the_end_of_a_hold_wakes_the_waiter(
-    backend: Backend, new_caller: NewCaller, holder: str, waiter: str, way: str
-) -> None:
-    waiting, _ = deaf(backend)
-    context = waiting if way == "release in the same context" else backend.context()
-    lock, held = waits(new_caller(waiting), waiter), make(context, holder)
-    held.acquire()
-    acquiring = lock.acquire.begin()
-    if context is not waiting:
-        eventually(lambda: listening(backend) >= 1)
-    assert not acquiring.done()
-    context.close() if way == "close" else held.release()
-    assert acquiring.result(LONG_S)
-    assert lock.is_held
-    lock.release()
-    assert waiting.stats().held == 0
 
 
 @pytest.mark.parametrize("crowded", [False, True], ids=["one holds it", "one holds it and one waits"])

@@ -66,10 +66,7 @@ CASES: dict[str, list[tuple[float, set[Server], Said, set[Server]]]] = {
         (50.0, {A}, ((1, A),), {B}),
         (11.0, {A}, (), {A}),
     ],
-    "epochs begin anew, and the old master is gone": [
-        (0.0, WELL, THREE_SAY_A, {A}),
-        (0.0, {B}, ((1, B), (1, B)), {B}),
-    ],
+    "epochs begin anew, and the old master is gone": [(0.0, WELL, THREE_SAY_A, {A}), (0.0, {B}, ((1, B), (1, B)), {B})],
     "epochs begin anew, and the old master answers": [
         (0.0, WELL, THREE_SAY_A, {A}),
         (0.0, WELL, ((1, B), (1, B), (1, B)), {A}),

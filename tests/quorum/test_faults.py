@@ -16,14 +16,7 @@ from tests.support.background import Background
 from tests.support.logged import Log
 from tests.support.redis_server import RedisServer, require_tracking
 from tests.support.waiting import eventually
-from wheel_lock import (
-    LockContext,
-    LockNotAcquired,
-    LockTimeout,
-    LockUnavailable,
-    LossReason,
-    LostEvent,
-)
+from wheel_lock import LockContext, LockNotAcquired, LockTimeout, LockUnavailable, LossReason, LostEvent
 from wheel_lock.quorum import node
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.quorum.node import History, NodeConnector
@@ -55,24 +48,6 @@ def test_it_counts_again_after_the_longest_timeout(masters: Masters) -> None:
         assert lock.acquire(blocking_timeout=LONG_S)
         assert time.monotonic() - began >= 1.9
         lock.release()
-
-
-def test_a_young_master_counts_at_once_only_where_it_is_trusted() -> None:
-    now = 100.0
-    trusting, careful = History(lambda: now, True), History(lambda: now, False)
-    for history in (trusting, careful):
-        history.seen("a", 7)
-    assert trusting.counts_from(30.0) < now
-    assert careful.counts_from(30.0) == 124.0  # what it says of its age may be a second too much
-    now = 200.0
-    for history in (trusting, careful):
-        history.seen("a", 107)
-        assert history.counts_from(30.0) < now
-        history.seen("b", 0)
-        assert history.counts_from(30.0) == 230.0
-    now = 300.0
-    trusting.seen(None, 0)
-    assert trusting.counts_from(30.0) == 330.0
 
 
 def test_a_forked_child_goes_by_its_own_clock() -> None:

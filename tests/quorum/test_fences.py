@@ -9,12 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
-from tests.engine.rig import START, agreement, array, breaking, error, failure, integer
+from tests.engine.rig import agreement, array, breaking, error, integer
 from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters
 from tests.quorum.rig import QuorumRig, Waiting
 from tests.support.waiting import eventually
-from wheel_lock.engine.future import Future
-from wheel_lock.errors import ContextClosed
 from wheel_lock.lease import State
 from wheel_lock.lock_types import FENCED
 from wheel_lock.protocol.keys import fence_key
@@ -74,26 +72,6 @@ def test_a_majority_writes_the_largest_fence_before_the_grant(rig: QuorumRig) ->
     assert lease.fence == 9
 
 
-def test_a_later_vote_writes_the_fence_unless_it_has_drawn_a_larger_one(rig: QuorumRig) -> None:
-    for drawn, asked in ((8, [2]), (10, [])):
-        lease, future = begin(rig)
-        draw(rig, integer(7), integer(9), None)
-        assert written(rig, 0, 1) == [9, 9]
-        rig.servers[2].say(integer(drawn))
-        rig.turn()
-        assert written(rig, *asked) == [9] * len(asked)
-        for number in (0, 1):
-            rig.servers[number].say(integer(1))
-        rig.turn()
-        assert future.result() == (lease,)
-        assert len(lease.support(rig.now)) == 3, "it counts for how long the lease is held"
-        rig.post(lambda lease=lease: rig.engine.release(lease, Future(lambda: None)))  # type: ignore[misc]
-        assert [[command.what for command in some] for some in rig.commands()] == [["release"]] * 3
-        for number, server in enumerate(rig.servers):
-            server.say(*[integer(1)] * (2 if number in asked else 1))
-        rig.turn()
-
-
 def test_a_vote_that_comes_when_the_lease_is_held_writes_its_fence_too(rig: QuorumRig) -> None:
     lease, future = begin(rig)
     draw(rig, integer(7), integer(9), None)
@@ -110,19 +88,6 @@ def test_a_vote_that_comes_when_the_lease_is_held_writes_its_fence_too(rig: Quor
     assert released.done
     rig.reconnect()
     assert not any(command.what == "write_fence" for some in rig.commands() for command in some)
-
-
-def test_a_close_between_the_phases_leaves_nothing(rig: QuorumRig) -> None:
-    lease, future = begin(rig)
-    draw(rig, integer(7), integer(9), None)
-    written(rig, 0, 1)
-    closed = rig.ask(lambda closed: rig.engine.close(0.5, closed))
-    failure(future, ContextClosed, "closed")
-    for server in rig.servers[:2]:
-        server.say(integer(1), *[agreement(command) for command in server.take()])
-    rig.go_on(0.6)
-    assert closed.done
-    assert lease.state is State.REFUSED
 
 
 def test_a_child_that_is_forked_between_the_phases_has_nothing_of_it(rig: QuorumRig) -> None:
@@ -164,53 +129,6 @@ def test_without_a_majority_that_has_the_fence_there_is_no_grant(rig: QuorumRig,
     first, second, _ = ([command.what for command in some] for some in rig.commands())
     lost = reply in (integer(0), integer(-1))
     assert (first, second) == (["release"], [] if lost else ["release"])
-
-
-def test_a_round_in_which_too_few_draw_a_fence_ends(rig: QuorumRig) -> None:
-    _, future = begin(rig, limit=0.05)
-    draw(rig, integer(7), HELD, None)
-    rig.go_on(0.15)
-    assert future.result() is None
-    assert rig.servers[0].one("release")
-
-
-def test_a_master_that_does_not_write_in_time_has_no_vote(rig: QuorumRig) -> None:
-    lease, future = begin(rig, limit=0.05)
-    draw(rig, integer(7), integer(9), HELD)
-    written(rig, 0, 1)
-    rig.servers[0].say(integer(1))
-    rig.go_on(0.09)
-    assert not future.done
-    rig.go_on(0.05)
-    assert future.result() is None
-    assert (lease.state, rig.now) == (State.REFUSED, pytest.approx(START + 0.14))
-
-
-def test_the_deadline_counts_from_before_the_first_phase(rig: QuorumRig) -> None:
-    lease, future = begin(rig)
-    draw(rig, integer(7), integer(9), HELD)
-    rig.jump(0.09)
-    for number in written(rig, 0, 1) and (0, 1):
-        rig.servers[number].say(integer(1))
-    rig.turn()
-    assert future.result() == (lease,)
-    assert lease.deadline == pytest.approx(START + 0.988)
-
-
-def test_a_caller_that_gives_up_between_the_phases_leaves_nothing(rig: QuorumRig) -> None:
-    lease = rig.lease(1.0, fencing=True)
-    waiter = rig.engine.new_wait(lease.options, lease, lease.key, False, True, None, Future(lambda: None))
-    rig.post(waiter.begin)
-    draw(rig, integer(7), integer(9), None)
-    written(rig, 0, 1)
-    rig.post(waiter.give_up)
-    for server in rig.servers[:2]:
-        server.say(integer(1))
-    released = [[command.what for command in some] for some in rig.commands()]
-    assert released[:2] == [["release"]] * 2
-    rig.reconnect()
-    assert not any(command.what == "write_fence" for some in rig.commands() for command in some)
-    assert rig.engine.stats().held == 0
 
 
 def test_a_vote_that_joins_late_has_its_master_keep_the_fence(rig: QuorumRig) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.engine.rig import GONE, failure, integer
 from tests.quorum.rig import QuorumRig
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
-from wheel_lock.lease import State, ThreadOwner
+from wheel_lock.lease import State
 from wheel_lock.quorum.lease import QuorumLease
 
 
@@ -86,18 +86,6 @@ def test_an_extension_of_a_lease_that_ends_meanwhile_is_a_loss(rig: QuorumRig) -
     assert len(rig.losses) == 1
 
 
-def test_a_vote_that_is_gone_when_a_majority_releases_is_no_loss(rig: QuorumRig) -> None:
-    lease = rig.hold(6.0, 0, 1, 2)
-    extended = rig.ask(lambda future: rig.engine.extend(lease, 1000, False, future))
-    rig.go_on(0.1, 0, 1, 2)
-    assert extended.result() is None
-    released = rig.ask(lambda future: rig.engine.release(lease, future))
-    rig.servers[0].say(integer(GONE))
-    rig.go_on(0.1, 1, 2)
-    assert released.result() is None
-    assert rig.losses == []
-
-
 def test_an_extension_does_not_wait_for_one_silent_node(rig: QuorumRig) -> None:
     lease = rig.hold(6.0, 0, 1, 2)
     extended = rig.ask(lambda future: rig.engine.extend(lease, 1000, False, future))
@@ -118,16 +106,3 @@ def test_a_question_that_too_few_nodes_answer_fails(rig: QuorumRig) -> None:
     owned = rig.ask(lambda future: rig.engine.owned(lease, future))
     rig.go_on(5.5)
     failure(owned, WheelLockError, "Only 0 of 3 nodes")
-
-
-@pytest.mark.parametrize("how", ["the object is dropped", "its thread ends"])
-def test_an_abandoned_lease_is_left_to_expire(rig: QuorumRig, how: str) -> None:
-    owner = ThreadOwner()
-    lease = rig.hold(4.0, 0, 1, 2, owner=owner)
-    if how == "its thread ends":
-        owner.ended = True
-    else:
-        rig.post(lambda: rig.engine.abandon(lease))
-    rig.go_on(1.4)  # its renewals would be due
-    assert [event.reason for event in rig.losses] == [LossReason.ABANDONED]
-    assert rig.commands() == [[], [], []]

@@ -15,13 +15,7 @@ import redis
 from tests.support.backend import BOTH, LONG_S, Backend, Losses
 from tests.support.background import Background
 from tests.support.waiting import eventually
-from wheel_lock import (
-    ContextClosed,
-    HeldLock,
-    LockContext,
-    LockLost,
-    LossReason,
-)
+from wheel_lock import ContextClosed, HeldLock, LockContext, LockLost, LossReason
 
 pytestmark = pytest.mark.servers("real")
 

@@ -135,23 +135,3 @@ def test_the_call_that_reads_it_fails_and_nothing_else_does(
         renewals = beside.renewals
         eventually(lambda: beside.renewals > renewals, LONG_S)
         assert context.stats().connects == connects
-
-
-@pytest.mark.parametrize("kind", [*FENCED, "fair", "permit"])
-@pytest.mark.parametrize("broken", ["text", *OTHER_TYPES])
-def test_what_is_held_is_kept_whatever_its_companion_keys_hold(real: Backend, kind: str, broken: str) -> None:
-    context = real.context()
-    lock = LOCKS[kind](context)
-    assert lock.acquire()
-    for key in (FENCE, PERMITS, QUEUE, ALIVE):
-        real.view.delete(key)
-        if broken == "text":
-            real.view.set(key, "nan")
-        else:
-            OTHER_TYPES[broken](real.view, key)
-    renewals = lock.renewals
-    eventually(lambda: lock.renewals > renewals + 1, LONG_S)
-    assert lock.extend(1.0)
-    lock.release()
-    assert not real.view.exists(NAME)
-    assert context.stats().connects == 1

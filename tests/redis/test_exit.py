@@ -334,14 +334,6 @@ import wheel_lock
 # Ends by a signal that has no handler of the program's
 
 UNDER_SIGTERM = {
-    "many": "locks = context.acquire_many([f'shard:{n}' for n in range(3000)])",
-    "one thread, on and on": """
-lock = context.lock("held")
-lock.acquire()
-def work():
-    while True:
-        with context.lock("free"): pass
-""",
     "threads and tasks": """
 def more(number):
     while True:

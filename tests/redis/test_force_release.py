@@ -7,38 +7,10 @@ from typing import Any
 import pytest
 
 from tests.support.backend import BOTH, Backend
-from tests.support.callers import Caller
-from tests.support.lock_types import KINDS, NAME, make
-from wheel_lock import (
-    HolderChanged,
-    LockContext,
-    LockLost,
-    LossReason,
-    WheelLockError,
-)
-from wheel_lock.protocol.owners import token_id
+from tests.support.lock_types import NAME
+from wheel_lock import HolderChanged, LockContext, WheelLockError
 
 pytestmark = pytest.mark.servers("real")
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multi"])
-def test_a_holder_of_the_same_context_has_lost_it_when_the_call_returns(
-    me: Caller, context: LockContext, kind: str
-) -> None:
-    lock = make(me.locks, kind, timeout=600.0)
-    assert lock.acquire()
-    token = lock.token
-    with context.lock("another", timeout=600.0) as untouched:
-        [holder] = me.locks.force_release(NAME)
-        assert holder.token_id == token_id(token)
-        assert lock.lost is LossReason.KEY_GONE
-        assert not lock.is_held
-        assert untouched.is_held
-        assert context.stats().held == 1
-        with pytest.raises(LockLost):
-            lock.release()
-    with make(me.locks, kind):
-        pass
 
 
 @pytest.mark.parametrize("now", [None, b"x" * 22], ids=["free", "another's"])

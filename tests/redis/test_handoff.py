@@ -11,17 +11,7 @@ from tests.support.background import in_thread
 from tests.support.interruptions import Interruption, at_every_place
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
-from wheel_lock import (
-    ContextClosed,
-    Lock,
-    LockContext,
-    LockLost,
-    LockNotAcquired,
-    LockNotHeld,
-    LossReason,
-    WheelLockError,
-    WrongThread,
-)
+from wheel_lock import Lock, LockContext, LockNotAcquired, LockNotHeld, LossReason, WheelLockError, WrongThread
 
 pytestmark = pytest.mark.servers("real")
 
@@ -53,29 +43,6 @@ def test_the_exporter_neither_holds_nor_renews_nor_releases(backend: Backend, co
     eventually(lambda: backend.view.pttl(NAME) < left_ms - 400)  # and not renewed
     assert lock.renewals == renewals
     assert context.stats().lost == 0
-
-
-def test_a_block_that_has_handed_its_lock_over_says_so(context: LockContext) -> None:
-    texts = []
-    with pytest.raises(LockNotHeld, match="it was handed over"), context.lock(NAME) as lock:
-        texts.append(lock.export())
-    with context.adopt(texts[0]):
-        pass
-
-
-@pytest.mark.parametrize("state", ["not acquired", "released", "lost"])
-def test_what_is_not_held_is_not_exported(backend: Backend, context: LockContext, state: str) -> None:
-    lock = context.lock(NAME)
-    if state != "not acquired":
-        lock.acquire()
-        if state == "released":
-            lock.release()
-        else:
-            backend.view.delete(NAME)
-            with pytest.raises(LockLost):
-                lock.extend(1.0)
-    with pytest.raises(LockLost if state == "lost" else LockNotHeld):
-        lock.export()
 
 
 # The adopter takes over
@@ -185,18 +152,6 @@ def test_threads_and_tasks_hand_over_to_each_other(backend: Backend, context: Lo
 
 
 # What an adoption needs
-
-
-def test_a_closed_context_neither_exports_nor_adopts(backend: Backend, context: LockContext, lock: Lock) -> None:
-    text, other = lock.export(), backend.context()
-    kept = other.lock("kept")
-    kept.acquire()
-    other.close()
-    with pytest.raises(ContextClosed):
-        other.adopt(text)
-    with pytest.raises(LockLost):
-        kept.export()
-    context.adopt(text).release()
 
 
 def test_an_adoption_after_max_hold_is_none(real: Backend, proxy: TcpProxy) -> None:

@@ -11,14 +11,7 @@ import redis
 from tests.support.backend import BOTH, Backend, of
 from tests.support.background import in_thread
 from tests.support.callers import Caller
-from wheel_lock import (
-    InvalidHandoff,
-    LockContext,
-    LockNotHeld,
-    LocksNotAdopted,
-    TooManyLocks,
-    WrongThread,
-)
+from wheel_lock import InvalidHandoff, LockContext, LockNotHeld, LocksNotAdopted, TooManyLocks, WrongThread
 
 pytestmark = pytest.mark.servers("real")
 

@@ -119,28 +119,6 @@ def test_a_text_may_be_as_long_as_its_name_and_token_can_be_and_no_longer(backen
     context.adopt(text).release()
 
 
-_EARLIER: dict[str, Any] = {"hold_left": None}  # the field that earlier versions do not write
-
-
-@pytest.mark.parametrize(
-    ("ahead_s", "changes", "left_s"), [(3600.0, {}, 5.0), (0.0, {}, 5.0), (-2.0, {}, 3.0), (-2.0, _EARLIER, 3.0)]
-)
-def test_no_wall_clock_lets_an_adopter_hold_it_for_longer(
-    backend: Backend, ahead_s: float, changes: dict[str, Any], left_s: float
-) -> None:
-    """That of the exporter is so far ahead of the adopter's, because one of them was set."""
-    context = backend.context()
-    lock = context.lock(NAME, timeout=20.0, max_hold=5.0)
-    assert lock.acquire()
-    text = lock.export()
-    adopted = context.adopt(forged(text, hold_until=contents(text)["hold_until"] + ahead_s, **changes))
-    lease = adopted._own_or_latest()
-    assert lease is not None
-    assert lease.limits is not None
-    assert left_s - 1.0 < lease.limits.hold_until - lease.acquired_at <= left_s
-    adopted.release()
-
-
 @pytest.mark.parametrize("by", [1, -1, 10**6, -(10**15)])
 @pytest.mark.parametrize("kind", ["lock", "fair_lock"])
 def test_a_fence_that_is_not_the_locks_own_is_refused(backend: Backend, kind: str, by: int) -> None:

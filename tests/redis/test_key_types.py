@@ -102,14 +102,6 @@ def test_a_hash_of_a_users_own_is_data(backend: Backend, context: LockContext, d
     assert kept == {field.encode(): value.encode() for field, value in HASHES[data].items()}
 
 
-@BOTH
-@pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock not in ("exclusive", "polled")])
-def test_a_script_reports_it_without_a_wait_too(backend: Backend, context: LockContext, lock: str) -> None:
-    DATA["list"](backend.view)
-    with pytest.raises(LockServerError, match="list"):
-        LOCKS[lock][1](context).acquire(blocking=False)
-
-
 def test_the_one_try_of_a_plain_lock_is_refused_as_redis_py_is(backend: Backend, context: LockContext) -> None:
     DATA["list"](backend.view)
     assert not context.lock("a").acquire(blocking=False)

@@ -16,12 +16,7 @@ from tests.support.background import in_a_fork
 from tests.support.callers import Caller
 from tests.support.logged import Log
 from tests.support.waiting import eventually
-from wheel_lock import (
-    LockContext,
-    LockLost,
-    LockNotHeld,
-    LossReason,
-)
+from wheel_lock import LockContext, LockLost, LockNotHeld, LossReason
 from wheel_lock.runtime.notifier import NOTIFIER
 
 pytestmark = pytest.mark.servers("real")
@@ -168,19 +163,6 @@ def test_exceptions_of_callbacks_end_nothing(candidate: NewCandidate, handled: s
         assert log.said("on_error of the leader 'scheduler' raised an exception")
 
 
-@pytest.mark.usefixtures("_stands_again_soon")
-def test_a_callback_may_resign_or_close(backend: Backend, candidate: NewCandidate) -> None:
-    resigning: Candidate = candidate(on_elected=lambda leadership: resigning.leader.resign())
-    resigning.start()
-    eventually(lambda: resigning.words[:2] == ["demoted", "demoted"])  # elected and resigned twice
-    resigning.close()
-    closing: Candidate = candidate(on_elected=lambda leadership: closing.leader.close())
-    closing.start()
-    eventually(lambda: closing.words == ["demoted"])
-    closing.close()
-    eventually(lambda: not backend.view.exists(NAME))
-
-
 @pytest.mark.parametrize("wrong", ["on_elected", "on_demoted", "on_error"])
 def test_wrong_values_are_refused_before_anything_is_sent(wrong: str) -> None:
     async def callback(leadership: Any) -> None: ...
@@ -324,20 +306,6 @@ async def test_a_callback_that_awaits_a_cancelled_task_does_not_end_the_campaign
             assert not leader._task.done()
             leader.resign()
     assert log.said("on_demoted of the leader 'scheduler' raised an exception")
-
-
-def test_the_end_of_the_event_loop_ends_the_leadership(backend: Backend, context: LockContext) -> None:
-    calls: list[str] = []
-
-    async def lead() -> None:
-        leader = context.asyncio.leader(NAME, on_demoted=lambda leadership: calls.append("demoted"))
-        leader.start()
-        while not leader.is_leader:
-            await asyncio.sleep(0.001)
-
-    asyncio.run(lead())  # cancels the campaign
-    assert calls == ["demoted"]
-    eventually(lambda: not backend.view.exists(NAME))
 
 
 async def test_a_callback_that_hangs_does_not_keep_a_close_of_a_task(backend: Backend, context: LockContext) -> None:

@@ -14,12 +14,7 @@ from redis.exceptions import LockError
 
 from tests.support.backend import BOTH, Backend, expires_no_later_than_the_server, token_of
 from tests.support.callers import Caller
-from wheel_lock import (
-    LockContext,
-    LockLost,
-    LockNotHeld,
-    LossReason,
-)
+from wheel_lock import LockContext, LockLost, LockNotHeld, LossReason
 
 pytestmark = pytest.mark.servers("real")
 

@@ -13,14 +13,7 @@ import redis
 from tests.support.backend import BOTH, LONG_S, Backend, Losses, none_left, token_of
 from tests.support.callers import Caller
 from tests.support.waiting import eventually
-from wheel_lock import (
-    LockContext,
-    LockLost,
-    LockNotHeld,
-    LockServerError,
-    LocksLost,
-    LossReason,
-)
+from wheel_lock import LockContext, LockLost, LockNotHeld, LockServerError, LocksLost, LossReason
 from wheel_lock.testing import settle
 
 pytestmark = pytest.mark.servers("real")

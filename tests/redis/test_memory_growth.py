@@ -71,9 +71,8 @@ def use(context: LockContext, number: int) -> None:
     context.force_release(f"h:{number}")
 
 
-@pytest.mark.parametrize("watch", [False, True])
-def test_nothing_of_a_name_is_kept(backend: Backend, watch: bool) -> None:
-    with LockContext(backend.view, watch=watch) as context, context.lock("kept", timeout=LONG_S):
+def test_nothing_of_a_name_is_kept(backend: Backend) -> None:
+    with LockContext(backend.view, watch=True) as context, context.lock("kept", timeout=LONG_S):
         for number in range(ROUNDS):
             use(context, number)
         eventually(lambda: context.stats().waiting == 0)

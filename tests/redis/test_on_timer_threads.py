@@ -99,11 +99,7 @@ GIVING_BACK: dict[str, Callable[[LockContext], Callable[[], object]]] = {
 @pytest.mark.parametrize("theirs", [True, False], ids=["own timer", "another timer"])
 @pytest.mark.parametrize("give_back", GIVING_BACK)
 def test_what_gives_back_is_carried_out_without_waiting(
-    own: LockContext,
-    elsewhere: HashedWheelTimer,
-    view: redis.Redis,
-    give_back: str,
-    theirs: bool,
+    own: LockContext, elsewhere: HashedWheelTimer, view: redis.Redis, give_back: str, theirs: bool
 ) -> None:
     call = GIVING_BACK[give_back](own)
     (outcome,) = on(own.timer if theirs else elsewhere, call)

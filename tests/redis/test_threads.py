@@ -11,13 +11,8 @@ import pytest
 import redis
 
 from tests.support.backend import BOTH, LONG_S, Backend, Losses, without_collection
-from tests.support.background import in_thread
 from tests.support.waiting import eventually
-from wheel_lock import (
-    HashedWheelTimer,
-    LockContext,
-    LossReason,
-)
+from wheel_lock import HashedWheelTimer, LockContext, LossReason
 
 pytestmark = pytest.mark.servers("real")
 
@@ -72,20 +67,6 @@ def test_bulk_locks_that_are_dropped_are_renewed_no_more_and_say_where_they_came
     assert is_renewed_no_more(backend.view, "order:2")
     assert len(warned) == 2
     assert all(f"{__file__}:{line}" in warning for warning in warned)
-
-
-def test_a_lock_whose_thread_has_ended_is_renewed_no_more(backend: Backend, context: LockContext) -> None:
-    losses = Losses()
-    lock = context.lock("order:42", timeout=20.0, renew_every=0.1, on_lost=losses)
-    with abandonments() as warned:
-        in_thread(lock.acquire)
-        eventually(losses.delivered, LONG_S)
-    assert len(warned) == 1
-    assert "'order:42' was abandoned" in warned[0]
-    assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
-    assert lock.lost is LossReason.ABANDONED
-    assert not lock.is_held
-    assert is_renewed_no_more(backend.view, "order:42")
 
 
 @pytest.mark.parametrize("ending", ["released", "lost"])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
 from tests.support.backend import Backend
-from tests.support.background import Background
 from tests.support.callers import Caller, NewCaller
 from tests.support.proxy import TcpProxy
 from wheel_lock import LockContext, LockNotAcquired
@@ -69,17 +67,3 @@ def test_max_attempts(proxy: TcpProxy, through_proxy: LockContext, new_caller: N
     with pytest.raises(LockNotAcquired), lock:
         pass
     assert attempts(proxy, taken) == 6
-
-
-@pytest.mark.parametrize("way", ["redis-py", "DEL"])
-def test_a_release_that_is_not_published_is_noticed_within_the_fallback_interval(backend: Backend, way: str) -> None:
-    context = backend.context(fallback_interval=0.2)
-    stranger = backend.view.lock("order:42", timeout=60.0)
-    assert stranger.acquire()
-    waiting = Background(context.lock("order:42", thread_local=False).acquire)
-    time.sleep(0.5)  # by now the polling interval is at its maximum
-    assert not waiting.done
-    released_at = time.monotonic()
-    stranger.release() if way == "redis-py" else backend.view.delete("order:42")
-    waiting.result()
-    assert time.monotonic() - released_at < 0.2 + 3.0

@@ -171,10 +171,7 @@ def test_the_fastest_poller_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", [EventWaker, SocketWaker])
 def test_a_timer_works_on_a_selector_too(
-    new_timer: NewTimer,
-    monkeypatch: pytest.MonkeyPatch,
-    ends: tuple[socket.socket, socket.socket],
-    kind: type[Waker],
+    new_timer: NewTimer, monkeypatch: pytest.MonkeyPatch, ends: tuple[socket.socket, socket.socket], kind: type[Waker]
 ) -> None:
     if kind is EventWaker and not hasattr(os, "eventfd"):
         pytest.skip("no eventfd")

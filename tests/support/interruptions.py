@@ -162,12 +162,7 @@ def at_every_place(
 
     def played(nth: int) -> Interruption:
         interruption = Interruption(
-            nth,
-            again_after=again_after,
-            meanwhile=meanwhile,
-            raises=raises,
-            error=error,
-            in_finalisers=in_finalisers,
+            nth, again_after=again_after, meanwhile=meanwhile, raises=raises, error=error, in_finalisers=in_finalisers
         )
         try:
             scene(interruption)

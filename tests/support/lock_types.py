@@ -41,9 +41,6 @@ EXCLUDING = [
 ]
 """Which kind of holder keeps which kind of waiter out."""
 
-WAKING = [pair for pair in EXCLUDING if pair != ("reentrant", "exclusive")]  # kinds with channels of their own
-"""And wakes it."""
-
 
 def make(face: LockContext | AsyncContext, kind: str, name: str = NAME, **terms: Any) -> Any:
     """A lock of any kind."""

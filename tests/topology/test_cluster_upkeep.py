@@ -8,19 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-import redis.asyncio
-from redis.asyncio.cluster import ClusterNode
 
-from tests.support.fake_server import FakeServer, array, bulk
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, Nodes
-from tests.topology.moving_slots import (
-    is_renewed,
-    names_at,
-    names_in,
-    on_its_way,
-)
+from tests.topology.moving_slots import is_renewed, names_at, names_in, on_its_way
 from wheel_lock import LockContext, LostEvent
 from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.net.cluster import ClusterConnector, SlotRange
@@ -58,80 +50,6 @@ def without_owner(nodes: Nodes, slot: int) -> Iterator[None]:
 
 
 # -- who is asked, and believed --------------------------------------------------------------------------------------
-
-
-class MapNode(FakeServer):
-    """A node that says of some node that it owns every slot.
-
-    Attributes:
-        owner: The port of the node that it names as the owner of all slots.
-        replicas: The ports of those that it names as that node's replicas.
-        well: Whether it says that the cluster is well.
-        epoch: The latest change that it says to have seen.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(self._tell)
-        self.owner = self.port
-        self.replicas: list[int] = []
-        self.well = True
-        self.epoch = 1
-
-    def _tell(self, words: list[bytes]) -> bytes | None:
-        if words == [b"CLUSTER", b"INFO"]:
-            state = b"ok" if self.well else b"fail"
-            return bulk(b"cluster_state:%b\r\ncluster_current_epoch:%d\r\n" % (state, self.epoch))
-        if words == [b"CLUSTER", b"SLOTS"]:
-            nodes = [array(bulk(b"127.0.0.1"), b":%d\r\n" % port, bulk(b"id")) for port in (self.owner, *self.replicas)]
-            return array(array(b":0\r\n", b":%d\r\n" % (SLOTS - 1), *nodes))
-        return None
-
-
-def asking(*given: MapNode) -> ClusterConnector:
-    seeds = [ClusterNode("127.0.0.1", node.port) for node in given]
-    return ClusterConnector(redis.asyncio.RedisCluster(startup_nodes=seeds, protocol=2))
-
-
-def owners(connector: ClusterConnector) -> set[int]:
-    """The ports of the owners of slots, as far as a node names them."""
-    return {int(port) for _, _, (_, port) in connector.ask(LONG_S)}
-
-
-def test_a_node_that_is_cut_off_from_the_others_does_not_count() -> None:
-    with MapNode() as old, MapNode() as new:
-        connector = asking(old, new)
-        old.well = False
-        for _ in range(3):  # whoever is asked first
-            assert owners(connector) == {new.port}
-
-
-def test_where_the_cluster_is_down_the_node_that_knows_of_the_latest_change_counts() -> None:
-    with MapNode() as old, MapNode() as new:
-        connector = asking(old, new)
-        old.well = new.well = False
-        new.epoch = old.epoch + 1
-        for _ in range(3):
-            assert owners(connector) == {new.port}
-
-
-def test_replicas_are_asked_when_no_master_lives() -> None:
-    with MapNode() as heir:
-        with MapNode() as master:
-            connector = asking(master)
-            master.replicas = [heir.port]
-            assert owners(connector) == {master.port}
-        assert owners(connector) == {heir.port}
-
-
-def test_the_nodes_that_the_client_was_given_are_asked_when_no_other_lives() -> None:
-    with MapNode() as given:
-        with MapNode() as master:
-            connector = asking(given)
-            given.owner = master.port
-            assert owners(connector) == {master.port}
-            connector.servers = [("127.0.0.1", str(master.port))]  # as the map says
-        given.owner = given.port
-        assert owners(connector) == {given.port}
 
 
 def test_what_the_user_says_about_addresses_is_asked_on_no_thread_of_a_timer(nodes: Nodes) -> None:

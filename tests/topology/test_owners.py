@@ -20,10 +20,7 @@ def test_locks_of_each_kind_are_found_and_released_on_their_nodes(
     nodes: Nodes, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "_LOOK_S", LONG_S)
-    with (
-        LockContext(nodes.client(), owner=OWNER, readable_owner=True) as context,
-        LockContext(nodes.client()) as other,
-    ):
+    with LockContext(nodes.client(), owner=OWNER, readable_owner=True) as context, LockContext(nodes.client()) as other:
         for number in range(1 if kind == "multi" else 3):
             name = f"{{owners}}:{kind}:{number}" if kind == "multi" else f"owners:{kind}:{number}"
             lock = make(context, kind, name, timeout=600.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -102,47 +101,6 @@ def test_each_sentinel_is_listened_to(lasting: Watched, monkeypatch: pytest.Monk
             assert not other.lock("order:42", timeout=30.0).acquire(blocking=False)
         assert goes_on(lasting, leader)
         assert lock.is_held
-
-
-def test_the_sentinels_are_left_alone_while_nothing_is_held(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failover, "_LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(pubsub, "_PING_EVERY_S", 0.05)
-    observer = watched.sentinels[0].client()
-
-    def connections() -> int:
-        stats: Any = observer.info("stats")
-        return int(stats["total_connections_received"])
-
-    with LockContext(watched.client()) as context:
-        for _ in range(2):
-            before = connections()
-            with context.lock("order:42"):
-                eventually(lambda: connections() > before + 5)  # noqa: B023
-            failovers = context._engine.router
-            assert isinstance(failovers, SentinelRouter)
-            eventually(lambda: failovers._next_look is None and not failovers._looking)  # noqa: B023
-            before = connections()
-            time.sleep(0.5)
-            assert connections() == before
-
-
-def test_sentinels_that_are_set_up_anew_are_followed() -> None:
-    with (
-        patient() as watched,
-        LockContext(client_of(watched)) as context,
-        context.lock("order:42", timeout=UNHURRIED_S) as lock,
-    ):
-        eventually(watched.replicated)
-        fail_over(watched.sentinels[0], watched.replica)
-        eventually(lambda: lock.renewals, LONG_S)
-        for sentinel in watched.sentinels:
-            sentinel.kill()
-        watched.servers[0].client().replicaof("NO", "ONE")
-        watched.servers[1].kill()
-        for sentinel in watched.sentinels:
-            sentinel.start()  # their epoch is 0, and they name the first server, as they are configured
-        with context.lock("another", timeout=UNHURRIED_S) as another:
-            assert watched.servers[0].client().get("another") == another.token
 
 
 class Mapping(redis.sentinel.Sentinel):

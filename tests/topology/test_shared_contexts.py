@@ -170,12 +170,7 @@ CLIENTS: dict[str, Callable[[Place], Any]] = {
     "asyncio cluster": lambda place: redis.asyncio.RedisCluster(**place.nodes),
     "asyncio cluster, replicas read": lambda place: redis.asyncio.RedisCluster(**READING, **place.nodes),
 }
-OWN = {
-    "own method": "own",
-    "provider": "provider",
-    "asyncio provider": "provider",
-    "cluster, own method": "own",
-}
+OWN = {"own method": "own", "provider": "provider", "asyncio provider": "provider", "cluster, own method": "own"}
 
 
 def use(client: Any) -> list[weakref.ref[Any]]:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.lock_types import make
-from tests.support.redis_server import RedisServer, require_redis_7
+from tests.support.redis_server import require_redis_7
 from tests.topology.cluster_nodes import Nodes
 from tests.topology.moving_slots import is_renewed, keys_in, names_at, names_in, on_its_way
-from wheel_lock import (
-    LockContext,
-    LossReason,
-    LostEvent,
-)
+from wheel_lock import LockContext, LostEvent
 
 pytestmark = pytest.mark.slow
 
@@ -62,29 +57,3 @@ def test_a_node_that_does_not_know_its_name_is_found(nodes: Nodes) -> None:
             for server in nodes.servers:
                 server.client().config_set("cluster-preferred-endpoint-type", "ip")
         assert losses == []
-
-
-@pytest.mark.parametrize("kind", ["exclusive", "reentrant", "read", "write", "semaphore"])
-def test_a_release_of_the_last_holder_at_a_node_that_its_slot_leaves(
-    nodes: Nodes, context: LockContext, kind: str
-) -> None:
-    slot = 145
-    for name, by_force in zip(names_in(slot, 2), (True, False), strict=True):
-        lock = make(context, kind, name, timeout=60.0)
-        assert lock.acquire()
-        if kind == "read":
-            nodes.client().zadd(name, {b"i:" + b"x" * 22: -1.0})  # the mark of a waiter, which has expired
-        with on_its_way(nodes, slot) as (source, target):
-            before = published(source)
-            if by_force:
-                assert len(context.force_release(name)) == 1
-                assert lock.lost is LossReason.KEY_GONE
-            else:
-                lock.release()
-            assert published(source) > before
-            assert keys_in(slot, source) == keys_in(slot, target) == 0
-
-
-def published(server: RedisServer) -> int:
-    stats = server.client().info("commandstats")
-    return sum(stats.get(f"cmdstat_{command}", {}).get("calls", 0) for command in ("publish", "spublish"))

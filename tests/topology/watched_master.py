@@ -33,12 +33,7 @@ class Watched:
     """
 
     def __init__(
-        self,
-        replicas: int = 1,
-        *,
-        down_after_ms: int = 1200,
-        failover_timeout_ms: int = 3000,
-        one_choice: bool = False,
+        self, replicas: int = 1, *, down_after_ms: int = 1200, failover_timeout_ms: int = 3000, one_choice: bool = False
     ) -> None:
         self._replicas = replicas
         self._down_after_ms = down_after_ms

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, NOSCRIPT, START, TAKEN, TICK_S, Command, Rig, array, error, integer
+from tests.engine.rig import FINE, NOSCRIPT, START, TICK_S, Command, Rig, error
 from wheel_lock.block import Block
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.errors import LossReason
-from wheel_lock.lease import HELD, RENEWING, Lease, State, ThreadOwner, local_deadline
+from wheel_lock.lease import HELD, RENEWING, Lease, ThreadOwner, local_deadline
 from wheel_lock.lock_types.caller_token import CALLER_TOKEN
 
 COUNT = 10
@@ -57,46 +57,6 @@ def test_leases_that_were_granted_together_go_on_together(rig: Rig) -> None:
     assert (stats.renewed, stats.batches) == (4 * COUNT, 4)
     assert stats.renewal_lag_max_s < TICK_S
     assert stats.renewal_time_left_min_s == pytest.approx(local_deadline(0.0, TIMEOUT_S) - INTERVAL_S)
-
-
-def test_nothing_is_sent_for_a_lease_that_has_left(rig: Rig) -> None:
-    leases = hold_block(rig)
-    released = leases.pop(3)
-    rig.release(released)
-    rig.agree()
-    assert released.state is State.RELEASED
-    (call,) = sent(rig, INTERVAL_S)
-    assert call.names == [str(lease.name) for lease in leases]
-    assert released.token not in [token for _, token in call.pairs]
-    assert block_of(leases).size == COUNT - 1
-    rig.release_many(leases)
-    rig.agree()
-    rig.go_on(INTERVAL_S, rig.agree)
-    assert len(rig.timer.wheel) == 0
-    assert sent(rig, 3 * INTERVAL_S) == []
-
-
-def test_a_lease_that_is_released_while_its_block_is_renewed_has_left(rig: Rig) -> None:
-    leases = hold_block(rig)
-    rig.go_on(INTERVAL_S)
-    released = leases.pop(3)
-    assert released.block is not None
-    rig.release(released)
-    assert [command.what for command in rig.server.take()] == ["renew", "release"]
-    rig.say(FINE, b":1\r\n")
-    assert (released.state, released.renewals) == (State.RELEASED, 1)
-    assert {lease.renewals for lease in leases} == {2}
-    (call,) = sent(rig, INTERVAL_S)
-    assert call.names == [str(lease.name) for lease in leases]
-
-
-def test_a_lease_that_is_lost_while_its_block_is_renewed_is_released_behind_a_late_success(rig: Rig) -> None:
-    leases = hold_block(rig)
-    rig.go_on(INTERVAL_S)
-    rig.post(lambda: rig.engine.leases.mark_lost([leases[0]], LossReason.ABANDONED))
-    rig.reply("renew", FINE)
-    assert rig.server.one("release_many").pairs == [(b"lock:0", leases[0].token)]
-    assert {lease.renewals for lease in leases[1:]} == {2}
 
 
 def test_a_holder_that_has_seen_the_deadline_pass_as_the_block_was_confirmed_has_lost(rig: Rig) -> None:
@@ -147,32 +107,6 @@ def test_an_extended_lease_has_left(rig: Rig) -> None:
     (call,) = sent(rig, INTERVAL_S)
     assert call.names == names()[1:]
     assert leases[0].renewals == 1
-
-
-def test_leases_with_several_deadlines_are_no_block(rig: Rig) -> None:
-    """With short intervals an extended lease is renewed with others before that prolongs it."""
-    first, *others = rig.hold_many(names(), TIMEOUT_S, renew_every=0.1)
-    rig.go_on(1.0, rig.agree)
-    rig.extend(first, 1.0)
-    rig.reply("extend", integer(31_000))
-    deadline = first.deadline
-    for _ in range(20):
-        rig.go_on(0.1, rig.agree)
-        assert first.deadline >= deadline
-        assert max(lease.deadline for lease in others) <= local_deadline(rig.now, TIMEOUT_S)
-    assert block_of([first, *others]).size == COUNT
-
-
-@pytest.mark.parametrize(("status", "reason"), [(GONE, LossReason.KEY_GONE), (TAKEN, LossReason.TAKEN)])
-def test_the_loss_of_one_is_that_of_one(rig: Rig, status: int, reason: LossReason) -> None:
-    leases = hold_block(rig)
-    rig.go_on(INTERVAL_S)
-    rig.reply("renew", array(4, status))
-    assert rig.reasons == [("lock:3", reason)]
-    del leases[3]
-    assert block_of(leases).size == COUNT - 1
-    (call,) = sent(rig, INTERVAL_S)
-    assert call.names == [str(lease.name) for lease in leases]
 
 
 def refuse(rig: Rig) -> None:
@@ -264,26 +198,3 @@ def test_the_rest_of_what_does_not_fit_into_a_call_stays_a_block(rig: Rig) -> No
     assert len(set(blocks)) == 3  # one is None, of the last two
     sent(rig, 3 * INTERVAL_S)
     assert [lease.block for lease in leases] == blocks
-
-
-def test_an_early_check_takes_out_what_it_is_about(rig: Rig) -> None:
-    leases = hold_block(rig)
-    rig.go_on(1.0)
-    rig.post(lambda: group_of(leases[0]).renewer.doubt([leases[0]]))
-    rig.turn()
-    assert rig.server.one("renew").names == ["lock:0"]
-    rig.say(FINE)
-    assert (leases[0].block, leases[0].renewals) == (None, 2)
-    (call,) = sent(rig, INTERVAL_S - 1.0)
-    assert sorted(call.names) == names()
-
-
-def test_after_a_reconnection_each_lease_of_a_block_is_verified_and_due_as_before(rig: Rig) -> None:
-    leases = hold_block(rig)
-    rig.go_on(1.0)
-    calls: list[Command] = []
-    rig.reconnect(1.0, lambda: calls.extend(rig.server.agree()))
-    assert sorted(name for call in calls for name in call.names) == sorted(names())
-    (call,) = sent(rig, INTERVAL_S - 2.0)
-    assert sorted(call.names) == names()
-    assert block_of(leases).size == COUNT

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engine.rig import FINE, Rig, error
+from tests.engine.rig import Rig
 from wheel_lock.engine.renewal.condition import AWAY, NEXT, REJECTING, WELL, Condition, Sign
 from wheel_lock.engine.renewal.retries import Retries
-from wheel_lock.lease import State
 from wheel_lock.lock_types import EXCLUSIVE
 
 SIGNS = st.lists(st.sampled_from(Sign))
@@ -78,18 +76,3 @@ def test_a_script_that_is_refused_again_while_others_are_executed_stops_no_other
     retries.note(Sign.EXECUTED)  # of another script
     retries.note_refused(EXCLUSIVE.renew)
     assert retries.condition is WELL
-
-
-@pytest.mark.rig(renewal_slack=0)
-def test_what_is_due_at_a_node_that_rejects_waits_for_the_probe(rig: Rig) -> None:
-    first = rig.hold("first", 30.0)
-    rig.go_on(2.0)
-    second = rig.hold("second", 30.0)
-    rig.go_on(8.01)
-    rig.reply("renew", error("MISCONF no disk"))
-    rig.go_on(2.1)
-    assert second.state is State.OVERDUE
-    assert rig.server.one("renew").names == ["first"]
-    rig.say(FINE)
-    rig.go_on(0.1, rig.agree)
-    assert (first.renewals, second.renewals) == (1, 1)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.engine.rig import BUG, error, names
+from tests.engine.rig import error, names
 from tests.engine.watched_rig import FLUSHED, WatchedRig, message
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import State
@@ -17,18 +17,6 @@ from wheel_lock.lease import State
 def rig() -> Iterator[WatchedRig]:
     with WatchedRig() as rig:
         yield rig
-
-
-@pytest.mark.parametrize("terms", [{"renew": False}, {"max_renewals": 2}])
-def test_a_lease_whose_renewal_is_limited_is_queried_and_not_renewed(rig: WatchedRig, terms: dict[str, int]) -> None:
-    lease = rig.hold("a", **terms)
-    rig.settle()
-    rig.invalidate("a")
-    assert rig.took() == ["GET", "CACHING", "EXISTS"]
-    assert lease.renewals == 0
-    rig.keys.clear()
-    rig.invalidate("a")
-    assert rig.reasons == [("a", LossReason.KEY_GONE)]
 
 
 def test_invalidations_that_arrive_together_share_a_call(rig: WatchedRig) -> None:
@@ -41,16 +29,6 @@ def test_invalidations_that_arrive_together_share_a_call(rig: WatchedRig) -> Non
     assert rig.took() == ["renew", "CACHING", "EXISTS"]
     assert len(rig.losses) == 50
     assert len(rig.held) == 50
-
-
-def test_a_flush_checks_everything(rig: WatchedRig) -> None:
-    rig.hold_many(names(1200))
-    rig.settle()
-    rig.keys.clear()
-    rig.feed.say(FLUSHED)
-    rig.serve()
-    assert len(rig.losses) == 1200
-    assert rig.held == {}
 
 
 @contextmanager
@@ -88,19 +66,6 @@ def test_changes_of_too_many_keys_in_a_second_are_registered_at_the_next_renewal
     assert len(rig.reported) == 500
     rig.pass_time(10.0)
     assert len(rig.reported) == 1200
-
-
-def test_a_renewer_that_has_failed_checks_nothing_later() -> None:
-    with flushed() as rig:
-        rig.feed.say(FLUSHED)  # followed after a pause
-        rig.turn()
-        rig.post(lambda: rig.engine.router.renewer.crashed(BUG))
-        rig.failures.clear()
-        rig.serve()
-        rig.hold("a")
-        rig.settle()
-        rig.pass_time(9.0)
-        assert rig.took() == []  # its renewal is not due yet
 
 
 def test_a_change_behind_a_renewal_in_flight_is_checked_after_its_reply(rig: WatchedRig) -> None:

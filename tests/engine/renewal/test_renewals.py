@@ -21,19 +21,6 @@ from wheel_lock.lock_types import READ
 from wheel_lock.runtime.notifier import NOTIFIER
 
 
-def test_what_another_thread_has_seen_lapse_is_not_confirmed_any_more(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.0)
-    rig.server.one("renew")
-    lease.record_lapse()
-    assert not rig.is_valid(lease)
-    rig.say(FINE)
-    assert not rig.is_valid(lease)
-    rig.post(lambda: rig.engine.lapse_seen(lease))
-    assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
-    assert rig.server.one("release_many").pairs == [(b"a", lease.token)]
-
-
 @pytest.mark.parametrize("extended", [False, True])
 def test_the_key_of_a_lease_at_its_hold_limit_expires_by_itself_unless_it_was_extended(
     rig: Rig, extended: bool
@@ -199,17 +186,6 @@ def test_a_few_calls_are_under_way_at_a_time_and_what_is_due_goes_between_them()
         assert rig.stats().renewed >= 1_001
 
 
-@pytest.mark.parametrize("terms", [{"renew": False}, {"max_renewals": 5}])
-def test_a_verification_uses_no_renewal_up(rig: Rig, terms: dict[str, int]) -> None:
-    lease = rig.hold("a", 30.0, **terms)
-    rig.go_on(1.0)
-    rig.reconnect()
-    assert rig.server.one("GET").names == ["a"]
-    rig.say(b"$%d\r\n%b\r\n" % (len(lease.token), lease.token))
-    assert lease.renewals == 0
-    assert rig.is_valid(lease)
-
-
 def swap_servers(rig: Rig) -> None:
     """Break the connection; the next one is to another server."""
     rig.connector.address = ("elsewhere", "6379")
@@ -261,16 +237,3 @@ def test_its_size_can_be_asked_for_while_the_first_of_another_kind_comes(rig: Ri
     scripts["another"] = Counted()
     assert len(overdue) == 1
     assert len(overdue) == 2
-
-
-def test_a_cancelled_alarm_does_not_ring_though_it_has_come_due_in_the_same_step(rig: Rig) -> None:
-    rung: list[str] = []
-
-    def ring_and_cancel(now: float) -> None:
-        rung.append("first")
-        rig.timer.cancel(second)
-
-    rig.timer.call_at(rig.now + 0.1, ring_and_cancel)
-    second = rig.timer.call_at(rig.now + 0.2, lambda now: rung.append("second"))
-    rig.jump(1.0)
-    assert rung == ["first"]

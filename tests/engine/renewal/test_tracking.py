@@ -239,11 +239,3 @@ def test_the_feed_is_closed_when_nothing_has_been_held_for_long_and_comes_back(r
     rig.pass_time(0.1)
     assert rig.stats().watching
     assert rig.connector.listeners.attempts == 2
-
-
-def test_a_feed_that_is_silent_is_replaced(rig: WatchedRig) -> None:
-    rig.hold("a")
-    rig.go_on(4.5)
-    rig.pass_time(1.0)
-    assert rig.connector.listeners.attempts >= 2
-    assert rig.stats().watching

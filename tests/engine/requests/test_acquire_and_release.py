@@ -6,21 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import (
-    BUSY,
-    FINE,
-    NIL,
-    OK,
-    START,
-    TAKEN,
-    Rig,
-    agreement,
-    array,
-    error,
-    failure,
-    integer,
-    names,
-)
+from tests.engine.rig import BUSY, FINE, NIL, TAKEN, Rig, agreement, array, error, failure, integer, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.adopt import AdoptMany
 from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT
@@ -74,21 +60,6 @@ def test_no_more_than_max_held_are_held_or_being_acquired() -> None:
         assert [lease.name for lease in rig.held] == ["d", "e"]
 
 
-def test_every_end_of_an_acquire_gives_its_place_back() -> None:
-    with Rig(max_held=1) as rig:
-        for end in (NIL, BUSY):
-            rig.acquire("a")
-            rig.say(end)
-        rig.post(rig.acquire("a").request.give_up)
-        rig.reply(None, OK, FINE)
-        unanswered = rig.acquire("a")
-        rig.be_silent(5.1)
-        assert unanswered.future.done
-        rig.reply(None, OK, FINE)
-        assert rig.acquiring == 0
-        rig.hold("a")
-
-
 def test_no_more_than_a_few_chunks_are_under_way_and_an_error_stops_the_rest() -> None:
     with Rig(batch_size=1) as rig:
         attempt = rig.acquire_many(names(50))
@@ -113,11 +84,7 @@ def test_losses_are_reported_once_with_their_names(rig: Rig) -> None:
     future = rig.release_many(leases)
     assert rig.server.one("release_many").names == names(4)[1:]
     rig.say(array(1, 0, 2, TAKEN))
-    assert future.result() == {
-        "lock:0": LossReason.KEY_GONE,
-        "lock:1": LossReason.KEY_GONE,
-        "lock:2": LossReason.TAKEN,
-    }
+    assert future.result() == {"lock:0": LossReason.KEY_GONE, "lock:1": LossReason.KEY_GONE, "lock:2": LossReason.TAKEN}
     assert rig.reasons == [
         ("lock:0", LossReason.KEY_GONE),
         ("lock:1", LossReason.KEY_GONE),
@@ -133,48 +100,6 @@ def test_a_key_of_another_type_is_a_loss_and_another_error_is_an_error(rig: Rig)
     assert rig.reasons == [("lock:0", LossReason.TAKEN)]
     assert not rig.held
     assert not any(rig.is_valid(lease) for lease in leases)
-
-
-def test_a_refused_release_is_an_error_and_the_lease_is_over(rig: Rig) -> None:
-    lease = rig.hold("a")
-    future = rig.release(lease)
-    rig.say(error("READONLY You can't write against a read only replica."))
-    failure(future, LockServerError, "READONLY")
-    assert not rig.is_valid(lease)
-    sent = len(rig.everything_sent())
-    rig.go_on(10.0)
-    assert len(rig.everything_sent()) == sent
-    assert rig.losses == []
-
-
-def test_an_unanswered_release_times_out_and_nothing_is_sent_after_that(rig: Rig) -> None:
-    lease = rig.hold("a")
-    future = rig.release(lease)
-    rig.launch.slow = True
-    rig.go_to(START + 4.9)
-    assert not future.done
-    rig.go_to(START + 5.01)
-    failure(future, LockTimeout, r"did not answer within 5 s \(lock 'a'\)")
-    sent = rig.everything_sent()
-    assert sent.count(lease.token) == 2  # the acquire and the release
-    rig.server.close()
-    rig.launch.slow = False
-    rig.launch.go_on()
-    rig.go_on(10.0)
-    assert rig.everything_sent() == sent
-
-
-def test_a_finaliser_that_comes_after_a_release_has_begun_changes_nothing(rig: Rig) -> None:
-    # An interrupted release leaves a lock object that is collected while the release is under way.
-    lease = rig.hold("a")
-    other = rig.hold("b")
-    future = rig.release(lease)
-    rig.post(lambda: rig.engine.abandon(lease))
-    rig.say(integer(1))
-    assert future.result() is None
-    assert rig.losses == []
-    assert rig.connector.attempts == 1
-    assert rig.is_valid(other)
 
 
 def test_overdue_leases_are_drained_nearest_deadline_first_across_calls() -> None:
@@ -203,18 +128,6 @@ def test_a_bulk_acquire_that_is_given_up_is_not_asked_for_in_another_way(rig: Ri
     assert rig.server.take() == []
     rig.say(WANTS_KEYS)  # but what cleans up after it is
     assert rig.whats() == ["release_many"] * 3
-    assert rig.held == {}
-
-
-def test_several_locks_together_that_are_given_up_are_not_asked_for_one_by_one(rig: Rig) -> None:
-    leases = [rig.lease(name) for name in "ab"]
-    future: Future[Any] = Future(lambda: None)
-    together = MultiLockWaiter(rig.engine.wait_queues, lock_options(3.0), leases, False, False, None, future)
-    rig.post(together.begin)
-    rig.post(together.give_up)
-    assert rig.whats() == ["acquire_all", "release_many"]
-    rig.say(WANTS_KEYS)
-    assert rig.server.take() == []
     assert rig.held == {}
 
 

@@ -4,29 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import NOSCRIPT, START, Rig, array, failure, integer
-from wheel_lock.errors import (
-    LockLost,
-    LockNotHeld,
-    LockUnavailable,
-    WheelLockError,
-)
+from tests.engine.rig import NOSCRIPT, START, Rig, failure, integer
+from wheel_lock.errors import LockLost, LockUnavailable, WheelLockError
 from wheel_lock.lease import State
-from wheel_lock.options import MAX_SECONDS, MAX_TTL_MS
-
-
-def test_replacing_sets_the_time_to_live_and_the_deadline(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.jump(0.5)
-    future = rig.extend(lease, 10.0, replace=True)
-    command = rig.server.one("extend")
-    assert command.arguments == (b"a", lease.token, b"10000", b"1", b"%d" % MAX_TTL_MS)
-    assert rig.is_valid(lease)
-    rig.jump(0.2)
-    rig.say(integer(10_000))
-    assert future.result() is None
-    assert lease.state is State.HELD
-    assert lease.deadline == pytest.approx(START + 0.5 + 9.898)
+from wheel_lock.options import MAX_SECONDS
 
 
 @pytest.mark.parametrize(("added_ms", "left_ms"), [(10_000, 2_500), (1_000, 0)])  # none: the key had lost its expiry
@@ -79,18 +60,6 @@ def test_a_shortened_lease_is_renewed_with_time_to_spare(rig: Rig, seconds: floa
     assert renewed_at[0] <= shortened - (shortened - START) / 4, "a round trip must fit in between"
 
 
-def test_extending_a_lost_or_released_lease_is_refused_without_a_word_to_the_server(rig: Rig) -> None:
-    lost, released = rig.hold("lost"), rig.hold("released")
-    rig.release(released)
-    rig.agree()
-    rig.go_on(1.0)
-    rig.say(array(1, 0))
-    rig.server.take()
-    failure(rig.extend(lost, 5.0), LockLost)
-    failure(rig.extend(released, 5.0), LockNotHeld)
-    assert rig.server.take() == []
-
-
 def test_extending_twice_at_once_is_refused(rig: Rig) -> None:
     lease = rig.hold("a")
     first = rig.extend(lease, 5.0)
@@ -107,16 +76,6 @@ def test_a_broken_extend_that_adds_is_not_sent_again(rig: Rig) -> None:
     assert rig.is_valid(lease)
     rig.go_on(0.1)
     assert rig.whats() == ["renew"]
-
-
-def test_an_extension_that_is_too_long_for_a_lease_that_has_ended_meanwhile_is_a_loss(rig: Rig) -> None:
-    lease = rig.hold("a")
-    future = rig.extend(lease, 10.0)
-    rig.server.take()
-    rig.clock.jump(5.0)
-    rig.say(integer(-2))
-    assert isinstance(future.error, LockLost)
-    assert lease.state is State.LOST
 
 
 def test_a_broken_extend_is_not_sent_again_for_a_lease_that_was_lost_meanwhile(rig: Rig) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, GONE, Rig, array, failure, integer
+from tests.engine.rig import FINE, GONE, Rig, array, integer
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.bulk_operations import release_unwanted
-from wheel_lock.errors import LockServerError, LossReason
+from wheel_lock.errors import LossReason
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.bulk import BulkAcquire
 from wheel_lock.observe import LostEvent
@@ -72,15 +72,6 @@ def test_all_or_none_is_none_where_one_of_them_is_lost_before_the_last_is_grante
     rig.say(FINE)
     assert call.future.done
     assert call.bulk.outcome() == {"a": None, "b": None}
-    assert call.lost == []
-
-
-def test_what_a_failed_call_undoes_is_not_reported_if_it_is_gone(rig: WaitingRig) -> None:
-    call = Call(rig)
-    rig.say(FINE, BUSY)
-    failure(call.future, LockServerError, "BUSY")
-    rig.server.take()
-    rig.say(array(1, GONE))
     assert call.lost == []
 
 

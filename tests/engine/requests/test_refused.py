@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection
 import pytest
 
 from tests.engine.rig import FINE, NOSCRIPT, Command, Rig, array, error, integer, names
-from wheel_lock.errors import LossReason
-from wheel_lock.lease import Lease, ThreadOwner
+from wheel_lock.lease import Lease
 from wheel_lock.lock_types import READ
 from wheel_lock.lock_types.base import LockType
 
@@ -92,20 +91,6 @@ def test_other_refusals_say_nothing_of_the_others() -> None:
 
 
 # -- abandoned leases, in front of those that wait ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("abandoned", [1, 2, 3, 20])
-def test_probes_do_not_end_at_leases_whose_owners_have_ended(abandoned: int) -> None:
-    with Rig(declare_keys=True) as rig:
-        owner = ThreadOwner()
-        for number in range(abandoned):
-            rig.hold(f"abandoned:{number}", 28.0, owner=owner)
-        lease = rig.hold("a", 30.0)
-        rig.go_on(15.0, replying(rig, [], lambda command: error(BUSY)))
-        owner.ended = True
-        rig.go_on(1.3, replying(rig, [], lambda command: FINE))
-        assert lease.renewals == 1
-        assert [event.reason for _, event in rig.losses] == [LossReason.ABANDONED] * abandoned
 
 
 def refusing(rig: Rig, scripts: Collection[str], seen: list[Command] | None = None) -> Callable[[], None]:

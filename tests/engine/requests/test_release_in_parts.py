@@ -18,7 +18,6 @@ from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.errors import LockNotHeld, LockUnavailable, LossReason
 from wheel_lock.lease import Lease, State, ThreadOwner
-from wheel_lock.lock_types.caller_token import CALLER_TOKEN
 from wheel_lock.options import lock_options
 
 PART = 10
@@ -87,24 +86,6 @@ def test_each_turn_begins_one_part_and_each_lease_is_released_once(rig: Rig) -> 
     assert rig.losses == []
     assert not rig.held
     assert rig.stats().released == MANY
-
-
-@pytest.mark.parametrize("halfway", [False, True])
-@pytest.mark.parametrize("release_on_close", [False, True])
-def test_a_close_behind_it_reports_no_loss_and_releases_nothing_again(release_on_close: bool, halfway: bool) -> None:
-    with Rig(release_on_close=release_on_close, batch_size=5) as rig:
-        kept = rig.hold("kept", 30.0)
-        leases = rig.hold_many(names(MANY), 30.0)
-        rig.server.take()
-        future = half_released(rig, leases) if halfway else post_release(rig, leases)
-        closed = post_close(rig)
-        commands = turn_until(rig, lambda: closed.done)
-        assert future.done
-        assert future.result() == {}
-        expected = Counter(names(MANY) + ["kept"] * release_on_close)
-        assert released(commands) == expected
-        assert rig.reasons == [("kept", LossReason.CONTEXT_CLOSED)]
-        assert not rig.is_valid(kept)
 
 
 @pytest.mark.parametrize("halfway", [False, True])
@@ -245,22 +226,6 @@ def test_an_interrupted_part_of_a_close_leaves_none_held(monkeypatch: pytest.Mon
         assert {lease.loss for lease in leases} == {LossReason.CONTEXT_CLOSED}
 
 
-@pytest.mark.parametrize("turns", [1, 3, 5])
-def test_nothing_is_sent_for_a_caller_token_that_lapses_during_a_stall(rig: Rig, turns: int) -> None:
-    leases = [rig.hold(name, 30.0, kind=CALLER_TOKEN) for name in names(MANY)]
-    future = post_release(rig, leases)
-    turn_times(rig, turns)
-    commands = rig.server.take()
-    sent = released(commands)
-    assert sent == Counter(names(MANY)[: {1: PART, 3: 2 * PART, 5: MANY}[turns]])
-    rig.clock.jump(31.0)  # another owner may have acquired the rest with the same token
-    rig.server.say(FINE * len(commands))
-    assert released(turn_until(rig, lambda: future.done)) == Counter()
-    left = names(MANY)[sent.total() :]
-    assert future.result() == dict.fromkeys(left, LossReason.NOT_CONFIRMED)
-    assert sorted(rig.reasons) == sorted((name, LossReason.NOT_CONFIRMED) for name in left)
-
-
 def test_a_lease_of_an_ended_owner_that_is_due_between_the_parts_is_watched_and_abandoned_behind_them(rig: Rig) -> None:
     owner = ThreadOwner()
     others = rig.hold_many([f"other:{name}" for name in names(3)], 3.0)
@@ -278,25 +243,3 @@ def test_a_lease_of_an_ended_owner_that_is_due_between_the_parts_is_watched_and_
         turn_until(rig, lambda: future.done and not any(map(rig.is_valid, others)))
         rig.drain()
     assert rig.reasons == [(lease.name, LossReason.ABANDONED) for lease in others]
-
-
-def test_behind_a_close_it_begins_at_once_for_the_sweep_goes_on_without_messages() -> None:
-    with Rig(batch_size=1) as rig:
-        leases = rig.hold_many(names(MANY), 30.0)
-        closed = post_close(rig)
-        future = post_release(rig, leases)
-        rig.timer.turn()
-        assert {lease.state for lease in leases} == {State.LOST, State.RELEASING}
-        lost = {lease.name for lease in leases if lease.state is State.LOST}
-        turn_until(rig, lambda: closed.done)
-        assert future.result() == dict.fromkeys(lost, LossReason.CONTEXT_CLOSED)
-        assert {name for name, _ in rig.reasons} == lost
-
-
-def test_an_acquire_of_many_that_is_granted_before_it_is_sealed_ends(rig: Rig) -> None:
-    future: Future[None] = Future(lambda: None)
-    bulk = AcquireMany(rig.engine.leases, lock_options(3.0), future)
-    for step in (lambda: bulk.begin(1), lambda: bulk.add([rig.lease("a")]), rig.agree, bulk.seal):
-        assert not future.done
-        rig.post(step)
-    assert future.done

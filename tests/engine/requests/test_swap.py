@@ -11,12 +11,7 @@ import pytest
 from tests.engine.rig import FINE, START, Rig, breaking, failure, integer
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.swap import Swap
-from wheel_lock.errors import (
-    LockLost,
-    LockNotHeld,
-    LossReason,
-    WheelLockError,
-)
+from wheel_lock.errors import LockLost, LockNotHeld, LossReason, WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import READ, WRITE
 from wheel_lock.options import lock_options

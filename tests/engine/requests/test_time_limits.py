@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TAKEN, TICK_S, array, error, failure, integer, names
+from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TAKEN, TICK_S, array, error, failure, names
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later
@@ -170,12 +170,3 @@ def test_a_bulk_acquire_waits_for_a_server_that_was_there(rig: WaitingRig) -> No
     attempt = rig.acquire_many(names(2))
     rig.go_on(1.0)
     assert not attempt.future.done
-
-
-def test_a_reply_behind_the_time_limit_changes_nothing(rig: WaitingRig) -> None:
-    lease, another = rig.hold("a", 30.0), rig.hold("b", 30.0)
-    futures: list[Future[Any]] = [rig.release(lease), rig.release_many([another])]
-    rig.be_silent(5.2)
-    assert [type(future.error) for future in futures] == [LockTimeout] * 2
-    rig.say(integer(1), FINE)
-    assert rig.losses == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, Rig, agreement, array, error, names
+from tests.engine.rig import GONE, Rig, agreement, array, error, names
 from tests.protocol.test_server_errors import ROWS, error_of
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later
@@ -50,17 +50,6 @@ def test_a_request_goes_to_the_next_master(moving: Rig, what: str, demotion: str
     assert all(map(moving.is_valid, moving.held))
 
 
-@pytest.mark.parametrize("demotion", TEXTS)
-def test_a_renewal_goes_to_the_next_master(moving: Rig, demotion: str) -> None:
-    lease = moving.hold("a")
-    moving.go_on(1.0)
-    moving.reply("renew", error(demotion))
-    moving.go_on(1.0, moving.agree)
-    assert len(moving.connector.servers) == 2
-    assert lease.state is State.HELD
-    assert lease.renewals
-
-
 def test_a_renewal_of_which_some_entries_are_refused_goes_to_the_next_master(moving: Rig) -> None:
     gone, refused = moving.hold_many(names(2))
     moving.go_on(1.0)
@@ -71,21 +60,6 @@ def test_a_renewal_of_which_some_entries_are_refused_goes_to_the_next_master(mov
     assert gone.state is State.LOST
     assert refused.state is State.HELD
     assert refused.renewals
-
-
-@pytest.mark.parametrize("what", ["acquire_many", "release_many"])
-def test_a_request_for_many_of_which_each_entry_is_refused_goes_to_the_next_master(moving: Rig, what: str) -> None:
-    if what == "acquire_many":
-        future: Future[Any] = moving.acquire_many(names(2)).future
-    else:
-        future = moving.release_many(moving.hold_many(names(2)))
-    moving.server.one(what)
-    moving.say(array(1, READ_ONLY, 2, READ_ONLY))
-    moving.go_on(0.1)
-    assert len(moving.server.one(what).pairs) == 2
-    moving.say(FINE)
-    assert future.result() in ({}, None)
-    assert len(moving.held) == (2 if what == "acquire_many" else 0)
 
 
 def test_a_script_that_a_cluster_refuses_half_way_may_have_been_executed() -> None:

@@ -7,15 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.rig import BUG, BUSY, FINE, GONE, NIL, OK, REFUSED, array, breaking, failure, integer
+from tests.engine.rig import BUG, BUSY, NIL, OK, REFUSED, array, failure, integer
 from tests.engine.waiting_rig import Wait, WaitingRig
-from wheel_lock.engine.future import Future
 from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
-from wheel_lock.lease import State
-from wheel_lock.lock_types import EXCLUSIVE, FAIR
-from wheel_lock.options import lock_name
+from wheel_lock.lock_types import FAIR
 from wheel_lock.runtime.ends import End
-from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
 
 
 def test_no_more_than_max_waiting_may_wait() -> None:
@@ -102,20 +98,6 @@ def test_what_ends_one_wait_of_a_line_ends_all(
 
 
 @stages
-def test_the_end_of_the_context_is_everybodys_and_a_try_under_way_is_undone(rig: WaitingRig, stage: Stage) -> None:
-    waits = stage(rig)
-    closing: Future[None] = rig.close_engine(1.0)
-    assert each_its_own(waits) == [ContextClosed] * 5
-    assert rig.whats()[-1] == "release_many"
-    rig.say(OK, FINE)
-    rig.turn()
-    assert closing.done
-    assert not rig.held
-    assert all(server.hung_up or not server.take() for server in rig.connector.listeners.servers)
-    assert rig.waiting == 0
-
-
-@stages
 @pytest.mark.parametrize("fate", ["died", "failed"])
 def test_the_death_of_the_thread_is_everybodys_and_not_for_ever(rig: WaitingRig, stage: Stage, fate: str) -> None:
     waits = stage(rig)
@@ -173,28 +155,6 @@ def test_nothing_of_a_grant_and_a_release_is_left_to_the_garbage_collector(rig: 
         gc.enable()
 
 
-@pytest.mark.parametrize("method", ["plain_try", "parse_acquire"])
-def test_a_failure_costs_the_caller_and_those_who_share_its_try(failing: WaitingRig, method: str) -> None:
-    with breaking(type(EXCLUSIVE), method):
-        waits = [failing.wait("a"), failing.wait("a")]
-        if method == "parse_acquire":
-            failing.say(OK)
-    assert all(isinstance(wait.error, WheelLockError) for wait in waits)
-    assert failing.lines.in_flight == {}
-    assert failing.engine.leases.acquiring == 0
-    failing.go_on(1.0, failing.agree)
-    assert failing.wait("a").error is None
-
-
-def test_what_a_caller_gives_up_is_not_told_of_if_it_is_gone(rig: WaitingRig) -> None:
-    wait = rig.wait("a")
-    rig.reply("SET", OK)
-    rig.give_up(wait)
-    rig.reply("release_many", array(1, GONE))
-    assert wait.lease.state is State.LOST
-    assert rig.losses == []
-
-
 @pytest.mark.rig(max_held=1)
 def test_waiters_of_fair_locks_count_when_granted_and_do_not_try_once_they_have_failed(rig: WaitingRig) -> None:
     waits = [rig.wait(name, kind=FAIR) for name in "abc"]
@@ -212,20 +172,3 @@ def test_waiters_of_fair_locks_count_when_granted_and_do_not_try_once_they_have_
     tried: list[str] = []
     rig.go_on(10.0, lambda: tried.extend(command.what for command in rig.server.agree()))
     assert "acquire_fair" not in tried
-
-
-def test_a_fair_waiter_whose_time_is_up_during_an_attempt_makes_one_more(rig: WaitingRig) -> None:
-    wait = rig.wait("a", kind=FAIR, blocking_timeout=0.3)
-    rig.refuse()
-    rig.listen()
-    rig.refuse()
-    rig.go_on(0.25)
-    waiter = wait.request.lease.token[:-TOKEN_CHARACTERS].decode()
-    rig.listener.say(array("message", FAIR.wake_channel(lock_name("a", b"")).decode(), waiter))
-    rig.turn()
-    assert len(rig.server.take()) == 1
-    rig.go_on(0.07)
-    rig.say(array(30_000))
-    assert len(rig.server.take()) == 1, "it may have been refused right before its turn came"
-    rig.say(array(30_000))
-    assert wait.refused

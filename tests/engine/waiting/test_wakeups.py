@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tests.engine.rig import OK, START, error, names
+from tests.engine.rig import OK, error, names
 from tests.engine.waiting_rig import LINGER_S, WaitingRig
 from wheel_lock.protocol.keys import wake_channel
 
@@ -86,16 +86,6 @@ def test_as_long_as_a_caller_listens_a_ping_is_sent_now_and_then(rig: WaitingRig
     rig.go_on(20.0, serve)
     assert heard == []
     assert rig.connector.listeners.attempts == 1
-
-
-def test_a_connection_that_has_silently_died_is_replaced_after_two_pings(rig: WaitingRig) -> None:
-    wait = rig.wait_first("a", fallback=100.0)
-    rig.go_to(START + 2 * PING_S - 0.05)
-    assert rig.connector.listeners.attempts == 1
-    rig.go_to(START + 2 * PING_S + 0.1)
-    assert rig.connector.listeners.attempts == 2
-    rig.listen()
-    rig.grant(wait)
 
 
 def test_who_may_not_subscribe_polls_and_it_is_logged_once(rig: WaitingRig, caplog: pytest.LogCaptureFixture) -> None:
