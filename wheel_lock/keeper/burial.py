@@ -112,6 +112,7 @@ class Graves:
                 if len(self._patient) > MOST_PATIENT:
                     oldest = next(iter(self._patient))
                     del self._patient[oldest]
+                    self._burials.discard(oldest)  # so its next pass does not begin while its connections are closed
         self.crew.do(burial.next_pass, pause_s)
         if oldest is not None:
             self.end(oldest)

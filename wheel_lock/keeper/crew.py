@@ -41,14 +41,24 @@ class Crew:
             else:
                 self._add_thread()
 
+    @property
+    def stuck(self) -> bool:
+        """True if there is work, and the system had no thread for it: :meth:`go_on` tries again."""
+        return bool(self._works) and not self._threads
+
+    def go_on(self) -> None:
+        """Start a thread, if there is work and none."""
+        with self._changed:
+            if self.stuck:
+                self._add_thread()
+
     def _add_thread(self) -> None:
         if self._threads < MOST_THREADS:
             try:
                 threading.Thread(target=self._run, daemon=True).start()
                 self._threads += 1
-            except RuntimeError:  # the system has none left
-                if not self._threads:
-                    raise
+            except RuntimeError:
+                pass  # the system has none left; see `stuck`
 
     def _run(self) -> None:
         with self._changed:

@@ -305,7 +305,9 @@ class Keeper:
     def run(self) -> None:
         """Serve, until the parent has ended and nothing is left to do for it."""
         while self._parent != -2 or self._sessions or self._graves:
-            timeout_ms = 1000 if self._leaving or (self._parent == -2 and self._graves) else None
+            crew = self._graves.crew
+            crew.go_on()
+            timeout_ms = 1000 if self._leaving or crew.stuck or (self._parent == -2 and self._graves) else None
             self._left.clear()
             for fd, _ in self._poll.poll(timeout_ms):
                 if fd in self._left:

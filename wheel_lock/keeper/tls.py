@@ -11,6 +11,7 @@ Like program.py it imports the standard library only, and ``ssl`` only when ther
 from __future__ import annotations
 
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -95,21 +96,23 @@ class TlsConnection:
             plain.close()
             raise
         try:
+            until = time.monotonic() + _STEP_S
             if login := self._description["login"]:
-                _ask(sock, "AUTH", *login)
+                _ask(sock, until, "AUTH", *login)
             if database:
-                _ask(sock, "SELECT", str(database))
+                _ask(sock, until, "SELECT", str(database))
         except BaseException:
             sock.close()
             raise
         return sock
 
 
-def _ask(sock: ssl.SSLSocket, *words: str) -> None:
+def _ask(sock: ssl.SSLSocket, until: float, *words: str) -> None:
     bulks = [word.encode("latin-1") for word in words]
     sock.sendall(b"*%d\r\n" % len(bulks) + b"".join(b"$%d\r\n%b\r\n" % (len(bulk), bulk) for bulk in bulks))
     reply = b""
     while not reply.endswith(b"\r\n") and len(reply) < _MOST_BYTES:
+        sock.settimeout(max(until - time.monotonic(), 0.001))  # of all of it: a server may send byte by byte
         if not (data := sock.recv(_MOST_BYTES)):
             break
         reply += data
