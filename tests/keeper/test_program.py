@@ -8,6 +8,7 @@ import os
 import select
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -506,3 +507,24 @@ def test_a_session_ends_when_what_its_client_has_left_has_expired(served: Served
     ours.close()
     os.close(file)
     os.close(proof)
+
+
+_UNREAD = """
+import os
+from wheel_lock.keeper.crew import say
+heard, said = os.pipe()
+os.set_blocking(said, False)
+try:
+    while True:
+        os.write(said, bytes(4096))
+except BlockingIOError:
+    os.set_blocking(said, True)
+os.dup2(said, 2)
+say("nobody reads this")
+print("goes on")
+"""
+
+
+def test_a_keeper_whose_lines_nobody_reads_goes_on() -> None:
+    done = subprocess.run([sys.executable, "-c", _UNREAD], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "goes on\n"

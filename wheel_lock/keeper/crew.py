@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import sys
+import os
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -14,10 +15,17 @@ MOST_THREADS = 64
 Work = Callable[[], object]
 
 
+_SAYS = threading.Lock()
+
+
 def say(text: str) -> None:
-    """Write a line on stderr, if it is read, in one piece: other threads write, too."""
+    """Write a line on stderr, unless that is full: the keeper waits for nobody who reads it."""
+    poll = select.poll()
     try:
-        print(f"wheel-lock keeper: {text}\n", end="", file=sys.stderr, flush=True)
+        with _SAYS:
+            poll.register(2, select.POLLOUT)
+            if poll.poll(0):
+                os.write(2, f"wheel-lock keeper: {text}\n".encode("utf-8", "backslashreplace")[: select.PIPE_BUF])
     except OSError:
         pass
 
