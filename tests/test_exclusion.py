@@ -91,10 +91,16 @@ def bare(tree: ast.Module, path: str) -> Iterator[str]:
                         yield f"{path}:{before.lineno}: {ast.unparse(before)}"
 
 
+KEEPERS = ("keeper/burial.py", "keeper/crew.py", "keeper/store.py")
+"""A process of its own, in which no handler of a signal and no other thread raises an exception."""
+
+
 def test_the_sources_take_locks_in_one_way() -> None:
     found: list[str] = []
     for file in sorted(Path(LIBRARY).rglob("*.py")):
-        found += bare(ast.parse(file.read_text()), file.relative_to(LIBRARY).as_posix())
+        path = file.relative_to(LIBRARY).as_posix()
+        if path not in KEEPERS:
+            found += bare(ast.parse(file.read_text()), path)
     assert not found, "call wheel_lock.exclusion.exclusively instead"
 
 
