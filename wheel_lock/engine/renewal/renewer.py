@@ -88,7 +88,7 @@ class RenewalGroup:
     def schedule(self, lease: Lease, sent_at: float) -> None:
         """Put a lease whose grant or confirmation was sent at ``sent_at`` on the wheel, for its renewal or its loss."""
         wheel, floor = self.renewer.timer.wheel, self.renewer.timer.scale.floor
-        last = floor(lease.deadline) - 1  # a tick early: a loss is reported by the deadline
+        last = self.renewer.last_tick(lease)
         if lease.at_limit:
             wheel.schedule(lease, last)
             return
@@ -145,9 +145,8 @@ class RenewalGroup:
             if lease.state is not held or lease in timer.wheel:
                 continue  # a call before this one in the same turn has ended it, or put it on the wheel again
             at_limit = lease.limits is not None and lease.at_limit
-            lapsing = at_limit and timer.scale.floor(lease.deadline) - 1 <= timer.wheel.now
             abandoned = lease.owner.ended and not timer.goes_on
-            if lapsing or lease.loss is not None or now >= lease.deadline:
+            if self.renewer.lapses_now(lease) or lease.loss is not None or now >= lease.deadline:
                 table.mark_lost([lease])
             elif abandoned:
                 table.mark_lost([lease], LossReason.ABANDONED)
@@ -291,6 +290,14 @@ class Renewer(NodeObserver):
     def drain(self) -> None:
         """Send overdue leases as far as there is room."""
         self.flow.drain()
+
+    def last_tick(self, lease: Lease) -> int:
+        """Return the tick at which the loss of ``lease`` is reported: one early, so that it is by the deadline."""
+        return self.timer.scale.floor(lease.deadline) - 1
+
+    def lapses_now(self, lease: Lease) -> bool:
+        """Return True if ``lease`` is at its limit, and in the next tick its deadline may have passed."""
+        return lease.at_limit and self.last_tick(lease) <= self.timer.wheel.now
 
     def needs_none(self, lease: Lease) -> bool:
         """Return True if a renewal now is pointless: the lease is at its limit, or extended beyond one timeout."""

@@ -87,7 +87,7 @@ class Extend(LeaseRequest):
         if lease.state is not EXTENDING:
             return
         renewer.untrack(lease)
-        if lease.at_limit and self.timer.scale.floor(lease.deadline) - 1 <= self.timer.wheel.now:
+        if renewer.lapses_now(lease):
             self.table.mark_lost([lease])  # in the next tick its deadline may have passed
         elif renewer.needs_none(lease):
             lease.transition(Event.CONFIRMED)
