@@ -1,4 +1,4 @@
-"""What the keeper does for a process that has ended: it releases what that held, again and again until all has expired."""
+"""The passes of the keeper over what an ended process held: each releases it, until all has expired."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Graves:
                     self._burials.discard(oldest)  # so its next pass does not begin while its connections are closed
         self.crew.do(burial.next_pass, pause_s)
         if oldest is not None:
-            self.end(oldest)
+            oldest.close()
 
     def wake(self, burial: Burial) -> bool:
         """Return whether a burial has not ended; from now on it does not end for the sake of others."""

@@ -19,7 +19,7 @@ _SAYS = threading.Lock()
 
 
 def say(text: str) -> None:
-    """Write a line on stderr, unless that is full: the keeper waits for nobody who reads it."""
+    """Write a line on stderr, unless that is full: the keeper does not wait for a reader."""
     poll = select.poll()
     try:
         with _SAYS:

@@ -119,7 +119,7 @@ def _reason(error: BaseException) -> Exception:
 
 
 def _leave(session: socket.socket, record: Record | None) -> None:
-    """End a session without any wait: if the keeper is not told what its record is worth from now on, it keeps it.
+    """End a session without any wait: if the message does not reach the keeper, that keeps the record.
 
     Args:
         session: The session.

@@ -2,8 +2,8 @@
 
 Each is made when the client has died, by the first byte that is sent. One that was ready would save some milliseconds, but
 it would cost the server a connection for each client all the time; the handshakes would need threads, beside the loop that
-hears of deaths; and it would have to be told from one that has ended when the server sends tickets. What can be wrong on
-this side, the files, is found when the description comes, and the client hears of it.
+hears of deaths; and it would have to be distinguished from one that has ended when the server sends tickets. What can be
+wrong on this side, the files, is found when the description comes, and the client hears of it.
 
 Like program.py it imports the standard library only, and ``ssl`` only when there is a description.
 """
