@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -309,7 +309,7 @@ def release(store: Store, entries: list[Entry]) -> int:
     return left.pop()
 
 
-def at_once(work: Work, pause_s: float) -> None:
+def at_once(work: Work, pause_s: float, place: Hashable) -> None:
     if not pause_s:
         work()
 

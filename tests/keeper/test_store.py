@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.keeper.test_program import at_once
 from tests.support.waiting import eventually
 from wheel_lock.keeper import burial
 from wheel_lock.keeper.burial import Graves
-from wheel_lock.keeper.crew import MOST_THREADS, Crew
+from wheel_lock.keeper.crew import MOST_AT_ONE_PLACE, MOST_THREADS, Crew
 from wheel_lock.keeper.entries import Entry
 from wheel_lock.keeper.store import Asked, Store
 
@@ -26,6 +26,8 @@ class Node(Asked):
     Attributes:
         answers: Whether it does; what it is asked is executed in any case.
     """
+
+    place: Hashable = None
 
     def __init__(self, number: int, nodes: int) -> None:
         self.names = [f"h:{number}"]
@@ -65,6 +67,33 @@ def test_a_node_that_blocks_delays_no_other_one() -> None:
     nodes[0].blocks.set()
     eventually(lambda: left == [0])
     assert {len(set(node.released)) for node in nodes} == {2}
+
+
+def test_servers_that_do_not_answer_do_not_keep_another_one_waiting_for_a_thread() -> None:
+    graves, blocks = Graves(), threading.Event()
+    silent, well = [Node(0, 1) for _ in range(3 * MOST_THREADS)], Node(0, 1)
+    for node in silent:
+        node.blocks, node.place = blocks, "silent"
+    for node in (*silent, well):
+        graves.bury(lambda: [(1, 0, b"0")], [node], 0.0)
+    eventually(lambda: well.closed)
+    assert not any(node.released for node in silent)
+    blocks.set()
+    eventually(lambda: all(node.closed for node in silent))
+    assert (graves.crew._busy, graves.crew._crowd) == ({}, {})
+
+
+def test_a_node_that_others_wait_for_delays_no_other_one() -> None:
+    crew, nodes, left, blocks = Crew(), cluster(), list[int](), threading.Event()
+    nodes[0].place = "crowded"
+    for _ in range(MOST_AT_ONE_PLACE):
+        crew.do(blocks.wait, 0.0, "crowded")
+    shifted = ENTRIES[1:] + ENTRIES[:1]
+    Store(nodes, crew.do).release(shifted, left.append)
+    eventually(lambda: len(set(nodes[1].released)) == len(set(nodes[2].released)) == 2)
+    assert left == nodes[0].calls == []
+    blocks.set()
+    eventually(lambda: left == [0])
 
 
 def test_what_a_silent_node_was_asked_for_is_asked_of_others_and_it_is_asked_again() -> None:

@@ -68,6 +68,9 @@ class Line:
 
     def settimeout(self, seconds: float) -> None: ...
 
+    def getpeername(self) -> str:
+        return self._host.name
+
     def send(self, data: memoryview) -> int:
         self._reader.feed(bytes(data))
         while (words := self._reader.gets()) is not False:
@@ -151,7 +154,7 @@ def _release(world: World, names: Set[str], entries: list[Entry], beliefs: list[
     world.scheduler.note("a keeper releases %s", [split_bulk_strings(body)[:2] for _, _, body in entries])
     rules._sender = None
     servers = [_server(host) for host in hosts]
-    Store(servers, lambda work, pause_s: pause_s or work()).release(entries, lambda left: None)
+    Store(servers, lambda work, pause_s, place: pause_s or work()).release(entries, lambda left: None)
     for server in servers:
         server.close()
     for belief in beliefs:

@@ -8,12 +8,17 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
 
 MOST_THREADS = 64
+MOST_AT_ONE_PLACE = 8  # threads: eight servers that do not answer are needed to keep others waiting
 
 Work = Callable[[], object]
+Do = Callable[[Work, float, Hashable], object]
+"""Has work done after a pause in seconds, at a place; see :meth:`Crew.do`."""
 
+_Due = tuple[float, int, Work, Hashable]
 
 _SAYS = threading.Lock()
 
@@ -35,15 +40,23 @@ class Crew:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._works: list[tuple[float, int, Work]] = []  # a heap
+        self._works: list[_Due] = []  # a heap
         self._numbers = itertools.count()
+        self._busy = Counter[Hashable]()  # threads at each place
+        self._crowd: dict[Hashable, deque[_Due]] = {}  # what is due at a place with as many as it may have
         self._threads = 0
         self._waits = False  # one of the threads, for the time of the first work
 
-    def do(self, work: Work, pause_s: float = 0.0) -> None:
-        """Have ``work()`` called on a thread, in ``pause_s`` seconds or when one is free. From any thread."""
+    def do(self, work: Work, pause_s: float = 0.0, place: Hashable = None) -> None:
+        """Have ``work()`` called on a thread. From any thread.
+
+        Args:
+            work: The work.
+            pause_s: In how many seconds at the earliest.
+            place: Where it may block, such as the address of a server: it waits for others there, and delays no others.
+        """
         with self._changed:
-            heapq.heappush(self._works, (time.monotonic() + pause_s, next(self._numbers), work))
+            heapq.heappush(self._works, (time.monotonic() + pause_s, next(self._numbers), work, place))
             if self._waits:
                 self._changed.notify()
             else:
@@ -77,10 +90,15 @@ class Crew:
                     self._changed.wait(pause_s)
                     self._waits = False
                 else:
-                    self._do(heapq.heappop(self._works)[2])
+                    self._do(heapq.heappop(self._works))
             self._threads -= 1
 
-    def _do(self, work: Work) -> None:
+    def _do(self, due: _Due) -> None:
+        _, _, work, place = due
+        if place is not None and self._busy[place] >= MOST_AT_ONE_PLACE:
+            self._crowd.setdefault(place, deque()).append(due)
+            return
+        self._busy[place] += 1
         if self._works and not self._waits:
             self._add_thread()  # for the next one
         self._changed.release()
@@ -90,3 +108,16 @@ class Crew:
             say(f"a client is left to its timeouts: {error!r}")
         finally:
             self._changed.acquire()
+            self._leave(place)
+
+    def _leave(self, place: Hashable) -> None:
+        """Have the next one of those that wait for a place take its turn."""
+        self._busy[place] -= 1
+        if not self._busy[place]:
+            del self._busy[place]
+        if (crowd := self._crowd.get(place)) is not None:
+            heapq.heappush(self._works, crowd.popleft())
+            if not crowd:
+                del self._crowd[place]
+            if self._waits:
+                self._changed.notify()

@@ -27,6 +27,7 @@ import sys
 import time
 import types
 from collections import deque
+from collections.abc import Hashable
 
 if __name__ == "__main__":  # what is beside it is found, and the package is not imported
     _package = sys.modules["wheel_lock.keeper"] = types.ModuleType("wheel_lock.keeper")
@@ -76,6 +77,13 @@ class Server(Asked):
         self._replies = Replies()
         self._unsent = memoryview(b"")
         self._owed: deque[Call | None] = deque()  # the calls that have no reply, and None for each ASKING
+
+    @property
+    def place(self) -> Hashable:
+        try:
+            return self.sock.getpeername()
+        except OSError:
+            return None
 
     def release(self, entries: list[Entry], *, asking: bool = False) -> dict[Entry, str]:
         calls, answers = self.calls(entries), dict[Entry, str]()

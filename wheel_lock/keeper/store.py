@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
-from wheel_lock.keeper.crew import Work, say
+from wheel_lock.keeper.crew import Do, say
 from wheel_lock.keeper.entries import Entry
 
 _DOUBT_S = 0.1  # for which one server is asked, and others are not asked for the same
@@ -17,9 +17,14 @@ class Asked:
 
     Attributes:
         names: The addresses by which other nodes of its cluster name it.
+        place: Where it is: connections of several dead clients may be to the same one. None if it has closed this one.
     """
 
     names: list[str]
+
+    @property
+    def place(self) -> Hashable:
+        raise NotImplementedError
 
     def release(self, entries: list[Entry], *, asking: bool = False) -> dict[Entry, str]:
         """Release what the entries name, each only where its token is still the holder's.
@@ -49,14 +54,14 @@ class Store:
 
     Args:
         servers: The servers.
-        do: Has a call made, which may block, after a pause in seconds.
+        do: Has a call made, which may block.
 
     Attributes:
         servers: Those that there is a connection to.
         silent: Those that did not answer the last time.
     """
 
-    def __init__(self, servers: Sequence[Asked], do: Callable[[Work, float], object]) -> None:
+    def __init__(self, servers: Sequence[Asked], do: Do) -> None:
         self.servers: list[Asked] = list(servers)
         self.silent: set[Asked] = set()
         self._do = do
@@ -67,7 +72,7 @@ class Store:
             Asked, tuple[list[Entry], list[Entry]]
         ] = {}  # what each is to be asked: without ASKING, and with
         self._asked: set[tuple[Asked, Entry, bool]] = set()  # in this pass
-        self._at_work: dict[Asked, list[Entry]] = {}  # those that are being asked, and for what
+        self._at_work: dict[Asked, list[Entry]] = {}  # those that are being asked, and for what; no entries before
         self._over: Callable[[int], object]
 
     def release(self, entries: list[Entry], over: Callable[[int], object]) -> None:
@@ -103,7 +108,12 @@ class Store:
 
     def _begin(self, ready: list[Asked]) -> None:
         for server in ready:
-            self._do(partial(self._work, server), 0.0)
+            self._doubt_later(server, self._at_work[server])  # others may be at its place
+            self._do(partial(self._work, server), 0.0, server.place)
+
+    def _doubt_later(self, server: Asked, asked: list[Entry]) -> None:
+        if len(self.servers) > 1:
+            self._do(partial(self._doubt, server, asked), _DOUBT_S, None)
 
     def _work(self, server: Asked) -> None:
         while True:
@@ -123,8 +133,7 @@ class Store:
         answers: dict[Entry, str] = {}
         broken = ""
         self._at_work[server] = entries
-        if len(self.servers) > 1:
-            self._do(partial(self._doubt, server, entries), _DOUBT_S)
+        self._doubt_later(server, entries)
         if server in self.servers:
             try:
                 answers = server.release(entries, asking=asking)
@@ -143,13 +152,13 @@ class Store:
             say(broken)
         self._begin(ready)
 
-    def _doubt(self, server: Asked, entries: list[Entry]) -> None:
-        """Ask others for what one server has been asked for some time."""
+    def _doubt(self, server: Asked, asked: list[Entry]) -> None:
+        """Ask others for what one server has been asked, or was to be asked, for some time."""
         ready: list[Asked] = []
         with self._lock:
-            if self._at_work.get(server) is entries:
+            if self._at_work.get(server) is asked:
                 self.silent.add(server)
-                self._sort(entries, {})
+                self._sort(asked or [entry for some in self._due.get(server, ()) for entry in some], {})
                 ready = self._ready()
         self._begin(ready)
 

@@ -68,6 +68,10 @@ class TlsConnection:
         """Return -1 as long as nothing was sent."""
         return -1 if self._sock is None else self._sock.fileno()
 
+    def getpeername(self) -> tuple[str, int]:
+        """Return the host and the port, also as long as nothing was sent."""
+        return self._description["host"], self._description["port"]
+
     def settimeout(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
 
