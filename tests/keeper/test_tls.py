@@ -257,6 +257,32 @@ def test_a_login_that_is_refused_is_followed_by_nothing(strict: RedisServer) -> 
         assert connection.fileno() == -1
 
 
+NOTHING = ("ca_file", "ca_path", "ca_data", "certificate", "key", "key_password", "least_version", "ciphers")
+CHECKS = {"verify": ssl.CERT_REQUIRED, "check_host": True, "flags": 0, "not_flags": 0, "ca_is_der": False}
+SETTINGS: dict[str, Any] = {
+    "host": "127.0.0.1", "port": 1, "database": 0, "login": [], **CHECKS, **dict.fromkeys(NOTHING),
+}  # fmt: skip
+
+
+def test_connections_with_the_same_settings_share_what_is_made_of_them_as_long_as_the_files_stay(
+    tls_files: TlsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, make = [], ssl.create_default_context
+    monkeypatch.setattr(ssl, "create_default_context", lambda: made.append(make()) or made[-1])
+    authority = tmp_path / "ca.pem"
+    authority.write_bytes(tls_files.ca.read_bytes())
+    for number in range(10):
+        TlsConnection({**SETTINGS, "host": f"h{number}", "login": [f"user{number}", "x"], "ca_file": str(authority)})
+    assert len(made) == 1
+    renewed = tmp_path / "renewed.pem"
+    renewed.write_bytes(tls_files.ca.read_bytes())
+    renewed.replace(authority)
+    TlsConnection({**SETTINGS, "ca_file": str(authority)})
+    TlsConnection({**SETTINGS, "ca_file": str(authority), "check_host": False})
+    assert len(made) == 3
+    assert [context.check_hostname for context in made] == [True, True, False]
+
+
 def test_a_process_hears_of_files_that_the_keeper_does_not_find(tls_files: TlsFiles, tmp_path: Path) -> None:
     with RedisServer(tls=tls_files) as server:
         passed = RedisPyConnector(redis.Redis.from_url(server.url)).connect(2.0)

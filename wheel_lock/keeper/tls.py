@@ -10,22 +10,51 @@ Like program.py it imports the standard library only, and ``ssl`` only when ther
 
 from __future__ import annotations
 
+import os
 import socket
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import ssl
 
 _FILES = ("ca_file", "certificate", "key")
+_SETTINGS = (
+    *("check_host", "verify", "flags", "not_flags", "certificate", "key", "key_password", "ca_file", "ca_path"),
+    *("ca_data", "ca_is_der", "least_version", "ciphers"),
+)
+_MOST_CONTEXTS = 8  # of different settings, about 1 MB each
 _MOST_BYTES = 4096  # of a reply to a login
 _STEP_S = 2.0  # the longest wait in each step of connecting: a handshake takes longer than a reply
 
 
 def _context(description: dict[str, Any]) -> ssl.SSLContext:
-    """Return what redis-py makes of the same settings."""
+    """Return what redis-py makes of the same settings, with the files as they are now.
+
+    Equal settings share it: with the authorities of a system it takes some 20 ms, also of the loop that hears of deaths.
+    """
     import ssl
 
+    paths = ssl.get_default_verify_paths()
+    files = (*(description[name] for name in (*_FILES, "ca_path")), paths.cafile, paths.capath)
+    return _made(tuple(description[name] for name in _SETTINGS), tuple(map(_version, files)))
+
+
+def _version(path: str | None) -> tuple[int, int, int] | None:
+    """Return what changes when a file or a directory does; None if there is none."""
+    try:
+        status = os.stat(path) if path else None
+    except OSError:
+        return None
+    return status and (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(_MOST_CONTEXTS)
+def _made(settings: tuple[Any, ...], versions: tuple[object, ...]) -> ssl.SSLContext:
+    import ssl
+
+    description = dict(zip(_SETTINGS, settings, strict=True))
     context = ssl.create_default_context()
     context.check_hostname = description["check_host"]
     context.verify_mode = ssl.VerifyMode(description["verify"])
