@@ -16,6 +16,8 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from wheel_lock.keeper.crew import say
+
 if TYPE_CHECKING:
     import ssl
 
@@ -88,6 +90,7 @@ class TlsConnection:
         self._description: dict[str, Any] = description
         self._timeout_s = _STEP_S
         self._sock: ssl.SSLSocket | None = None
+        self._why = ""  # that was said
         for file in _FILES:
             if description[file]:
                 open(description[file], "rb").close()  # this error names the file
@@ -105,8 +108,19 @@ class TlsConnection:
         self._timeout_s = timeout_s
 
     def send(self, data: memoryview) -> int:
+        """Send some of the data; connect first.
+
+        Raises:
+            TimeoutError: There is no connection yet, for whatever reason: the next time it may be made.
+        """
         if self._sock is None:
-            self._sock = self._connected()
+            try:
+                self._sock = self._connected()
+            except OSError as error:
+                why, self._why = self._why, str(error)
+                if why != self._why:
+                    say(f"a server cannot be connected to: {error}")
+                raise TimeoutError(self._why) from error
         self._sock.settimeout(self._timeout_s)
         return self._sock.send(data)
 
