@@ -346,8 +346,34 @@ def test_what_was_left_at_a_broken_connection_is_looked_for_elsewhere() -> None:
     store = Store(nodes.servers, at_once)
     assert release(store, ENTRIES) == 0
     assert store.servers == nodes.servers[1:]
-    assert release(store, ENTRIES) == 0
+    assert release(store, ENTRIES) == 1
     nodes.close()
+
+
+READONLY = b"READONLY You can't write against a read only replica."
+
+
+@pytest.mark.parametrize(
+    ("reply", "left"),
+    [
+        (b"-NOPERM this user has no permissions\r\n", 2),
+        (b"*2\r\n:2\r\n$%d\r\n%b\r\n" % (len(READONLY), READONLY), 1),
+        (b"*4\r\n:1\r\n$%d\r\n%b\r\n:2\r\n+OOM\r\n" % (len(READONLY), READONLY), 2),
+        (b"*4\r\n:1\r\n:0\r\n:2\r\n:1\r\n", 0),
+        (b"*4\r\n:0\r\n+ERR\r\n:3\r\n+ERR\r\n", 0),
+        (b"*3\r\n:1\r\n:1\r\n:1\r\n", 0),
+    ],
+    ids=["the call", "one of it", "all of it", "gone, or another's", "of none", "odd"],
+)
+def test_what_a_server_refuses_is_not_released(reply: bytes, left: int) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        store = Store([Server(theirs, SERVER)], at_once)
+        ours.sendall(reply + b"*0\r\n")
+        assert release(store, ENTRIES) == left
+        assert (store.refused, store.silent) == (left > 0, set())
+        assert release(store, ENTRIES) == 0
+        assert not store.refused
 
 
 @pytest.mark.parametrize("reply", [b"", b"?\r\n", b":1", b"$9\r\nabc", b"$x\r\n"])
@@ -438,7 +464,8 @@ def test_a_reply_is_read_however_it_is_cut_and_nested() -> None:
                 got.append(reply)
                 if len(got) == 4:
                     break
-        assert got == [b"", b"MOVED 5 h:1", b"", b""]
+        assert [reply.error for reply in got] == [b"", b"MOVED 5 h:1", b"", b""]
+        assert [reply.elements for reply in got] == [[b"a\r\n", b"ERR x"], [], [], [1]]
 
 
 # What clients do that no process of this library does

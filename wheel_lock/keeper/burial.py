@@ -16,6 +16,7 @@ _LONGER = 5.0
 
 _WITHOUT = "; what is where there was no connection to expires by itself"
 _SILENT = "; a server that does not answer is asked again"
+_REFUSED = "; a server that refuses is asked again"
 
 
 class Burial:
@@ -63,7 +64,7 @@ class Burial:
         now = time.monotonic()
         if not self._pause_s:
             took_ms = (now - self._began_at) * 1000
-            why = _SILENT if self._store.silent else _WITHOUT if left else ""
+            why = _SILENT if self._store.silent else _REFUSED if self._store.refused else _WITHOUT if left else ""
             say(f"a process has ended: released {len(self._entries) - left} in {took_ms:.0f} ms{why}")
         self._entries = [entry for entry in self._entries if self.died_at + entry[1] / 1000 > now]
         if not self._entries or not self._store.servers:

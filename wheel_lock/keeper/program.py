@@ -36,8 +36,8 @@ if __name__ == "__main__":  # what is beside it is found, and the package is not
 from wheel_lock.keeper.burial import Graves
 from wheel_lock.keeper.crew import say
 from wheel_lock.keeper.entries import REGIONS, Entry, read_record
-from wheel_lock.keeper.replies import Broken, Replies
-from wheel_lock.keeper.store import Asked
+from wheel_lock.keeper.replies import Broken, Replies, Reply
+from wheel_lock.keeper.store import REFUSED, RELEASED, Asked
 from wheel_lock.keeper.tls import TlsConnection
 
 VERSION = 1
@@ -47,6 +47,7 @@ MOST_MESSAGES = 1000  # of one client at a time
 _IN_FLIGHT = 4000  # entries whose calls have no reply
 _SILENCE_S = 0.25  # without a byte, after which a server does not answer for now
 _EXCHANGE_S = 5.0  # for all replies to so many entries, likewise
+_LONG = 200  # characters of an error that is shown
 _SO_PEERPIDFD = 77  # Linux 6.5
 _CREDENTIALS = struct.Struct("3i")
 
@@ -75,6 +76,7 @@ class Server(Asked):
         self.names: list[str] = names
         self._most = int(str(message["most"]))
         self._replies = Replies()
+        self._why = ""  # that was said
         self._unsent = memoryview(b"")
         self._owed: deque[Call | None] = deque()  # the calls that have no reply, and None for each ASKING
 
@@ -122,16 +124,16 @@ class Server(Asked):
             self._limit(until)
             self._unsent = self._unsent[self.sock.send(self._unsent) :]
         while self._owed:
-            while (error := self._replies.next()) is None:
+            while (reply := self._replies.next()) is None:
                 self._limit(until)
                 if not (data := self.sock.recv(1 << 16)):
                     raise Broken("the server closed the connection")
                 self._replies.feed(data)
             if (call := self._owed.popleft()) is not None:
-                if error.startswith(b"NOSCRIPT"):
+                if reply.error.startswith(b"NOSCRIPT"):
                     unknown.append(call)
                 else:
-                    self._note(call, error, answers)
+                    self._note(call[1], reply, answers)
         return unknown
 
     def _limit(self, until: float) -> None:
@@ -141,15 +143,25 @@ class Server(Asked):
             raise TimeoutError
         self.sock.settimeout(min(left_s, _SILENCE_S))
 
-    def _note(self, call: Call, error: bytes, answers: dict[Entry, str]) -> None:
+    def _note(self, entries: list[Entry], reply: Reply, answers: dict[Entry, str]) -> None:
+        answers.update(dict.fromkeys(entries, self._answer(reply.error)))
+        for number, text in zip(reply.elements[::2], reply.elements[1::2], strict=False):  # the script's exceptions
+            if isinstance(number, int) and isinstance(text, bytes) and 0 < number <= len(entries):
+                answers[entries[number - 1]] = self._answer(text)
+
+    def _answer(self, error: bytes) -> str:
+        if not error:
+            return RELEASED
         words = error.decode("utf-8", "replace").split()
-        name = ""
         if len(words) == 3 and words[0] in ("MOVED", "ASK"):
             host, _, port = words[2].rpartition(":")
             if host in ("", "?") and self.names:  # it does not know its own name, and means the same one
                 host = self.names[0].rpartition(":")[0]
-            name = f"{host}:{port}"
-        answers.update(dict.fromkeys(call[1], name))
+            return f"{host}:{port}"
+        why, self._why = self._why, " ".join(words)[:_LONG]
+        if why != self._why:
+            say(f"a server refuses: {self._why}")
+        return REFUSED
 
     def calls(self, entries: list[Entry]) -> list[Call]:
         """Return the calls that release the entries."""

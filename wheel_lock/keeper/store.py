@@ -11,6 +11,8 @@ from wheel_lock.keeper.entries import Entry
 
 _DOUBT_S = 0.1  # for which one server is asked, and others are not asked for the same
 
+RELEASED, REFUSED = "", "refused"  # answers; no address is the same
+
 
 class Asked:
     """A server, as a burial sees it.
@@ -34,8 +36,8 @@ class Asked:
             asking: Whether also those are released whose slots are on their way to this server.
 
         Returns:
-            For each entry that it has answered for, nothing, or the address of the server whose it is to release. If
-            others are missing it does not answer now, and may do so the next time.
+            For each entry that it has answered for, RELEASED, REFUSED, or the address of the server whose it is to
+            release. If others are missing it does not answer now, and may do so the next time.
 
         Raises:
             Broken: There is no connection any more.
@@ -59,15 +61,17 @@ class Store:
     Attributes:
         servers: Those that there is a connection to.
         silent: Those that did not answer the last time.
+        refused: True if one has refused in this pass.
     """
 
     def __init__(self, servers: Sequence[Asked], do: Do) -> None:
         self.servers: list[Asked] = list(servers)
         self.silent: set[Asked] = set()
+        self.refused = False
         self._do = do
         self._lock = threading.Lock()
         self._home: dict[Entry, Asked] = {}  # where it was, if that is not where it was looked for first
-        self._open: dict[Entry, None] = {}  # of this pass, for which no server has answered whose they are to release
+        self._open: dict[Entry, None] = {}  # of this pass, which no server has released whose they are to release
         self._due: dict[
             Asked, tuple[list[Entry], list[Entry]]
         ] = {}  # what each is to be asked: without ASKING, and with
@@ -80,12 +84,13 @@ class Store:
 
         Args:
             entries: The entries.
-            over: Called when all servers have answered or do not answer, with the number of entries that are left.
+            over: Called when all servers have answered or do not answer, with the number of entries that are not released.
         """
         with self._lock:
             self._over = over
             self._open = dict.fromkeys(entries)
             self._asked.clear()
+            self.refused = False
             speaking = self._speaking() or self.servers
             for number, entry in enumerate(self._open):
                 home = self._home.get(entry)
@@ -167,8 +172,10 @@ class Store:
         speaking = self._speaking()
         for number, entry in enumerate(entries):
             name = answers.get(entry)
-            if name == "":
+            if name == RELEASED:
                 self._open.pop(entry, None)
+            elif name == REFUSED:
+                self.refused = True
             elif name is not None:
                 if (server := by_name.get(name)) is not None:
                     self._home[entry] = server
