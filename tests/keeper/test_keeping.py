@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
@@ -14,12 +15,15 @@ import pytest
 import redis.asyncio
 
 from tests.keeper.test_program import Served
+from tests.support.tls import TlsFiles
 from tests.support.waiting import eventually
 from wheel_lock.keeper import child, keeping
 from wheel_lock.keeper.entries import read_record
 from wheel_lock.keeper.keeping import Keeping
 from wheel_lock.keeper.phase import NEXT, Phase, Sign
+from wheel_lock.keeper.program import MOST_BYTES
 from wheel_lock.net.cluster import ClusterConnector
+from wheel_lock.net.tls_description import described, obstacle
 from wheel_lock.runtime.ends import End
 
 Call = Callable[[], object]
@@ -155,6 +159,28 @@ def test_settings_of_tls_that_the_keeper_refuses_are_a_failure(rig: Rig) -> None
     rig.attempt()
     assert rig.keeping.phase is Phase.MISSING
     assert "has refused the settings of TLS" in rig.said[0]
+
+
+def test_a_server_whose_authorities_are_as_large_as_may_be_is_passed(rig: Rig, tls_files: TlsFiles) -> None:
+    one = ssl.PEM_cert_to_DER_cert(tls_files.ca.read_text())
+    for data in (one * (65_536 // len(one)), tls_files.ca.read_text() * (65_536 // tls_files.ca.stat().st_size)):
+        assert obstacle({"ssl_ca_data": data}, None) is None
+        server = rig.server()
+        server.description = described(redis.SSLConnection(ssl_ca_data=data), ())
+        rig.keeping.connected(server)
+        rig.attempt()
+        assert rig.keeping.complete
+
+
+def test_a_server_whose_settings_are_too_long_for_a_message_keeps_no_other_one_from_the_keeper(rig: Rig) -> None:
+    one, two = rig.server(), rig.server()
+    one.description = {"login": ["x" * MOST_BYTES]}
+    rig.keeping.use({one: ("host:1",), two: ("host:2",)})
+    rig.attempt()
+    assert rig.keeping.phase is Phase.PAUSING
+    assert rig.said == ["host:1: its settings are too long for a message to the keeper"]
+    (session,) = set(rig.served.keeper._sessions.values())
+    eventually(lambda: len(session.servers) == 1)
 
 
 def test_the_session_is_not_touched_while_a_helper_thread_has_it(rig: Rig) -> None:

@@ -11,7 +11,7 @@ import time
 from wheel_lock.exclusion import Lock, exclusively
 from wheel_lock.forks import in_forked_child
 from wheel_lock.keeper import PROGRAM
-from wheel_lock.keeper.program import user_of
+from wheel_lock.keeper.program import MOST_BYTES, user_of
 from wheel_lock.runtime.native import RLock
 
 ANSWER_S = 20.0  # the longest wait for the keeper, or for its start, on a machine that is overloaded
@@ -80,6 +80,7 @@ def connected(address: str | bytes) -> socket.socket:
     until = time.monotonic() + ANSWER_S
     try:
         sock.settimeout(ANSWER_S)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_BYTES // 2)  # of which the kernel makes twice as much
         while True:
             try:
                 sock.connect(address)

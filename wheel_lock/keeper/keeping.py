@@ -7,6 +7,7 @@ is killed expire as they do without a keeper, and one WARNING says so.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import logging
@@ -320,7 +321,12 @@ class Keeping:
             for place in attempt.places:
                 attempt.connection = connection = self._connect(place, attempt)
                 if connection is not None:
-                    self._pass_server(place, connection, session)
+                    try:
+                        self._pass_server(place, connection, session)
+                    except OSError as error:
+                        if error.errno != errno.EMSGSIZE:
+                            raise
+                        attempt.lacking[place] = ValueError("its settings are too long for a message to the keeper")
             attempt.connection = None
         except BaseException as error:
             attempt.failure = _reason(error)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from binascii import a2b_base64
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,7 @@ def _made(settings: tuple[Any, ...], versions: tuple[object, ...]) -> ssl.SSLCon
         context.load_cert_chain(description["certificate"], description["key"], password)
     data = description["ca_data"]
     if description["ca_file"] or description["ca_path"] or data:
-        data = data.encode("latin-1") if description["ca_is_der"] else data
+        data = a2b_base64(data) if description["ca_is_der"] else data
         context.load_verify_locations(description["ca_file"], description["ca_path"], data)
     if description["least_version"] is not None:
         context.minimum_version = ssl.TLSVersion(description["least_version"])

@@ -7,6 +7,7 @@ values that JSON has. The other side is wheel_lock/keeper/tls.py.
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import or_
@@ -41,9 +42,8 @@ def obstacle(settings: Mapping[str, Any], own_class: str | None) -> str | None:
     elif not isinstance(settings.get("ssl_password"), (str, type(None))):
         why = "ssl_password is no text: give it as a str"
     elif ca_data is not None and len(ca_data) > _MOST_CA_BYTES:
-        why = (
-            f"ssl_ca_data has more than {_MOST_CA_BYTES:,} bytes: put it into a file, and give the path as ssl_ca_certs"
-        )
+        has = f"ssl_ca_data has {len(ca_data):,} bytes, of {_MOST_CA_BYTES:,} that it may have"
+        why = f"{has}: put it into a file, and give the path as ssl_ca_certs"
     else:
         return None
     return f"with TLS the keeper connects by itself, and {why}; or switch it off"
@@ -68,7 +68,7 @@ def described(connection: Any, login: Iterable[str | bytes]) -> dict[str, object
         "not_flags": reduce(or_, connection.ssl_exclude_verify_flags or (), 0),
         "ca_file": _path(connection.ca_certs),
         "ca_path": _path(connection.ca_path),
-        "ca_data": ca_data if ca_data is None or isinstance(ca_data, str) else bytes(ca_data).decode("latin-1"),
+        "ca_data": ca_data if ca_data is None or isinstance(ca_data, str) else b64encode(ca_data).decode(),
         "ca_is_der": not isinstance(ca_data, (str, type(None))),
         "certificate": _path(connection.certfile),
         "key": _path(connection.keyfile),
