@@ -12,7 +12,7 @@ from tests.keeper.test_program import at_once
 from tests.support.waiting import eventually
 from wheel_lock.keeper import burial
 from wheel_lock.keeper.burial import Graves
-from wheel_lock.keeper.crew import MOST_AT_ONE_PLACE, MOST_THREADS, Crew
+from wheel_lock.keeper.crew import MOST_AT_ONE_PLACE, MOST_THREADS, Crew, Work
 from wheel_lock.keeper.entries import Entry
 from wheel_lock.keeper.store import Asked, Store
 
@@ -114,6 +114,24 @@ def test_what_a_silent_node_was_asked_for_is_asked_of_others_and_it_is_asked_aga
     nodes[0].answers = True
     store.release(shifted, left.append)
     assert left == [2, 2, 0]
+    assert store.silent == set()
+
+
+def test_no_server_that_has_answered_is_taken_for_one_that_does_not() -> None:
+    nodes, left, doubts = cluster(), list[int](), list[Work]()
+
+    def do(work: Work, pause_s: float, place: Hashable) -> None:
+        if pause_s:
+            doubts.append(work)
+            return
+        for doubt in doubts:  # when an answer begins what is asked of another server
+            doubt()
+        doubts.clear()
+        work()
+
+    store = Store(nodes[1:], do)
+    store.release(ENTRIES[2:3], left.append)  # it is at the other one
+    assert left == [0]
     assert store.silent == set()
 
 

@@ -145,6 +145,7 @@ class Store:
             except Exception as error:  # whatever it is, it costs this server only
                 broken = f"the connection to a server has ended: {error}"
         with self._lock:
+            self._at_work[server] = []  # it is not in doubt any more
             if broken:
                 self.servers.remove(server)
             answered = server not in self.servers or all(entry in answers for entry in entries)
