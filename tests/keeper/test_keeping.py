@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -271,6 +272,23 @@ def test_a_forked_child_has_a_record_of_its_own(rig: Rig) -> None:
     assert os.waitpid(pid, 0)[1] == 0
     assert read_record(record.file) == []
     assert rig.sessions == 1
+
+
+def test_memory_for_the_record_is_asked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: object) -> int:
+        raise OSError(errno.ENFILE, "Too many open files in system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "memfd_create", fails)
+        rig.keeping.begin([])
+        rig.keeping.connected(rig.server())
+        rig.timer.alarms.pop()()
+        assert len(rig.timer.alarms) == 1
+        assert rig.attempts == []
+    assert rig.said == ["there is no memory for the record: [Errno 23] Too many open files in system"]
+    assert pause_s(rig) > 0.0
+    assert rig.keeping.complete
+    assert len(rig.said) == 1
 
 
 def test_a_node_has_each_name_by_which_others_name_it() -> None:

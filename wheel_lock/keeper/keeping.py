@@ -173,7 +173,8 @@ class Keeping:
     def _reset(self) -> None:
         self.phase = Phase.ABSENT
         self._record: Record | None = None
-        self._full = False  # the record, or the memory for one, so that a lease was not recorded
+        self._full = False  # the record, so that a lease was not recorded
+        self._lacks_memory = ""  # for a record: what the system has said
         self._session: socket.socket | None = None
         self._numbers = itertools.count()
         self._places: dict[Node, _Place] = {}  # whose servers the keeper needs connections to
@@ -192,7 +193,7 @@ class Keeping:
     def begin(self, leases: Iterable[Lease]) -> None:
         """Record the leases that a command may grant, before it is sent."""
         record = self._record
-        if record is None:
+        if record is None and not self._lacks_memory:
             record = self._new_record()
         if record is not None:
             record.begin(leases)
@@ -210,13 +211,13 @@ class Keeping:
             self._timer.call_at(until, lambda at: self.drop(leases), self._domain)
 
     def _new_record(self) -> Record | None:
-        if self._full or self.phase is Phase.CLOSED:
+        """Return a new record; None if there is no memory for one, for which the next attempt at a session asks again."""
+        if self.phase is Phase.CLOSED:
             return None
         try:
             self._record = Record(self._on_full)
         except OSError as error:
-            self._full = True
-            self._warn(f"there is no memory for the record: {error}")
+            self._lacks_memory = f"there is no memory for the record: {error}"
         return self._record
 
     def _on_full(self) -> None:
@@ -290,7 +291,8 @@ class Keeping:
         self._alarm = None
         record = self._record or self._new_record()
         if record is None:
-            return  # without memory there is nothing to keep
+            self._note(Sign.FAILED, self._lacks_memory)
+            return
         session, gone = self._session, self._gone
         due = [node for node, since in self._due.items() if not since]
         if session is None:

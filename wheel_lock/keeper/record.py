@@ -170,4 +170,5 @@ class Record:
         self._memory.close()
 
     def __del__(self) -> None:
-        os.close(self.file)  # the keeper has a descriptor of its own
+        if hasattr(self, "file"):
+            os.close(self.file)  # the keeper has a descriptor of its own
