@@ -284,28 +284,51 @@ def test_connections_with_the_same_settings_share_what_is_made_of_them_as_long_a
     assert [context.check_hostname for context in made] == [True, True, False]
 
 
+@contextmanager
+def answering(listener: socket.socket, files: TlsFiles, *replies: bytes) -> Iterator[list[bytes]]:
+    """Answer to what is sent in one connection, and yield the list that it is put into."""
+    context, sent = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), list[bytes]()
+    context.load_cert_chain(files.cert, files.key)
+
+    def answer() -> None:
+        plain, _ = listener.accept()
+        with context.wrap_socket(plain, server_side=True) as sock:
+            for reply in replies:
+                sent.append(sock.recv(1 << 16))
+                sock.sendall(reply)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    yield sent
+    thread.join(AT_ONCE_S)
+    assert not thread.is_alive()
+
+
 def test_a_server_that_refuses_the_first_connection_is_asked_again(tls_files: TlsFiles) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tls_files.cert, tls_files.key)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         server = Server(TlsConnection({**SETTINGS, "port": port, "ca_file": str(tls_files.ca)}), SERVER)
         assert server.release(ENTRIES) == {}
         listener.listen()
-
-        def answer() -> None:
-            plain, _ = listener.accept()
-            with context.wrap_socket(plain, server_side=True) as sock:
-                sock.sendall(2 * b":1\r\n")  # to what was to be sent then, and to what is asked now
-                while sock.recv(1 << 16):
-                    pass
-
-        answering = threading.Thread(target=answer)
-        answering.start()
-        assert server.release(ENTRIES) == dict.fromkeys(ENTRIES, "")
+        with answering(listener, tls_files, b":1\r\n", b":1\r\n") as sent:
+            assert server.release(ENTRIES) == dict.fromkeys(ENTRIES, "")
+        assert len(set(sent)) == 1  # what was to be sent then, and what is asked now
         server.close()
-        answering.join()
+
+
+def test_a_server_without_users_gets_the_password_only(tls_files: TlsFiles) -> None:
+    few = b"-ERR wrong number of arguments for 'auth' command\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        login = {"login": ["user", "secret"], "ca_file": str(tls_files.ca)}
+        connection = TlsConnection({**SETTINGS, **login, "port": port})
+        connection.settimeout(AT_ONCE_S)
+        with answering(listener, tls_files, few, b"+OK\r\n", b"+PONG\r\n") as sent:
+            connection.send(memoryview(b"PING\r\n"))
+            assert connection.recv(1 << 10) == b"+PONG\r\n"
+        connection.close()
+    assert sent[1] == b"*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n"
 
 
 def test_a_process_hears_of_files_that_the_keeper_does_not_find(tls_files: TlsFiles, tmp_path: Path) -> None:

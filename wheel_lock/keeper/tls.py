@@ -29,6 +29,7 @@ _SETTINGS = (
 )
 _MOST_CONTEXTS = 8  # of different settings, about 1 MB each
 _MOST_BYTES = 4096  # of a reply to a login
+_NO_USERS = b"-err wrong number of arguments for 'auth'"  # a server older than Redis 6, as redis-py knows it
 _STEP_S = 2.0  # the longest wait in each step of connecting: a handshake takes longer than a reply
 
 
@@ -146,16 +147,19 @@ class TlsConnection:
         try:
             until = time.monotonic() + _STEP_S
             if login := self._description["login"]:
-                _ask(sock, until, "AUTH", *login)
+                reply = _ask(sock, until, "AUTH", *login)
+                if reply.lower().startswith(_NO_USERS):
+                    reply = _ask(sock, until, "AUTH", login[-1])
+                _check("AUTH", reply)
             if database:
-                _ask(sock, until, "SELECT", str(database))
+                _check("SELECT", _ask(sock, until, "SELECT", str(database)))
         except BaseException:
             sock.close()
             raise
         return sock
 
 
-def _ask(sock: ssl.SSLSocket, until: float, *words: str) -> None:
+def _ask(sock: ssl.SSLSocket, until: float, *words: str) -> bytes:
     bulks = [word.encode("latin-1") for word in words]
     sock.sendall(b"*%d\r\n" % len(bulks) + b"".join(b"$%d\r\n%b\r\n" % (len(bulk), bulk) for bulk in bulks))
     reply = b""
@@ -164,5 +168,9 @@ def _ask(sock: ssl.SSLSocket, until: float, *words: str) -> None:
         if not (data := sock.recv(_MOST_BYTES)):
             break
         reply += data
+    return reply
+
+
+def _check(command: str, reply: bytes) -> None:
     if reply != b"+OK\r\n":
-        raise ConnectionError(f"{words[0]} was refused: {reply[:80].decode('utf-8', 'backslashreplace').rstrip()}")
+        raise ConnectionError(f"{command} was refused: {reply[:80].decode('utf-8', 'backslashreplace').rstrip()}")
