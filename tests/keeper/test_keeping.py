@@ -242,6 +242,23 @@ def test_one_server_that_is_not_there_keeps_no_other_one_from_the_keeper(rig: Ri
     assert len(rig.said) == 1
 
 
+def test_the_keeper_hears_of_a_server_that_is_not_used_any_more_when_a_thread_can_be_started(rig: Rig) -> None:
+    def fails(call: Call) -> None:
+        raise RuntimeError("can't start new thread")
+
+    one, two = rig.server(), rig.server()
+    rig.keeping.use({one: ("host:1",), two: ("host:2",)})
+    rig.attempt()
+    launch, rig.keeping._launch = rig.keeping._launch, fails
+    rig.keeping.use({two: ("host:2",)})
+    rig.timer.alarms.pop()()
+    rig.keeping._launch = launch
+    assert pause_s(rig) > 0.0
+    assert rig.keeping.complete
+    assert one.ends[0].recv(1) == b""
+    assert (len(two.ends), rig.said) == (1, [])
+
+
 def test_a_keeper_that_says_what_none_says_is_none(rig: Rig) -> None:
     rig.keeping.connected(rig.server())
     rig.attempt()

@@ -89,6 +89,7 @@ class _Attempt:
         record: The record.
         places: What is to be passed.
         gone: The numbers of what is not used any more.
+        untold: Those of them that the keeper is told of later.
         connection: The connection that is being passed.
         lacking: Those of the places that there was no connection to, and why.
         failure: Why there is no session; None if there is one.
@@ -101,6 +102,7 @@ class _Attempt:
         self.record: Record = record
         self.places: list[_Place] = places
         self.gone: Sequence[int] = gone
+        self.untold: Sequence[int] = ()
         self.connection: Connection | None = None
         self.lacking: dict[_Place, Exception] = {}
         self.failure: Exception | None = None
@@ -268,7 +270,8 @@ class Keeping:
         if phase in ATTEMPTING:
             self._begin()
         elif phase is Phase.PAUSING:
-            self._pause_until(min(self._due.values()))
+            now = self._timer.now
+            self._pause_until(min(self._due.values()) if self._due else now + self._pauses.next(now))
         elif phase is Phase.MISSING:
             self._pause_until(self._timer.now + self._pauses.next(self._timer.now))
             if before is not Phase.RETRYING:
@@ -308,6 +311,7 @@ class Keeping:
         except RuntimeError as error:  # no thread can be started
             attempt.lacking = dict.fromkeys(attempt.places, error)
             attempt.failure = error if session is None else None
+            attempt.untold = gone
             self._over(attempt, self._life)
 
     def _attempt(self, attempt: _Attempt, life: object) -> None:
@@ -403,8 +407,10 @@ class Keeping:
         for place in attempt.places:
             if place.node in self._places:
                 self._note_server(place, attempt.lacking.get(place))
-        self._note(Sign.LACKING if self._due else Sign.PASSED)
-        if self._gone or 0.0 in self._due.values():  # since it began
+        anew = self._gone or 0.0 in self._due.values()  # since it began
+        self._gone += attempt.untold
+        self._note(Sign.LACKING if self._due or attempt.untold else Sign.PASSED)
+        if anew:
             self._note(Sign.DUE)
 
     def _note_server(self, place: _Place, error: Exception | None) -> None:
