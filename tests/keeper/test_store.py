@@ -156,6 +156,7 @@ def test_a_thousand_deaths_cost_few_threads_and_connections(monkeypatch: pytest.
         graves.bury(lambda: ENTRIES[:1], [node], 0.0)
         most = max(most, graves.crew._threads)
     eventually(lambda: sum(not node.closed for node in nodes) == burial.MOST_PATIENT == len(graves))
+    eventually(lambda: len(graves.crew._works) == burial.MOST_PATIENT)  # the others leave nothing behind
     assert 0 < most <= MOST_THREADS
     assert all(len(node.released) >= 3 for node in nodes)  # the repetitions with the short pauses
     for each in list(graves._burials):

@@ -108,13 +108,14 @@ class Graves:
         """Have the next pass of a burial in ``pause_s`` seconds; a patient one may end before."""
         oldest = None
         with self._lock:
+            self.crew.do(burial.next_pass, pause_s)
             if patient:
                 self._patient[burial] = None
                 if len(self._patient) > MOST_PATIENT:
                     oldest = next(iter(self._patient))
                     del self._patient[oldest]
                     self._burials.discard(oldest)  # so its next pass does not begin while its connections are closed
-        self.crew.do(burial.next_pass, pause_s)
+                    self.crew.drop(oldest.next_pass)
         if oldest is not None:
             oldest.close()
 

@@ -62,6 +62,12 @@ class Crew:
             else:
                 self._add_thread()
 
+    def drop(self, work: Work) -> None:
+        """Forget work that has not begun."""
+        with self._changed:
+            self._works = [due for due in self._works if due[2] != work]
+            heapq.heapify(self._works)
+
     @property
     def stuck(self) -> bool:
         """True if there is work, and the system had no thread for it: :meth:`go_on` tries again."""
