@@ -34,6 +34,7 @@ from tests.topology.test_tls_and_passwords import SECRET, secure_cluster, watche
 from wheel_lock import LockContext
 from wheel_lock.keeper.program import Server
 from wheel_lock.keeper.tls import TlsConnection
+from wheel_lock.net import connector
 from wheel_lock.net.connector import RedisPyConnector
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Linux")
@@ -135,12 +136,13 @@ def test_each_setting_of_tls_is_described(
     strict: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     given = {"host": "127.0.0.1", "password": SECRET, **own(strict.tls), **settings(strict.tls, tmp_path)}
-    connector = RedisPyConnector(redis.Redis(port=strict.tls_port, ssl=True, **given))
-    assert connector.obstacle is None
-    passed = connector.listener().connect(2.0)
+    own_connector = RedisPyConnector(redis.Redis(port=strict.tls_port, ssl=True, **given))
+    assert own_connector.obstacle is None
+    passed = own_connector.listener().connect(2.0)
+    description = json.loads(json.dumps(passed.description))
     passed.close()
     monkeypatch.chdir(tmp_path)
-    connection = TlsConnection(json.loads(json.dumps(passed.description)))
+    connection = TlsConnection(description)
     connection.settimeout(AT_ONCE_S)
     connection.send(memoryview(b"PING\r\n"))
     assert connection.recv(1 << 10) == b"+PONG\r\n"
@@ -245,13 +247,30 @@ def test_a_server_whose_certificate_does_not_verify_gets_no_password_and_no_comm
         keeper.kill()
 
 
+def described_of(url: str) -> dict[str, object]:
+    passed = RedisPyConnector(redis.Redis.from_url(url)).connect(2.0)
+    description = passed.description
+    passed.close()
+    assert description is not None
+    assert passed.description is None
+    return description
+
+
+def test_nothing_is_described_where_there_is_no_keeper(strict: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[object]()
+    monkeypatch.setattr(connector, "described", lambda connection, login: calls.append(login))
+    passed = RedisPyConnector(redis.Redis.from_url(url_of(strict, f":{SECRET}", 0, **own(strict.tls)))).connect(2.0)
+    assert calls == []
+    assert passed.description is None
+    assert calls == [(SECRET,)]
+    passed.close()
+
+
 def test_a_login_that_is_refused_is_followed_by_nothing(strict: RedisServer) -> None:
     url = url_of(strict, f"app:{SECRET}%3Aapp", 0, **own(strict.tls))
-    passed = RedisPyConnector(redis.Redis.from_url(url)).connect(2.0)
-    passed.close()
-    assert passed.description is not None
+    description = described_of(url)
     for login in (["app", "has expired"], ["app", "x" * 10_000]):
-        connection = TlsConnection({**passed.description, "login": login})
+        connection = TlsConnection({**description, "login": login})
         connection.settimeout(AT_ONCE_S)
         with pytest.raises(TimeoutError, match="AUTH was refused: -WRONGPASS"):
             connection.send(memoryview(b"PING\r\n"))
@@ -333,16 +352,14 @@ def test_a_server_without_users_gets_the_password_only(tls_files: TlsFiles) -> N
 
 def test_a_process_hears_of_files_that_the_keeper_does_not_find(tls_files: TlsFiles, tmp_path: Path) -> None:
     with RedisServer(tls=tls_files) as server:
-        passed = RedisPyConnector(redis.Redis.from_url(server.url)).connect(2.0)
-        passed.close()
-    assert passed.description is not None
+        description = described_of(server.url)
     served, file, proof = Served(), os.memfd_create("record"), os.pidfd_open(os.getpid())
     try:
         for changed, answer in (({}, b'{"what": "taken"}'), ({"ca_file": str(tmp_path / "none.pem")}, b"")):
             client = served.client()
             send(client, HELLO, [proof, file])
             client.recv(1 << 16)
-            send(client, {**SERVER, "tls": passed.description | changed})
+            send(client, {**SERVER, "tls": description | changed})
             assert client.recv(1 << 16) == answer
             if answer:
                 send(client, {"what": "leave", "node": SERVER["node"]})

@@ -377,8 +377,8 @@ class Keeping:
             scripts = [release.described(node.capability, keyed=node.declares) for release in RELEASES]
             message = {"what": "server", "node": place.number, "names": place.names}
             message |= {"scripts": scripts, "most": self._options.batch_size}
-            if connection.description is not None:
-                session.send(json.dumps({**message, "tls": connection.description}).encode())
+            if (description := connection.description) is not None:
+                session.send(json.dumps({**message, "tls": description}).encode())
                 if not session.recv(_MOST_BYTES):
                     raise ConnectionError("the keeper has refused the settings of TLS: it may not find the files")
             elif hasattr(connection.sock, "pending"):

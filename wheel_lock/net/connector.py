@@ -129,7 +129,9 @@ class Connection(Protocol):
     keyed: bool
     missing_rights: frozenset[str]
     server: Server
-    description: dict[str, object] | None
+
+    @property
+    def description(self) -> dict[str, object] | None: ...
 
     def close(self) -> None: ...
 
@@ -165,16 +167,21 @@ class RedisPyConnection:
         sock: socket.socket,
         server: Server,
         capabilities: Capabilities,
-        description: dict[str, object] | None,
+        login: Sequence[str] | None,
     ) -> None:
         self._connection = [connection]  # emptied by the thread that closes it
         self.sock = sock
         self.server = server
-        self.description = description
+        self._login = login  # the arguments of AUTH; None if it is not described
         self.capability: int
         self.keyed: bool
         self.missing_rights: frozenset[str]
         self.capability, self.keyed, self.missing_rights = capabilities
+
+    @property
+    def description(self) -> dict[str, object] | None:
+        """The description by which a keeper makes another one; None if it is passed as it is, or closed."""
+        return described(self._connection[0], self._login) if self._login is not None and self._connection else None
 
     def close(self) -> None:
         """Close the socket at once. No effect if it is closed already.
@@ -402,12 +409,12 @@ class RedisPyConnector:
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._has_connected, self._tls_probed = True, None
-            description = described(connection, _login_of(connection)) if is_described else None
+            login = _login_of(connection) if is_described else None
             for name, tie in self._ties.items():
                 if tie.loose and name in vars(connection):
                     setattr(connection, name, None)  # needed only to connect, which this connection does once
             server = settings.get("host"), str(settings.get("port"))
-            return RedisPyConnection(connection, sock, server, capabilities, description)
+            return RedisPyConnection(connection, sock, server, capabilities, login)
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, redis.exceptions.RedisError):
