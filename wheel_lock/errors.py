@@ -56,7 +56,8 @@ def counted(locks: int) -> str:
 def copied(error: AnyError) -> AnyError:
     """Return a copy of an exception for another caller: a traceback belongs to one caller."""
     another = copy.copy(error)
-    another.__cause__ = error.__cause__
+    if error.__cause__ is not None:  # setting it hides the context in which the copy is raised
+        another.__cause__ = error.__cause__
     return another
 
 

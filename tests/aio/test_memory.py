@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.faults.support import recorded_warnings
-from tests.support.backend import LONG_S, without_collection
+from tests.support.backend import LONG_S, Backend, without_collection
 from tests.support.event_loops import Run
 from tests.support.lock_types import KINDS, make
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, decorator
+from wheel_lock import LockContext, LockLost, LockNotHeld, LockServerError, decorator
 from wheel_lock.lease import Lease
 from wheel_lock.locks.callers import CallerFuture
 
@@ -77,9 +78,43 @@ def test_many_tasks_leave_no_object_behind(run: Run, context: LockContext) -> No
     assert decorator._calls == {}
 
 
-@pytest.mark.parametrize("operation", ["acquire", "adopt", "acquire_many"])
+async def _acquire_a_list(tasks: Any, real: Backend) -> None:
+    real.view.lpush("a list", "x")
+    await tasks.lock("a list").acquire()
+
+
+async def _release_one_of_several(tasks: Any, real: Backend) -> None:
+    several = tasks.multi_lock(["a", "b"])
+    await several.acquire()
+    await several.locks["a"].release()
+    await several.release()
+
+
+async def _release_what_is_no_lock(tasks: Any, real: Backend) -> None:
+    await tasks.release_many([real])
+
+
+async def _release_a_lost_lock_once(tasks: Any, real: Backend) -> None:
+    lock = tasks.reentrant_lock("a")
+    await lock.acquire()
+    await lock.acquire()
+    real.view.delete("a")
+    with suppress(LockLost):
+        await lock.extend(1.0)
+    await lock.release()
+
+
+FAILURES = {
+    _acquire_a_list: LockServerError,
+    _release_one_of_several: LockNotHeld,
+    _release_what_is_no_lock: TypeError,
+    _release_a_lost_lock_once: LockLost,
+}
+
+
+@pytest.mark.parametrize("operation", ["acquire", "adopt", "acquire_many", *FAILURES])
 def test_a_lock_that_is_dropped_is_abandoned_without_a_collection(
-    run: Run, context: LockContext, operation: str
+    run: Run, real: Backend, context: LockContext, operation: Any
 ) -> None:
     async def main() -> None:
         tasks = context.asyncio
@@ -90,6 +125,10 @@ def test_a_lock_that_is_dropped_is_abandoned_without_a_collection(
         await lock.acquire()
         if operation == "adopt":
             await tasks.adopt(await lock.export())
+        if operation in FAILURES:
+            with suppress(FAILURES[operation]):
+                await operation(tasks, real)
+                raise AssertionError("it has not failed")
 
     async def until_it_is_abandoned() -> None:
         await main()

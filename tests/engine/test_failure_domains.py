@@ -17,7 +17,7 @@ from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.errors import LockUnavailable, LossReason, WheelLockError
 from wheel_lock.lease import Event, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.options import ContextOptions
+from wheel_lock.options import ContextOptions, lock_options
 from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.notifier import NOTIFIER
@@ -102,6 +102,32 @@ def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(
     assert failing.is_valid(other)
     assert is_valid(stranger)
     assert failing.losses == []
+
+
+def test_a_first_try_that_fails_behind_its_end_is_counted_down_once(failing: WaitingRig) -> None:
+    failing.wait("a")
+    failing.acquire("b")
+    with breaking(LeaseTable, "grant"):
+        failing.say(OK)
+    assert failing.acquiring == 1
+
+
+@pytest.mark.parametrize("adopted", [True, False])
+def test_a_grant_of_what_has_ended_meanwhile_leaves_nothing_held(rig: Rig, adopted: bool) -> None:
+    leases = [rig.lease(name) for name in "ab"]
+    if adopted:  # from the direct path, where it was released by force
+        leases[0].transition(Event.GRANTED)
+        leases[0].deadline = rig.now + 2.9
+        leases[0].loss = LossReason.KEY_GONE
+        rig.post(lambda: rig.engine.leases.adopt_grant(leases[0], rig.now))
+    else:
+        leases[0].transition(Event.REJECTED)
+        rig.post(lambda: rig.engine.leases.grant(leases, lock_options(3.0), rig.now))
+    assert leases[0].state > State.EXTENDING
+    assert not any(map(rig.is_valid, leases))
+    assert not rig.held
+    rig.drain()
+    rig._failures.seen.clear()
 
 
 def test_a_release_that_fails_is_no_loss(failing: Rig) -> None:

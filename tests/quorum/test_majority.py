@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.engine.rig import GONE, failure, integer
+from tests.engine.rig import GONE, error, failure, integer
 from tests.quorum.rig import QuorumRig
-from wheel_lock.errors import LockLost, LossReason, WheelLockError
-from wheel_lock.lease import State
+from tests.support.backend import without_collection
+from wheel_lock.errors import LockLost, LockServerError, LossReason, WheelLockError
+from wheel_lock.lease import Owner, State
 from wheel_lock.quorum.lease import QuorumLease
 
 
@@ -71,8 +74,7 @@ def test_an_extension_that_too_few_nodes_confirm_is_no_loss_of_a_lease_that_is_h
     rig.servers[1].say(integer(GONE))
     rig.turn()
     assert lease.is_valid(rig.now)
-    error = failure(extended, WheelLockError, "Only 1 of 3 nodes agree")
-    assert not isinstance(error, LockLost)
+    assert not isinstance(failure(extended, WheelLockError, "Only 1 of 3 nodes agree"), LockLost)
     assert rig.losses == []
 
 
@@ -91,6 +93,26 @@ def test_an_extension_does_not_wait_for_one_silent_node(rig: QuorumRig) -> None:
     extended = rig.ask(lambda future: rig.engine.extend(lease, 1000, False, future))
     rig.go_on(0.6, 0, 1)
     assert extended.result() is None
+
+
+def test_a_failed_extension_keeps_nothing_of_its_caller(rig: QuorumRig) -> None:
+    lease = rig.hold(6.0, 0, 1, 2)
+    extended = rig.ask(lambda future: rig.engine.extend(lease, 1000, False, future))
+    for server in rig.servers:
+        server.say(error("NOREPLICAS Not enough good replicas to write"))
+    rig.turn()
+    failure(extended, LockServerError, "Only 0 of 3 nodes answered")
+    owners: weakref.WeakSet[Owner] = weakref.WeakSet()
+
+    def call() -> None:
+        owner = Owner()  # of a frame of the traceback
+        owners.add(owner)
+        extended.result()
+
+    with without_collection():
+        with suppress(LockServerError):
+            call()
+        assert not owners
 
 
 def test_a_release_of_a_lease_that_is_lost_meanwhile_fails(rig: QuorumRig) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import NIL, OK, agreement, array, failure
+from tests.engine.rig import NIL, OK, agreement, array, breaking, failure
 from tests.quorum.rig import QuorumRig
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import ContextClosed, LockServerError, TooManyLocks, WheelLockError
@@ -121,6 +121,16 @@ def test_a_first_connection_may_take_its_time_however_short_the_timeout(timeout:
         rig.turn()
         assert future.result() == (lease,)
         assert not rig.engine.counters.lost
+
+
+def test_a_vote_that_fails_when_it_has_been_given_up_costs_no_other_lease(rig: QuorumRig) -> None:
+    kept = rig.hold(6.0, 0, 1, 2)
+    rig.begin(rig.lease(6.0))
+    say_to_all(rig, NIL, 2)
+    with breaking(type(EXCLUSIVE), "parse_acquire"):
+        rig.servers[2].say(OK)
+        rig.turn()
+    assert kept.is_valid(rig.now)
 
 
 def test_groups_live_as_long_as_their_leases() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import ClassVar, Generic, TypeVar
 
+from wheel_lock.errors import copied
 from wheel_lock.runtime.timer_threads import on_timer_thread
 
 T = TypeVar("T")
@@ -90,7 +91,12 @@ class Future(Generic[T]):
         return False
 
     def result(self) -> T:
-        """Return the value, or raise the exception. Only when ``done``."""
+        """Return the value, or raise a copy of the exception. Only when ``done``.
+
+        The traceback refers to the caller's frames, and so to this future and to lock objects. The exception itself would
+        keep these in a cycle, and where the engine remembers it (a reply may be late) for longer: a held lock that the
+        caller forgets would be renewed on.
+        """
         if self.error is not None:
-            raise self.error
+            raise copied(self.error)
         return self._value

@@ -10,7 +10,7 @@ from wheel_lock.diagnostics.tracing import trace
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.interfaces import Wait
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
-from wheel_lock.errors import LockLost, LockNotHeld, LossReason, quoted
+from wheel_lock.errors import LockLost, LockNotHeld, LossReason, copied, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, OnLost, refuse_copy, time_limit
@@ -116,7 +116,7 @@ class BaseMultiLock(Side, Generic[L]):
             except LockLost as error:
                 lost[name] = error.reason
             except LockNotHeld as error:
-                missing = missing or error
+                missing = missing or copied(error)  # without the traceback, which has this frame
         return leases, lost, missing
 
     def _let_go(self, leases: list[Lease] | None) -> None:

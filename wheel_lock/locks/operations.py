@@ -30,6 +30,7 @@ from wheel_lock.errors import (
     LocksNotAdopted,
     LossReason,
     WheelLockError,
+    copied,
     quoted,
 )
 from wheel_lock.holder import Holder
@@ -421,7 +422,7 @@ def release_all(
         lost.update(released.result())
     raise_if_any(lost, side._engine)
     if missing is not None:
-        raise missing
+        raise copied(missing)  # this frame has the other one, which would keep it in a cycle
 
 
 @uninterrupted_start

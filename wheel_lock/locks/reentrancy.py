@@ -187,7 +187,10 @@ class BaseReentrantLock(BaseLock):
             error = self._lost(hold.lease)
         hold.add(self._half, -1)
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback has this frame, which would keep it in a cycle
         return None
 
     def _let_go(self, lease: Lease | None) -> None:

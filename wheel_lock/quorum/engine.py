@@ -152,7 +152,8 @@ class QuorumEngine(Engine):
     def _extended(self, lease: QuorumLease, future: Future[None], tally: VoteTally) -> None:
         error: Exception | None = self.leases.check_owned(lease)
         if error is None and not tally.agreed:
-            too_long = next((error for error in tally.failures if isinstance(error, ValueError)), None)
+            # Not isinstance(): all errors of locks are ValueErrors, as redis-py's are.
+            too_long = next((error for error in tally.failures if type(error) is ValueError), None)
             error = too_long or tally.failure(lease.name)
         if error is None:
             future.set_result(None)

@@ -82,6 +82,15 @@ def test_a_change_behind_a_renewal_in_flight_is_checked_after_its_reply(rig: Wat
     assert rig.reasons == [("a", LossReason.KEY_GONE)]
 
 
+def test_a_lease_whose_key_is_granted_to_another_one_is_checked(rig: WatchedRig) -> None:
+    rig.hold("a")
+    rig.settle()
+    del rig.keys[b"a"]
+    rig.hold("a")
+    rig.pass_time(0.1)
+    assert rig.reasons == [("a", LossReason.TAKEN)]
+
+
 def test_a_registration_that_is_refused_for_the_moment_is_repeated(rig: WatchedRig) -> None:
     rig.replies["EXISTS"] = error("BUSY Redis is busy running a script.")
     rig.hold("a")

@@ -183,9 +183,11 @@ def test_a_feed_that_cannot_be_connected_is_tried_with_pauses_and_logged_once(ri
 def test_a_server_that_is_busy_is_asked_again(rig: WatchedRig, log: Log, command: str) -> None:
     rig.replies[command] = BUSY
     rig.hold("a")
+    rig.pass_time(0.9)
+    assert len(rig.tracked()) <= 1
     del rig.replies[command]
     assert not rig.stats().watching
-    rig.pass_time(1.1)
+    rig.pass_time(0.2)
     assert rig.stats().watching
     assert log.lines == []
 

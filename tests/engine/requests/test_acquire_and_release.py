@@ -8,12 +8,13 @@ import pytest
 
 from tests.engine.rig import BUSY, FINE, NIL, TAKEN, Rig, agreement, array, error, failure, integer, names
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.requests.adopt import AdoptMany
+from wheel_lock.engine.requests.adopt import Adopt, AdoptMany
 from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
-from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason, TooManyLocks
+from wheel_lock.errors import InvalidHandoff, LockServerError, LockTimeout, LockUnavailable, LossReason, TooManyLocks
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
+from wheel_lock.lock_types.replies import OTHER_FENCE
 from wheel_lock.options import lock_options
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.runtime.tokens import new_token
@@ -191,3 +192,12 @@ def test_an_adoption_of_many_that_is_given_up_in_flight_is_undone(rig: Rig) -> N
     rig.say(integer(1))
     assert not rig.held
     assert rig.server.one("release_many").pairs == [(b"a", lease.token)]
+
+
+def test_a_lease_that_is_adopted_with_another_fence_is_refused(rig: Rig) -> None:
+    lease, future = rig.lease("a", kind=FENCED), Future[bool](lambda: None)
+    handoff = Handoff("a", b"token", "fenced", 7, 3.0, None, None, None, None)
+    rig.post(Adopt(rig.engine.leases, lease, lock_options(3.0), handoff, future).begin)
+    rig.say(integer(OTHER_FENCE))
+    failure(future, InvalidHandoff)
+    assert lease.state is State.REFUSED

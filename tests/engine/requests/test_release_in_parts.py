@@ -157,6 +157,16 @@ def test_a_failure_in_a_part_loses_the_rest_and_no_caller_waits(rig: Rig) -> Non
     rig.failures.clear()
 
 
+def test_a_failure_when_all_have_begun_keeps_no_caller_waiting(rig: Rig) -> None:
+    future = post_release(rig, rig.hold_many(names(PART), 30.0))
+    with failing_call(BulkOperation, "pump", 1, BUG):
+        rig.timer.turn()
+    turn_until(rig, lambda: future.done)
+    assert isinstance(future.error, LockUnavailable)
+    assert rig.failures
+    rig.failures.clear()
+
+
 @pytest.mark.rig(batch_size=PART)
 @pytest.mark.parametrize("place", ["begin_release_many", "unhold"])
 def test_a_failure_in_the_reply_that_undoes_an_acquire_leaves_nothing_held(rig: Rig, place: str) -> None:

@@ -139,6 +139,14 @@ def test_a_swap_that_finds_it_lost_says_why(rig: Rig, swapping: Swapping) -> Non
     swapping.assert_over(reason=LossReason.KEY_GONE)
 
 
+def test_one_that_is_confirmed_behind_the_deadline_is_a_loss(rig: Rig, swapping: Swapping) -> None:
+    swapping.begun()
+    rig.clock.jump(4.0)
+    rig.say(integer(1))
+    failure(swapping.future, LockLost)
+    swapping.assert_over(reason=LossReason.NOT_CONFIRMED)
+
+
 def test_a_failure_of_the_librarys_own_is_reported(failing: Rig) -> None:
     swapping = Swapping(failing).begun()
     with breaking(type(READ), "parse_adopt"):
