@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.backend import Backend
-from tests.support.event_loops import at_once, ended, nothing_is_left, until
-from wheel_lock import LockContext, LockLost, LockNotHeld, LossReason
+from tests.support.event_loops import at_once, nothing_is_left, until
+from wheel_lock import LockContext, LockLost, LossReason
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
 
@@ -100,20 +100,6 @@ async def test_what_tasks_have_of_a_context_keeps_it(real: Backend) -> None:
 
 
 # Cancellation, by asyncio's own time limits too
-
-
-async def test_a_cancelled_export_releases_because_no_caller_has_the_text(real: Backend, context: LockContext) -> None:
-    lock = context.asyncio.lock(NAME)
-    await lock.acquire()
-    task = asyncio.create_task(lock.export())
-    await asyncio.sleep(0)  # it waits for this by now
-    task.cancel()
-    await ended(task)
-    assert task.cancelled()
-    await until(lambda: not lock.is_held)
-    with pytest.raises(LockNotHeld):
-        at_once(lock.release())
-    await nothing_is_left(context, real.view, [NAME])
 
 
 async def under_timeout(call: Callable[[], Awaitable[Any]], limit_s: float) -> Any:

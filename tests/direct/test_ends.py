@@ -92,18 +92,6 @@ def test_an_interrupted_release_that_the_server_has_refused_is_carried_out(conte
         nothing_is_left(context, real, where)
 
 
-def test_the_path_is_used_again_after_a_release_that_was_not_awaited(context: LockContext) -> None:
-    """A finaliser on the timer's thread may release a lock, but not wait for that."""
-    lock = context.lock(NAME, TIMEOUT_S, thread_local=False)
-    assert lock.acquire()
-    context.timer.post(lock.release)
-    ask(context.timer)
-    settle(context.timer)
-    opened(context)
-    with context.lock(NAME, TIMEOUT_S) as again:
-        assert on_path(again)
-
-
 # Forks
 
 

@@ -47,19 +47,6 @@ def test_an_endless_wait_for_the_callers_own_release_is_refused(
 
 
 @pytest.mark.parametrize("api", ["tasks"], indirect=True)
-@pytest.mark.parametrize("kind", ["exclusive", "fair", "multi"])
-def test_a_wait_for_a_lock_that_a_task_may_have_passed_on_goes_on(me: Caller, another: Caller, kind: str) -> None:
-    held = make(me.locks, kind)
-    with held:
-        pass
-    held.acquire()
-    waits = make(me.locks, kind).acquire.begin()
-    assert is_waiting(waits, another)
-    another.sees(held).release()
-    assert waits.result(LONG_S)
-
-
-@pytest.mark.parametrize("api", ["tasks"], indirect=True)
 def test_a_lock_of_which_the_task_alone_releases_its_hold_is_not_waited_for(me: Caller) -> None:
     held = make(me.locks, "reentrant")
     held.acquire()
