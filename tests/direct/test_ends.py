@@ -152,16 +152,6 @@ def test_a_signal_handler_that_forks_in_the_middle_of_a_request(real: Backend, p
 # Ends
 
 
-def test_a_thread_that_ends_while_it_holds_a_lock(context: LockContext) -> None:
-    losses = Losses()
-    with recorded_warnings() as warned:
-        Background(lambda: context.lock(NAME, 20.0, renew_every=0.5, on_lost=losses).acquire()).result()
-        eventually(losses.delivered, LONG_S)
-    assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
-    assert len(warned) == 1
-    assert context.stats().held == 0
-
-
 @pytest.mark.usefixtures("unwatched")
 def test_a_lock_object_that_is_collected_while_it_is_held(context: LockContext) -> None:
     losses = Losses()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.direct.opened import on_path, opened, path_of, taken_over
+from tests.direct.opened import on_path, opened, path_of
 from tests.support.backend import LONG_S, Backend, token_of
 from tests.support.background import in_thread
 from tests.support.counting import Counting
@@ -275,18 +275,3 @@ def test_a_lock_on_the_path_whose_server_has_forgotten_it_while_the_engine_recon
     real.view.delete(NAME)
     kill_the_engines_connections(context, real)
     eventually(lambda: lock.lost is LossReason.KEY_GONE, LONG_S, "the loss is found long before a renewal is due")
-
-
-def test_a_connection_from_before_a_reconnect_is_not_used(context: LockContext, real: Backend) -> None:
-    """The engine's new one may lead to another server."""
-    direct = path_of(context)
-    with context.lock("held", 120.0):
-        taken_over(context)  # so that the engine connects again
-        connection: Any = direct.connection
-        kill_the_engines_connections(context, real)
-        eventually(lambda: direct._node.ready and direct._node.pipeline is not connection.pipeline, LONG_S)
-        uses = direct.uses
-        pair(context)
-        assert direct.uses == uses
-        opened(context)
-        assert direct.connection is not connection

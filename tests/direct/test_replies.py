@@ -262,19 +262,3 @@ def test_an_error_comes_as_on_the_ordinary_way(code: str) -> None:
             server.to_set, server.to_release = iter(()), iter(())
         half = len(results) // 2
         assert results[:half] == results[half:]
-
-
-def test_a_release_that_failed_in_its_script_raises_as_on_the_ordinary_way() -> None:
-    with lied_to() as (server, context), LockContext(redis.Redis(port=server.port)) as plain:
-        plain._engine.direct = NO_DIRECT_LOCKS
-        results = []
-        for on in (context, plain):
-            lock = on.lock(NAME)
-            lock.acquire()
-            assert on is plain or on_path(lock)
-            before = len(server.asked)
-            server.to_release = iter([b"-ERR something failed script: f_0, on @user_script:5.\r\n"])
-            results.append((outcome(lock.release), len(server.asked) - before, lock.is_held, on.stats().held))
-            server.to_release = iter(())
-        assert isinstance(results[0][0], tuple)
-        assert results[0] == results[1]

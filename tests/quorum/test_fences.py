@@ -89,18 +89,6 @@ def test_a_vote_that_comes_when_the_lease_is_held_writes_its_fence_too(rig: Quor
     assert not any(command.what == "write_fence" for some in rig.commands() for command in some)
 
 
-def test_a_child_that_is_forked_between_the_phases_has_nothing_of_it(rig: QuorumRig) -> None:
-    lease, _ = begin(rig)
-    draw(rig, integer(7), integer(9), None)
-    written(rig, 0, 1)
-    rig.timer._forked()
-    rig.turn()
-    assert not any(vote.live is not None for vote in lease.votes)
-    assert (rig.engine.stats().held, rig.engine.leases.acquiring, len(rig.engine.wait_queues)) == (0, 0, 0)
-    rig.go_on(1.0)
-    assert rig.commands() == [[], [], []]
-
-
 @pytest.mark.parametrize("reply", [integer(0), integer(-1), integer(-2), error("OOM command not allowed")])
 def test_without_a_majority_that_has_the_fence_there_is_no_grant(rig: QuorumRig, reply: bytes) -> None:
     lease, future = begin(rig)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.engine.rig import FINE, Command, Rig, error
+from tests.engine.rig import FINE, Rig, error
 from wheel_lock.block import Block
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease
@@ -31,13 +31,6 @@ def block_of(leases: Sequence[Lease]) -> Block:
     (block,) = {lease.block for lease in leases}
     assert isinstance(block, Block)
     return block
-
-
-def sent(rig: Rig, seconds: float) -> list[Command]:
-    """Let a healthy server renew for a while; return the calls of renewals."""
-    seen: list[Command] = []
-    rig.go_on(seconds, lambda: seen.extend(rig.server.agree()))
-    return [command for command in seen if command.what == "renew"]
 
 
 def test_a_holder_that_has_seen_the_deadline_pass_as_the_block_was_confirmed_has_lost(rig: Rig) -> None:
@@ -85,13 +78,3 @@ def test_a_confirmation_behind_the_deadline_is_no_renewal(rig: Rig) -> None:
     assert sorted(rig.reasons) == [(name, LossReason.NOT_CONFIRMED) for name in names()]
     assert [command.what for command in rig.server.take()] == ["release_many"]
     assert leases[0].renewals == 1
-
-
-@pytest.mark.rig(batch_size=8)
-def test_the_rest_of_what_does_not_fit_into_a_call_stays_a_block(rig: Rig) -> None:
-    leases = rig.hold_many(names(count=18), TIMEOUT_S)
-    rig.go_on(2 * INTERVAL_S, rig.agree)
-    blocks = [lease.block for lease in leases]
-    assert len(set(blocks)) == 3  # one is None, of the last two
-    sent(rig, 3 * INTERVAL_S)
-    assert [lease.block for lease in leases] == blocks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
@@ -85,15 +84,6 @@ def test_no_more_join_than_four_batches_hold_and_those_of_one_tick_stay_together
         assert 50 <= len(ticks) <= 70
         again = joint_ticks(renewals(rig, INTERVAL_S), 2 * INTERVAL_TICKS + 1)
         assert {tick - INTERVAL_TICKS: number for tick, number in again.items()} == ticks
-
-
-@pytest.mark.rig
-def test_by_default_a_hundred_locks_share_a_few_ticks_and_are_not_early_again(rig: Rig) -> None:
-    acquired_at(rig, [37 * number % INTERVAL_TICKS for number in range(100)])
-    seen = renewals(rig, 5 * INTERVAL_S)
-    assert len(joint_ticks(seen, 3 * INTERVAL_TICKS)) <= 4
-    for ticks in seen.values():
-        assert {later - earlier for earlier, later in pairwise(ticks[1:])} == {INTERVAL_TICKS}
 
 
 def test_what_is_noted_is_bounded_by_what_is_held(rig: Rig) -> None:

@@ -183,15 +183,6 @@ def test_from_a_wake_up_to_the_try_there_are_few_calls(rig: WaitingRig) -> None:
     assert len(calls) <= 55, calls
 
 
-def test_after_lost_races_a_try_asks_who_holds_it_now(rig: WaitingRig) -> None:
-    rig.wait_first("a", 30.0)
-    tried = []
-    for _ in range(8):
-        rig.wake("a")
-        tried += [command.what for command in rig.refuse(30_000)]
-    assert tried == ["SET"] * 4 + ["acquire"] * 4
-
-
 def test_after_a_lost_race_it_soon_asks_how_long_the_new_holder_has(rig: WaitingRig) -> None:
     wait = rig.wait_first("a", 30.0, fallback=None)
     rig.go_on(3.0, rig.be_taken())  # by now its polls are seconds apart
