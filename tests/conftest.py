@@ -35,7 +35,6 @@ from tests.support.event_loops import NewLoop, Run, loop_factory, watched_run
 from tests.support.logged import Log, logged
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
-from tests.support.standstill import Standstills
 from tests.support.timers import NewTimer
 from tests.support.tls import TlsFiles, make_tls_files
 from wheel_lock import HashedWheelTimer, LockContext
@@ -298,13 +297,6 @@ def log() -> Iterator[Log]:
     """What the library logs while the test runs."""
     with logged() as log:
         yield log
-
-
-@pytest.fixture
-def standstills() -> Iterator[Standstills]:
-    """When the test's own process was kept from running."""
-    with Standstills() as standstills:
-        yield standstills
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.backend import Backend
-from tests.support.event_loops import at_once, ended, nothing_is_left, until
-from wheel_lock import LockContext, LockLost, LockNotHeld, LossReason
+from tests.support.event_loops import nothing_is_left
+from wheel_lock import LockContext
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
 
@@ -20,35 +20,6 @@ NAME = "order:42"
 
 
 # Tasks and objects
-
-
-async def test_a_task_keeps_its_loss_when_another_acquires_through_the_same_object(
-    real: Backend, context: LockContext
-) -> None:
-    lock = context.asyncio.lock(NAME, timeout=20.0)
-    go_on = asyncio.Event()
-
-    async def first() -> None:
-        await lock.acquire()
-        real.view.delete("order:42")
-        with pytest.raises(LockLost):
-            await lock.extend(1.0)
-        go_on.set()
-        await until(lambda: lock._others)
-        assert not lock.is_held
-        assert lock.lost is LossReason.KEY_GONE
-        with pytest.raises(LockLost):
-            at_once(lock.release())
-
-    async def second() -> None:
-        await go_on.wait()
-        async with lock:
-            await losing
-            assert lock.is_held
-            assert await lock.owned()
-
-    losing = asyncio.create_task(first())
-    await second()
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
@@ -100,20 +71,6 @@ async def test_what_tasks_have_of_a_context_keeps_it(real: Backend) -> None:
 
 
 # Cancellation, by asyncio's own time limits too
-
-
-async def test_a_cancelled_export_releases_because_no_caller_has_the_text(real: Backend, context: LockContext) -> None:
-    lock = context.asyncio.lock(NAME)
-    await lock.acquire()
-    task = asyncio.create_task(lock.export())
-    await asyncio.sleep(0)  # it waits for this by now
-    task.cancel()
-    await ended(task)
-    assert task.cancelled()
-    await until(lambda: not lock.is_held)
-    with pytest.raises(LockNotHeld):
-        at_once(lock.release())
-    await nothing_is_left(context, real.view, [NAME])
 
 
 async def under_timeout(call: Callable[[], Awaitable[Any]], limit_s: float) -> Any:

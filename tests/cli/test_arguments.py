@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.program import ROOT, start
 from tests.support.ports import candidate_port
-from wheel_lock import LockContext, __version__
+from wheel_lock import __version__
 from wheel_lock.cli import main
 
 HOLD = ["hold", "--redis", "redis://127.0.0.1:1", "--locks", "5", "--timeout", "3", "--seconds", "1"]
@@ -106,14 +106,6 @@ def test_no_refusal_shows_a_part_of_a_password(capsys: pytest.CaptureFixture[str
         status, sentence = refused(capsys, command, "--redis", url)
         assert status == 2
         assert shows_no_part(sentence), url
-
-
-def test_no_error_of_a_context_shows_a_part_of_a_password() -> None:
-    for url in MALFORMED_WITH_SECRETS:
-        with pytest.raises(ValueError, match="url must be") as caught:
-            LockContext.from_url(url)
-        assert shows_no_part(str(caught.value)), url
-        assert caught.value.__context__ is None
 
 
 def test_an_unknown_option_of_a_url_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,10 +51,3 @@ def only_hold(direct: DirectPath) -> DirectHold:
     """Return the hold that is on the path."""
     [hold] = direct.claim.values()
     return hold
-
-
-def taken_over(context: LockContext) -> None:
-    """Have the timer's thread hold what is held on the path; return when it does."""
-    direct = path_of(context)
-    context.timer.post(direct.take_over)
-    ask(context.timer)

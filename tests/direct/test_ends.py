@@ -92,18 +92,6 @@ def test_an_interrupted_release_that_the_server_has_refused_is_carried_out(conte
         nothing_is_left(context, real, where)
 
 
-def test_the_path_is_used_again_after_a_release_that_was_not_awaited(context: LockContext) -> None:
-    """A finaliser on the timer's thread may release a lock, but not wait for that."""
-    lock = context.lock(NAME, TIMEOUT_S, thread_local=False)
-    assert lock.acquire()
-    context.timer.post(lock.release)
-    ask(context.timer)
-    settle(context.timer)
-    opened(context)
-    with context.lock(NAME, TIMEOUT_S) as again:
-        assert on_path(again)
-
-
 # Forks
 
 
@@ -162,16 +150,6 @@ def test_a_signal_handler_that_forks_in_the_middle_of_a_request(real: Backend, p
 
 
 # Ends
-
-
-def test_a_thread_that_ends_while_it_holds_a_lock(context: LockContext) -> None:
-    losses = Losses()
-    with recorded_warnings() as warned:
-        Background(lambda: context.lock(NAME, 20.0, renew_every=0.5, on_lost=losses).acquire()).result()
-        eventually(losses.delivered, LONG_S)
-    assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
-    assert len(warned) == 1
-    assert context.stats().held == 0
 
 
 @pytest.mark.usefixtures("unwatched")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.direct.opened import on_path, opened, path_of, taken_over
+from tests.direct.opened import on_path, opened, path_of
 from tests.support.backend import LONG_S, Backend, token_of
 from tests.support.background import in_thread
 from tests.support.counting import Counting
@@ -131,17 +131,6 @@ def test_contexts_that_have_no_path(real: Backend, settings: dict[str, Any]) -> 
     assert not real.context(**settings)._engine.direct.exists
 
 
-@pytest.mark.usefixtures("unwatched")
-def test_other_ways_to_acquire_meet_a_lock_on_the_path(context: LockContext, real: Backend) -> None:
-    with context.lock(NAME) as lock:
-        assert on_path(lock)
-        assert context.acquire_many([NAME, "another"])[NAME] is None
-        assert not on_path(lock)
-        assert not context.reentrant_lock(NAME).acquire(blocking=False)
-        assert lock.is_held
-    assert real.view.keys() == [b"another"]
-
-
 @pytest.mark.parametrize("server", ["tls_redis", "unix_redis"])
 def test_other_kinds_of_connections(request: pytest.FixtureRequest, server: str) -> None:
     redis_server: RedisServer = request.getfixturevalue(server)
@@ -238,28 +227,6 @@ def seen(context: LockContext, lock: Lock) -> None:
 
 
 @pytest.mark.usefixtures("unwatched")
-def test_all_that_is_seen_agrees_before_and_after_the_timers_thread_takes_over(
-    context: LockContext, real: Backend
-) -> None:
-    before = context.stats()
-    with context.lock(NAME, timeout=30.0) as lock:
-        token = token_of(lock)
-        seen(context, lock)
-        assert on_path(lock)
-        assert context.health().ok
-        taken_over(context)
-        assert not on_path(lock)
-        seen(context, lock)
-        assert (lock.token, lock.owned(), lock.locked()) == (token, True, True)
-        holder = lock.holder()
-        assert holder is not None
-        assert real.view.get(NAME) == token
-    after = context.stats()
-    assert (after.held, after.acquired, after.released) == (0, before.acquired + 1, before.released + 1)
-    assert context.held() == []
-
-
-@pytest.mark.usefixtures("unwatched")
 def test_what_the_path_has_not_counted_yet_is_in_the_exported_histograms(context: LockContext) -> None:
     pair(context)
     settle(context.timer)  # the first look of the timer's thread counts what it finds
@@ -272,35 +239,6 @@ def test_what_the_path_has_not_counted_yet_is_in_the_exported_histograms(context
     assert len(path_of(context).done) >= 4  # the last release, too
     assert (counted.acquired, counted.released) == (stats.acquired, stats.released - 1)
     assert (counted.acquire.total, counted.held.total) == (stats.acquired, stats.released - 1)
-
-
-@pytest.mark.usefixtures("unwatched")
-def test_everything_that_can_be_done_with_a_held_lock(context: LockContext, real: Backend) -> None:
-    lock = context.lock(NAME, timeout=30.0)
-    lock.acquire()
-    lock.extend(100.0)
-    assert real.view.pttl(NAME) > 120_000
-    assert lock.remaining() > 120
-    lock.release()
-
-    lock.acquire()
-    assert on_path(lock)
-    adopted = context.adopt(lock.export())
-    assert not lock.is_held
-    assert real.view.get(NAME) == token_of(adopted)
-    adopted.release()
-
-    lock.acquire()
-    assert on_path(lock)
-    assert context.release_many([lock]) is None
-    assert not real.view.exists(NAME)
-
-    lock.acquire()
-    assert on_path(lock)
-    assert lock.reacquire()
-    lock.release()
-    assert real.view.keys() == []
-    assert context.stats().held == 0
 
 
 def kill_the_engines_connections(context: LockContext, real: Backend) -> None:
@@ -337,18 +275,3 @@ def test_a_lock_on_the_path_whose_server_has_forgotten_it_while_the_engine_recon
     real.view.delete(NAME)
     kill_the_engines_connections(context, real)
     eventually(lambda: lock.lost is LossReason.KEY_GONE, LONG_S, "the loss is found long before a renewal is due")
-
-
-def test_a_connection_from_before_a_reconnect_is_not_used(context: LockContext, real: Backend) -> None:
-    """The engine's new one may lead to another server."""
-    direct = path_of(context)
-    with context.lock("held", 120.0):
-        taken_over(context)  # so that the engine connects again
-        connection: Any = direct.connection
-        kill_the_engines_connections(context, real)
-        eventually(lambda: direct._node.ready and direct._node.pipeline is not connection.pipeline, LONG_S)
-        uses = direct.uses
-        pair(context)
-        assert direct.uses == uses
-        opened(context)
-        assert direct.connection is not connection

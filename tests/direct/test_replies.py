@@ -18,7 +18,6 @@ from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockTimeout, LossReason, WheelLockError
 from wheel_lock.engine.interfaces import NO_DIRECT_LOCKS
-from wheel_lock.protocol.resp import command
 from wheel_lock.testing import settle
 
 pytestmark = pytest.mark.usefixtures("unwatched")
@@ -263,34 +262,3 @@ def test_an_error_comes_as_on_the_ordinary_way(code: str) -> None:
             server.to_set, server.to_release = iter(()), iter(())
         half = len(results) // 2
         assert results[:half] == results[half:]
-
-
-def test_a_release_that_failed_in_its_script_raises_as_on_the_ordinary_way() -> None:
-    with lied_to() as (server, context), LockContext(redis.Redis(port=server.port)) as plain:
-        plain._engine.direct = NO_DIRECT_LOCKS
-        results = []
-        for on in (context, plain):
-            lock = on.lock(NAME)
-            lock.acquire()
-            assert on is plain or on_path(lock)
-            before = len(server.asked)
-            server.to_release = iter([b"-ERR something failed script: f_0, on @user_script:5.\r\n"])
-            results.append((outcome(lock.release), len(server.asked) - before, lock.is_held, on.stats().held))
-            server.to_release = iter(())
-        assert isinstance(results[0][0], tuple)
-        assert results[0] == results[1]
-
-
-def test_a_reply_that_is_there_when_its_time_is_over_is_read(context: LockContext) -> None:
-    """The process was stopped."""
-    connection = path_of(context).connection
-    assert connection is not None
-    send = connection._send
-
-    def send_and_wait(request: bytes) -> int:
-        sent = send(request)
-        assert connection._poll(LONG_S * 1000)
-        return sent
-
-    connection._send, connection._now = send_and_wait, lambda: 100.0
-    assert connection.ask(command(b"SET", b"key", b"1"), 1.0) == b"OK"

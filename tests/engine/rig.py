@@ -165,7 +165,6 @@ class ScriptedServer:
     """The server's end of one connection.
 
     Attributes:
-        log: Every byte that has arrived.
         hung_up: Whether the engine has closed its end.
         taken: How many commands the test has read.
     """
@@ -175,7 +174,6 @@ class ScriptedServer:
         self._sock = sock
         self._reader = hiredis.Reader()
         self._commands: deque[Command] = deque()
-        self.log = bytearray()
         self.hung_up = False
         self.closed = False
         self.taken = 0
@@ -191,7 +189,6 @@ class ScriptedServer:
                 data = b""
             self.hung_up = not data
             most -= len(data)
-            self.log += data
             self._reader.feed(data)
             while (parts := self._reader.gets()) is not False:
                 self._commands.append(read_command(parts))
@@ -577,12 +574,6 @@ class Rig:
         if to is not None:
             assert [command.what for command in commands] == [to]
         self.say(*replies)
-
-    def everything_sent(self) -> bytes:
-        """The byte log of all connections."""
-        for server in self.connector.servers:
-            server.read()
-        return b"".join(bytes(server.log) for server in self.connector.servers)
 
     # -- what callers ask for ----------------------------------------------------------------------------------------
 

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from tests.engine.rig import OK, START, Attempt, Rig, names, runs
-from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.execution import LATEST
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
-from wheel_lock.lock_types import EXCLUSIVE, FAIR
+from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.net import connection, node
 
 FEW = 20
@@ -141,17 +140,6 @@ def test_one_on_which_a_release_of_many_is_under_way_is_kept(rig: Rig) -> None:
     rig.connect()
     silent.take()
     assert not silent.hung_up
-
-
-def test_what_a_queue_has_never_heard_of_is_not_taken_back(few: None) -> None:
-    with WaitingRig() as rig:
-        rig.hold("warm-up", 30.0)
-        ask(rig, FEW)
-        rig.server.take()
-        waits = [rig.wait(f"fair:{number}", kind=FAIR) for number in range(5)]
-        rig.be_silent(5.1)
-        assert all(isinstance(wait.error, LockTimeout) for wait in waits)
-        assert b"fair:" not in rig.everything_sent()
 
 
 def test_where_a_write_has_failed_anything_may_have_been_sent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,15 +113,3 @@ def test_a_connection_that_comes_after_the_last_turn_is_closed(rig: Rig, monkeyp
     rig.launch.go_on()
     assert rig.server.take() == []
     assert rig.server.hung_up
-
-
-class _Injected(BaseException):
-    """Not an Exception: a cancellation, say, that a credential provider lets through."""
-
-
-def test_the_error_of_a_caller_says_what_has_ended_the_attempts(rig: Rig) -> None:
-    rig.connector.refusal = _Injected()
-    attempt = rig.acquire("a")
-    rig.go_on(6.0)
-    assert isinstance(attempt.future.error, LockUnavailable)
-    assert "_Injected" in str(attempt.future.error)

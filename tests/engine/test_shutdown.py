@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, OK, START, TICK_S, Rig, array, failure, integer, names
+from tests.engine.rig import FINE, GONE, OK, Rig, array, failure, integer, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.errors import ContextClosed, LockLost, LossReason
@@ -28,22 +28,6 @@ def test_closing_sweeps_in_chunks_a_few_at_a_time() -> None:
         assert released == names(200)
         assert most <= 8
         assert len(rig.losses) == len(leases)
-
-
-def test_a_grant_that_is_read_during_a_close_is_cleaned_up_behind_the_answer_of_its_replicas() -> None:
-    with Rig(min_replicas=1) as rig:
-        rig.acquire_many(["a"])
-        server = next(server for server in rig.connector.servers if server.take())
-        closed = rig.close_engine()
-        server.say(FINE)
-        rig.turn()
-        assert [command.what for command in server.take()] == ["WAIT"]
-        server.say(integer(1))
-        rig.turn()
-        assert [command.names for each in rig.connector.servers for command in each.agree()] == [["a"]]
-        assert not closed.done
-        rig.turn()
-        assert closed.done
 
 
 def test_a_close_waits_for_the_first_connection_of_a_clean_up() -> None:
@@ -141,13 +125,6 @@ def test_a_close_is_over_in_the_last_turn_of_a_timer_that_stops(
     assert rig.server.hung_up
 
 
-def test_an_export_that_was_interrupted_behind_its_answer_is_released(rig: Rig) -> None:
-    lease = rig.hold("a")
-    exported: Future[None] = rig.ask(lambda future: rig.engine.export(lease, future))
-    rig.post(lambda: rig.engine.undo_export(lease, exported))
-    assert rig.server.one("release_many").names == ["a"]
-
-
 # A context without references
 
 
@@ -192,23 +169,6 @@ def test_a_dead_thread_loses_every_lease_and_says_so(rig: Rig, caplog: pytest.Lo
 
 
 # A forked child: what the engine does there can be called directly
-
-
-@pytest.mark.parametrize("moved_by", [-START, -5.0, 1e6])
-def test_the_clock_of_a_child_may_be_another_one(rig: Rig, moved_by: float) -> None:
-    rig.hold("a")
-    rig.go_on(1.0)
-    rig.clock._now += moved_by  # a time namespace has a CLOCK_BOOTTIME of its own
-    rig.fork()
-    lease = rig.hold("b")
-    rig.go_on(5.0, rig.agree)
-    assert rig.is_valid(lease)
-    assert lease.renewals == 5
-    deadline = lease.deadline
-    rig.go_on(5.0)
-    [(lost, event)] = rig.losses
-    assert lost is lease
-    assert deadline - 2 * TICK_S <= event.at <= deadline
 
 
 def test_the_childs_copy_of_the_socket_is_closed_without_a_shutdown(rig: Rig) -> None:

@@ -23,9 +23,6 @@ def message(*keys: str) -> bytes:
     return b"*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n" + listed
 
 
-FLUSHED = b"*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n$-1\r\n"
-
-
 class WatchedRig(Rig):
     """A rig with ``watch=True`` and a server.
 

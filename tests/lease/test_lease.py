@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lease.leases import LEGAL, Terms, granted, new_lease
-from wheel_lock.errors import LossReason
 from wheel_lock.lease import (
     NO_OWNER,
     TRANSITIONS,
@@ -105,16 +104,6 @@ def test_the_deadline_lies_before_the_expiry_counted_from_before_the_sending(sen
     assert deadline == pytest.approx(sent_at + timeout_s * 0.99 - 0.002)
 
 
-def test_a_grant_of_many_is_valid_until_its_deadline_and_not_at_it() -> None:
-    leases = [new_lease() for _ in range(3)]
-    grant_all(leases, 100.0, 10.0, None)
-    for lease in leases:
-        assert (lease.state, lease.acquired_at) == (State.HELD, 100.0)
-        assert lease.deadline == pytest.approx(109.898)
-        assert lease.is_valid(math.nextafter(lease.deadline, 0))
-        assert not lease.is_valid(lease.deadline)
-
-
 def test_what_is_seen_of_a_grant_in_the_middle_of_it_is_no_lapse() -> None:
     seen: list[bool] = []
 
@@ -161,52 +150,12 @@ def test_a_renewal_that_is_confirmed_at_the_last_moment_is_in_time() -> None:
     assert lease.is_valid(now)
 
 
-def test_a_batch_is_sorted_into_those_that_go_on_and_those_that_do_not() -> None:
-    kept, late, lost, released = (renewing() for _ in range(4))
-    limited = renewing(sent_at=99.0)  # the nearest deadline
-    late.deadline = 103.5
-    lost.loss = LossReason.NOT_CONFIRMED
-    released.transition(Event.RELEASE)
-    released.transition(Event.RELEASED)
-    limited.limits = Limits(3, math.inf)
-    result = confirm_all([kept, late, lost, released, limited], 103.0, 104.0, 10.0)
-    assert result.kept == [kept]
-    assert result.limited == [limited]
-    assert result.other == [late, lost, released]
-    assert [lease.is_valid(104.0) for lease in (kept, late, lost, released, limited)] == [True, *[False] * 3, True]
-    assert released.state is State.RELEASED
-    assert lost.loss is LossReason.NOT_CONFIRMED
-    assert result.time_left_s == pytest.approx(local_deadline(99.0, 10.0) - 104.0)
-
-
-def test_a_lease_that_stands_twice_in_a_batch_is_renewed_once() -> None:
-    lease = renewing()
-    result = confirm_all([lease, lease], 103.0, 104.0, 10.0)
-    assert result.kept == [lease]
-    assert lease.renewals == 1
-
-
 def test_a_batch_of_which_nothing_goes_on_had_no_time_left_to_speak_of() -> None:
     assert confirm_all([], 103.0, 104.0, 10.0).time_left_s == math.inf
     assert confirm_all([granted(100.0)], 103.0, 104.0, 10.0).time_left_s == math.inf
 
 
 # Limits
-
-
-def test_the_last_renewal_allowed_is_the_last() -> None:
-    lease = granted(100.0, limits=Limits(2, math.inf))
-    now = 100.0
-    for renewals in (1, 2):
-        assert not lease.at_limit
-        assert lease.lapse_reason() is LossReason.NOT_CONFIRMED
-        mark_sent([lease])
-        now += 3.0
-        assert confirm_all([lease], now, now + 1.0, 10.0).limited == [lease]
-        assert lease.renewals == renewals
-    assert lease.at_limit
-    assert lease.lapse_reason() is LossReason.RENEWAL_LIMIT
-    assert lease.is_valid(now)  # until its deadline nevertheless
 
 
 def test_limits_may_be_shared_by_the_leases_of_one_call() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.support.backend import LONG_S, Backend
+from tests.support.backend import Backend
 from tests.support.callers import Caller
 from tests.support.lock_types import NAME, make, traces
 from tests.support.waiting import eventually
@@ -25,12 +23,6 @@ SELF_EXCLUDING = [
 ]
 
 
-def is_waiting(waits: Any, caller: Caller) -> bool:
-    """Whether the acquire goes on when the question for the holder has been answered, too."""
-    caller.context.lock(NAME).locked()  # its answer comes behind that of the question
-    return not waits.done() and caller.context.stats().waiting == 1
-
-
 @pytest.mark.parametrize(("outer", "inner"), SELF_EXCLUDING)
 def test_an_endless_wait_for_the_callers_own_release_is_refused(
     backend: Backend, me: Caller, outer: str, inner: str
@@ -44,19 +36,6 @@ def test_an_endless_wait_for_the_callers_own_release_is_refused(
     assert me.context.stats().waiting == 0
     eventually(lambda: traces(backend) == before)
     held.leaves(None, None, None)
-
-
-@pytest.mark.parametrize("api", ["tasks"], indirect=True)
-@pytest.mark.parametrize("kind", ["exclusive", "fair", "multi"])
-def test_a_wait_for_a_lock_that_a_task_may_have_passed_on_goes_on(me: Caller, another: Caller, kind: str) -> None:
-    held = make(me.locks, kind)
-    with held:
-        pass
-    held.acquire()
-    waits = make(me.locks, kind).acquire.begin()
-    assert is_waiting(waits, another)
-    another.sees(held).release()
-    assert waits.result(LONG_S)
 
 
 @pytest.mark.parametrize("api", ["tasks"], indirect=True)
@@ -81,17 +60,3 @@ def test_a_polling_wait_and_a_bulk_acquire_are_refused_too(me: Caller) -> None:
             )
         eventually(lambda: me.context.stats().held == 1)
     assert held.release()
-
-
-@pytest.mark.parametrize(
-    ("outer", "inner"),
-    [({}, {"blocking_timeout": LONG_S}), ({"renew": False, "timeout": LONG_S}, {}), ({"thread_local": False}, {})],
-    ids=["a wait with a limit", "a lock that expires", "a lock without an owner"],
-)
-def test_a_wait_that_may_end_goes_on(me: Caller, another: Caller, outer: Any, inner: Any) -> None:
-    held = me.locks.lock(NAME, **outer)
-    held.acquire()
-    waits = me.locks.lock(NAME, **inner).acquire.begin()
-    assert is_waiting(waits, another)
-    me.context.force_release(NAME)
-    assert waits.result(LONG_S)

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.backend import LONG_S, Backend
 from tests.support.callers import Caller
-from tests.support.event_loops import Run, at_once
+from tests.support.event_loops import Run
 from tests.support.lock_types import NAME
-from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LossReason, UpgradeRefused
+from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LossReason
 
 pytestmark = pytest.mark.servers("real")
 
@@ -64,27 +64,6 @@ def test_it_is_not_released_in_bulk_and_neither_is_what_comes_with_it(
 
 
 # Tasks
-
-
-def test_what_is_held_already_is_acquired_and_released_again_without_waiting(
-    run: Run, backend: Backend, context: LockContext
-) -> None:
-    async def main() -> None:
-        lock, pair = context.asyncio.reentrant_lock(NAME), context.asyncio.rw_lock("rw")
-        async with lock, pair.write() as writer:
-            assert at_once(lock.acquire()) is True
-            assert at_once(context.asyncio.reentrant_lock(NAME).acquire()) is True
-            assert at_once(pair.write().acquire()) is True
-            async with pair.read() as reader:
-                assert (writer.count, reader.count) == (2, 1)
-            assert [at_once(lock.release()), at_once(lock.release()), at_once(writer.release())] == [False] * 3
-        async with pair.read() as reader, pair.read():
-            assert reader.count == 2
-            with pytest.raises(UpgradeRefused):
-                at_once(pair.write().acquire())
-        assert backend.view.dbsize() == 0
-
-    run(main())
 
 
 @pytest.mark.parametrize("times", [1, 2])

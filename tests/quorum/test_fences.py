@@ -9,12 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
-from tests.engine.rig import agreement, array, breaking, error, integer
+from tests.engine.rig import agreement, array, error, integer
 from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters
 from tests.quorum.rig import QuorumRig, Waiting
 from tests.support.waiting import eventually
 from wheel_lock.lease import State
-from wheel_lock.lock_types import FENCED
 from wheel_lock.protocol.keys import fence_key
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.quorum.lease import QuorumLease
@@ -90,32 +89,6 @@ def test_a_vote_that_comes_when_the_lease_is_held_writes_its_fence_too(rig: Quor
     assert not any(command.what == "write_fence" for some in rig.commands() for command in some)
 
 
-def test_a_child_that_is_forked_between_the_phases_has_nothing_of_it(rig: QuorumRig) -> None:
-    lease, _ = begin(rig)
-    draw(rig, integer(7), integer(9), None)
-    written(rig, 0, 1)
-    rig.timer._forked()
-    rig.turn()
-    assert not any(vote.live is not None for vote in lease.votes)
-    assert (rig.engine.stats().held, rig.engine.leases.acquiring, len(rig.engine.wait_queues)) == (0, 0, 0)
-    rig.go_on(1.0)
-    assert rig.commands() == [[], [], []]
-
-
-def test_a_failure_of_the_second_phase_costs_that_vote(rig: QuorumRig) -> None:
-    lease, future = begin(rig)
-    draw(rig, integer(7), integer(9), integer(8))
-    written(rig, 0, 1, 2)
-    with breaking(FENCED, "parse_write_fence"):
-        rig.servers[0].say(integer(1))
-        rig.turn()
-    for server in rig.servers[1:]:
-        server.say(integer(1))
-    rig.turn()
-    assert future.result() == (lease,)
-    assert len(lease.support(rig.now)) == 2
-
-
 @pytest.mark.parametrize("reply", [integer(0), integer(-1), integer(-2), error("OOM command not allowed")])
 def test_without_a_majority_that_has_the_fence_there_is_no_grant(rig: QuorumRig, reply: bytes) -> None:
     lease, future = begin(rig)
@@ -129,19 +102,6 @@ def test_without_a_majority_that_has_the_fence_there_is_no_grant(rig: QuorumRig,
     first, second, _ = ([command.what for command in some] for some in rig.commands())
     lost = reply in (integer(0), integer(-1))
     assert (first, second) == (["release"], [] if lost else ["release"])
-
-
-def test_a_vote_that_joins_late_has_its_master_keep_the_fence(rig: QuorumRig) -> None:
-    lease, _ = begin(rig)
-    draw(rig, integer(7), integer(9), HELD)
-    write_at_two(rig)
-    rig.go_on(0.34, 0, 1)
-    late = rig.servers[2].one("acquire_fenced")
-    assert late.arguments[6] == b"9"
-    rig.servers[2].say(integer(12))
-    rig.turn()
-    assert len(lease.support(rig.now)) == 3
-    assert (lease.fence, rig.commands()[2]) == (9, [])
 
 
 def test_fences_grow_across_majorities_with_the_largest_on_one_master(masters: Masters) -> None:

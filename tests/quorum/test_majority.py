@@ -49,19 +49,6 @@ def test_a_majority_ends_with_its_first_gap(rig: QuorumRig, votes: list[tuple[fl
     assert lease_of(rig, *votes).majority_until(1.0) == until
 
 
-def test_a_vote_that_has_expired_does_not_count(rig: QuorumRig) -> None:
-    assert [vote.deadline for vote in lease_of(rig, (0, 0.5), (0, 9), (2, 7)).support(1.0)] == [9]
-
-
-@pytest.mark.parametrize("gone", [1, 2, 3])
-def test_the_reason_of_a_loss_is_that_of_the_vote_that_ends_the_majority(rig: QuorumRig, gone: int) -> None:
-    lease = rig.hold(6.0, 0, 1, 2)
-    for vote in lease.votes[:gone]:
-        assert vote.lease is not None
-        vote.lease.loss = LossReason.KEY_GONE
-    assert lease.lapse_reason() is (LossReason.KEY_GONE if gone > 1 else LossReason.NOT_CONFIRMED)
-
-
 def test_an_extension_that_too_few_nodes_confirm_is_no_loss_of_a_lease_that_is_held(rig: QuorumRig) -> None:
     lease = rig.hold(6.0, 0, 1)
     rig.engine.engines[2].history.empty_since = rig.now - 2.5

@@ -44,21 +44,6 @@ def letting_go_on(context: LockContext, thread: Gate) -> Iterator[None]:
 
 @pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize("kind", MAKE)
-def test_a_thread_that_was_interrupted_may_acquire_it_again(context: LockContext, kind: str, blocking: bool) -> None:
-    lock = MAKE[kind](context)
-    assert lock.acquire()
-    with Gate(context.timer.post) as thread:
-        with interrupted(lambda: asked(context)):
-            lock.release()
-        with letting_go_on(context, thread):
-            assert lock.acquire(blocking=blocking)
-    assert lock.is_held
-    assert context.stats().held == (2 if kind == "multi" else 1)
-    lock.release()
-
-
-@pytest.mark.parametrize("blocking", [False, True])
-@pytest.mark.parametrize("kind", MAKE)
 async def test_a_task_that_was_cancelled_may_acquire_it_again(context: LockContext, kind: str, blocking: bool) -> None:
     lock = MAKE[kind](context.asyncio)
     assert await lock.acquire()

@@ -13,7 +13,7 @@ import redis
 from tests.support.backend import BOTH, LONG_S, Backend, Losses, none_left, token_of
 from tests.support.callers import Caller
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockLost, LockNotHeld, LockServerError, LocksLost, LossReason
+from wheel_lock import LockContext, LockLost, LockServerError, LocksLost, LossReason
 from wheel_lock.testing import settle
 
 pytestmark = pytest.mark.servers("real")
@@ -143,24 +143,6 @@ def test_releasing_many_returns_which_were_lost_and_releases_the_others(backend:
     assert {event.name: event.reason for event in losses.delivered()} == expected
     assert me.context.stats().released == 3
     assert me.context.stats().lost == 3
-
-
-def test_releasing_many_with_one_that_is_not_held_releases_none(backend: Backend, me: Caller) -> None:
-    locks = me.locks.acquire_many(["a", "b"])
-    with pytest.raises(LockNotHeld):
-        release_many(me, [*held(locks), me.locks.lock("c")])
-    assert all(lock.is_held for lock in held(locks))
-    release_many(me, locks.values())
-    with pytest.raises(LockNotHeld):
-        release_many(me, locks.values())
-
-
-def test_releasing_one_lock_twice_in_one_call_is_no_loss(backend: Backend, me: Caller) -> None:
-    [lock] = held(me.locks.acquire_many(["a"]))
-    release_many(me, [lock, lock])
-    assert not backend.view.exists("a")
-    assert lock.lost is None
-    assert me.context.stats().released == 1
 
 
 # All or nothing

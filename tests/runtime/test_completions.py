@@ -46,20 +46,6 @@ def test_outside_of_a_turn_they_are_delivered_at_once(by_hand: HashedWheelTimer)
     assert seen == ["delivered"] * 2
 
 
-def test_those_of_messages_are_delivered_when_all_is_written(by_hand: HashedWheelTimer) -> None:
-    seen: list[str] = []
-
-    def message() -> None:
-        by_hand.complete(noting(seen, "delivered"))
-        by_hand.flush_later(Writer(seen))
-        seen.append("message")
-
-    for _ in range(2):
-        by_hand.post(message)
-    by_hand.turn()
-    assert seen == ["message"] * 2 + ["writing"] * 2 + ["delivered"] * 2
-
-
 def test_a_turn_is_replies_and_those_who_wait_for_them_then_ticks_messages_and_writing(
     by_hand: HashedWheelTimer, clock: ManualClock
 ) -> None:

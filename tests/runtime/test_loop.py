@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import selectors
 import socket
 import threading
@@ -13,10 +12,9 @@ from functools import partial
 import pytest
 
 from tests.support.background import EVENTUALLY_S, Background
-from tests.support.timers import Gate, Member, NewTimer, ask, fall_asleep, messages, timer_thread
+from tests.support.timers import Gate, Member, NewTimer, ask, fall_asleep, timer_thread
 from tests.support.waiting import eventually
 from wheel_lock.runtime.ends import End
-from wheel_lock.runtime.loop import Flusher
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock, settle
 
@@ -137,22 +135,6 @@ def test_an_alarm_rings_at_the_tick_that_contains_its_time(by_hand: HashedWheelT
     assert by_hand.next_due_at() is None
 
 
-def test_missed_ticks_are_made_up_for_in_one_step_and_in_order(by_hand: HashedWheelTimer, clock: ManualClock) -> None:
-    # 25 s are more than two rotations of 1,024 ticks.
-    rung: list[tuple[float, float]] = []
-    by_hand.turn()
-    start, turns = clock.now(), by_hand.turns
-    for after in (25.0, 0.5, 10.24, 0.01, 24.99, 20.48, 10.23, 10.25, 3.0, 26.0):
-        by_hand.call_at(start + after, lambda now, after=after: rung.append((after, now)))  # type: ignore[misc]
-    clock.jump(25.0)
-    by_hand.turn()
-    assert by_hand.turns == turns + 1
-    assert rung == [(after, start + 25.0) for after in (0.01, 0.5, 3.0, 10.23, 10.24, 10.25, 20.48, 24.99, 25.0)]
-    clock.jump(1.0)
-    by_hand.turn()
-    assert rung[-1] == (26.0, start + 26.0)
-
-
 # Sleep
 
 
@@ -206,48 +188,6 @@ def new_pair() -> Iterator[NewPair]:
         pair.close()
 
 
-def test_what_has_arrived_by_a_tick_is_read_before_the_tick_is_over(
-    by_hand: HashedWheelTimer, clock: ManualClock, new_pair: NewPair
-) -> None:
-    """A process that was stopped wakes past its time limits, and the system may not have named every socket."""
-    first, second, seen = new_pair(), new_pair(), list[str]()
-
-    def read_first(events: int) -> None:
-        first.ready(events)
-        second.there.send(b"!")  # it comes after the sockets were polled
-        seen.append("first")
-
-    def read_second(events: int) -> None:
-        second.ready(events)
-        seen.append("second")
-
-    by_hand.watch(first.here, selectors.EVENT_READ, read_first)
-    by_hand.watch(second.here, selectors.EVENT_READ, read_second)
-    by_hand.call_at(clock.now() + 0.3, lambda now: seen.append("limit"))
-    by_hand.turn()
-    clock.jump(1.0)
-    first.there.send(b"!")
-    by_hand.turn()
-    assert seen == ["first", "second", "limit"]
-
-
-def test_events_of_an_unwatched_socket_are_not_reported(by_hand: HashedWheelTimer, new_pair: NewPair) -> None:
-    # Both are ready in one turn; whichever comes first stops the watch of both.
-    one, other = new_pair(), new_pair()
-    calls: list[int] = []
-
-    def ready(events: int) -> None:
-        calls.append(events)
-        by_hand.unwatch(one.here)
-        by_hand.unwatch(other.here)
-
-    for pair in (one, other):
-        by_hand.watch(pair.here, selectors.EVENT_READ, ready)
-        pair.there.send(b"x")
-    by_hand.turn()
-    assert len(calls) == 1
-
-
 def test_a_socket_with_the_number_of_another_does_not_get_its_events(
     by_hand: HashedWheelTimer, new_pair: NewPair
 ) -> None:
@@ -275,59 +215,7 @@ def test_a_socket_with_the_number_of_another_does_not_get_its_events(
     assert len(calls) == 1
 
 
-# Failures
-
-
-def test_what_fails_in_a_turn_is_logged_and_all_else_is_done(
-    by_hand: HashedWheelTimer, clock: ManualClock, new_pair: NewPair, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Writer(Flusher):
-        above = None
-
-        def __init__(self, number: int) -> None:
-            self.number = number
-
-        def flush(self) -> None:
-            if self.number == 1:
-                fail()
-            done.append(f"written {self.number}")
-
-        def crashed(self, error: Exception) -> None:
-            done.append(f"crashed {self.number}")
-
-    done: list[str] = []
-    pairs = [new_pair() for _ in range(3)]
-    for number, pair in enumerate(pairs):
-        fails = number == 1
-        by_hand.watch(pair.here, selectors.EVENT_READ, (lambda events: fail()) if fails else pair.ready)
-        pair.there.send(b"x")
-        by_hand.call_at(clock.now() + 1.0, (lambda now: fail()) if fails else lambda now: done.append("alarm"))
-        by_hand.flush_later(Writer(number))
-        by_hand.post(fail if fails else lambda: done.append("message"))
-    clock.jump(1.0)
-    by_hand.turn()
-    assert [len(pair.events) for pair in pairs] == [1, 0, 1]
-    assert sorted(done) == ["alarm"] * 2 + ["crashed 1"] + ["message"] * 2 + ["written 0", "written 2"]
-    assert len(messages(caplog, logging.ERROR)) >= 4
-    ours = [record for record in caplog.records if record.exc_info and "on purpose" in str(record.exc_info[1])]
-    assert [record.levelno for record in ours] == [logging.ERROR] * 4
-
-
 # Members
-
-
-def test_it_is_busy_while_a_member_is_or_a_message_waits(by_hand: HashedWheelTimer) -> None:
-    assert not by_hand.busy
-    member = Member()
-    by_hand.attach(member)
-    assert not by_hand.busy
-    member.busy = True
-    assert by_hand.busy
-    member.busy = False
-    by_hand.post(lambda: None)
-    assert by_hand.busy
-    by_hand.turn()
-    assert not by_hand.busy
 
 
 @pytest.mark.parametrize("before", [0, 100], ids=["", "behind a flood of messages"])

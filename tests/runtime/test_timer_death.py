@@ -13,7 +13,7 @@ from tests.support.timers import Member, NewTimer, ask, drain, kill, messages, n
 from tests.support.waiting import eventually
 from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.timer import HashedWheelTimer
-from wheel_lock.testing import ManualClock, settle
+from wheel_lock.testing import settle
 
 
 def exit_thread() -> None:
@@ -80,15 +80,6 @@ def test_members_are_notified_although_one_of_them_fails(
     eventually(lambda: all(member.notes == [End.DIED] for member in members), EVENTUALLY_S)
     eventually(lambda: len(messages(caplog, logging.ERROR)) == 4, EVENTUALLY_S)  # three failures, one death
     started(timer)
-
-
-def test_alarms_are_gone_because_their_owners_were_notified(timer: HashedWheelTimer, clock: ManualClock) -> None:
-    rung: list[float] = []
-    timer.post(lambda: timer.call_at(1001.0, rung.append))
-    kill(started(timer))
-    started(timer)
-    clock.advance(5.0)
-    assert rung == []
 
 
 def test_only_one_thread_runs_at_a_time(new_timer: NewTimer) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Iterable
-from types import TracebackType
 from typing import NamedTuple, Self
 
 NAP_S = 0.02
@@ -21,7 +19,7 @@ class Standstill(NamedTuple):
 
 
 class Standstills:
-    """A thread that naps as long as the block lasts, and notes when it overslept."""
+    """A thread that naps from start() to stop(), and notes when it overslept."""
 
     def __init__(self) -> None:
         self._noted: list[Standstill] = []
@@ -56,21 +54,9 @@ class Standstills:
         bed = self._bed  # looked up first: from here on the last one cannot disappear between the two lists
         return [*self._noted, *self._overslept(*bed)]
 
-    def stood_s(self, since: float = -math.inf, until: float = math.inf) -> float:
-        """How much of the time between these two it stood still."""
-        return stood(since, until, self.seen)
-
     def stop(self) -> None:
         self._enough.set()
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def stood(since: float, until: float, standstills: Iterable[Standstill]) -> float:

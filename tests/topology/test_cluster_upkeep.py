@@ -14,26 +14,12 @@ from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, Nodes
 from tests.topology.moving_slots import is_renewed, names_at, names_in, on_its_way
 from wheel_lock import LockContext, LostEvent
-from wheel_lock.engine.topology.cluster import ClusterRouter
-from wheel_lock.net.cluster import ClusterConnector, SlotRange
-from wheel_lock.net.connector import Server
-from wheel_lock.protocol.keys import SLOTS
 
 pytestmark = pytest.mark.slow
 
 
 def is_master(server: RedisServer) -> bool:
     return bool(server.client().role()[0] == b"master")
-
-
-def cluster_of(context: LockContext) -> ClusterRouter:
-    assert isinstance(context._engine.router, ClusterRouter)
-    return context._engine.router
-
-
-def connector_of(context: LockContext) -> ClusterConnector:
-    assert isinstance(context._engine.connector, ClusterConnector)
-    return context._engine.connector
 
 
 @contextmanager
@@ -100,30 +86,3 @@ def test_a_lock_whose_slot_has_no_owner_does_not_hold_up_its_neighbours(nodes: N
     assert losses == []
     for lock in (orphan, *neighbours):
         lock.release()
-
-
-# -- nodes that come and go ------------------------------------------------------------------------------------------
-
-
-def test_nodes_that_own_nothing_any_more_are_forgotten(
-    nodes: Nodes, context: LockContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("wheel_lock.engine.topology.cluster._GONE_S", -1.0, raising=False)
-    with context.lock("order:42"):
-        pass
-    cluster, engine, connector = cluster_of(context), context._engine, connector_of(context)
-    losses: list[SlotRange] = []
-    monkeypatch.setattr(connector, "ask", lambda timeout_s: losses)
-
-    def is_owned_by(server: Server) -> bool:
-        engine.timer.post(cluster.refresh)  # once more: the last answer may have been under way for longer
-        return connector.servers == [server]
-
-    for port in range(1, 11):
-        server = ("127.0.0.1", str(port))
-        losses = [SlotRange(0, SLOTS - 1, server)]
-        eventually(lambda: is_owned_by(server), LONG_S, interval_s=0.01)  # noqa: B023
-    eventually(lambda: is_owned_by(server) and len(engine.router.shards) < 6, LONG_S, interval_s=0.01)
-
-
-# -- who waits -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.engine.rig import OK, START, Command, Rig, ScriptedServer, agreement, array
 from wheel_lock.lease import Lease, local_deadline
-from wheel_lock.options import MIN_RENEWED_TIMEOUT_S, shortest_timeout_s
+from wheel_lock.options import MIN_RENEWED_TIMEOUT_S
 
 NOT_LOCAL_TEXT = "ERR Script attempted to access a non local key in a cluster node"
 
@@ -82,21 +82,6 @@ def test_a_well_server_is_asked_once_an_interval_and_the_lease_stays_held(
         assert rig.is_valid(lease)
         assert rig.losses == []
         assert lease.renewals >= 9
-
-
-@given(timeout=timeouts, share=shares, tick_ms=st.sampled_from([1, 3, 10, 100, 250]), latency=st.floats(0.0, 0.001))
-def test_it_is_the_ticks_of_the_timer_that_count(timeout: float, share: float, tick_ms: int, latency: float) -> None:
-    with Rig(tick_ms=tick_ms) as rig:
-        every = local_deadline(0.0, timeout) * share
-        if timeout < shortest_timeout_s(tick_ms / 1000) - 1e-6:
-            with pytest.raises(ValueError, match=f"timeout must be at least .* ticks of {tick_ms / 1000:g} s, not"):
-                rig.lease("a", timeout, renew_every=every)
-        elif timeout > shortest_timeout_s(tick_ms / 1000) + 1e-6:
-            lease = rig.hold("a", timeout, renew_every=every)
-            rig.launch.slow = True
-            check_rate(rig, lease, 10 * timeout + 1.0, [latency])
-            assert rig.is_valid(lease)
-            assert rig.losses == []
 
 
 @pytest.mark.parametrize("replace", [False, True])

@@ -86,24 +86,6 @@ def test_an_error_until_the_deadline_loses_the_lease_without_a_hot_loop(rig: Rig
     assert asked[-1] < deadline
 
 
-def test_what_is_refused_entry_by_entry_rests_until_the_next_probe_while_others_go_on(rig: Rig) -> None:
-    bad = rig.hold("bad", 30.0)
-    good = [rig.hold(f"good:{number}", 30.0, renew_every=9.0 + number / 100) for number in range(100)]
-    asked = 0
-
-    def answer() -> None:
-        nonlocal asked
-        for command in rig.server.take():
-            refused = [index for index, name in enumerate(command.names, 1) if name == "bad"]
-            asked += len(refused)
-            rig.server.say(array(*[item for index in refused for item in (index, "MISCONF no disk")]))
-
-    rig.go_to(START + 12.0, answer)
-    assert [lease.renewals for lease in good] == [1] * 100
-    assert bad.state in (State.OVERDUE, State.RENEWING)
-    assert 5 <= asked <= 12
-
-
 INTERVAL_S = 1.0
 
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.engine.rig import START, TICK_S, Rig, names
-from wheel_lock.lease import State
 
 SLACK = 1 / 32
 INTERVAL_S = 10.0
 INTERVAL_TICKS = 1000
-SLACK_TICKS = 31
 
 pytestmark = pytest.mark.rig(renewal_slack=SLACK)
 
@@ -77,19 +74,6 @@ def test_no_renewal_is_late_and_none_is_earlier_than_the_slack(moments: list[int
         assert rig.stats().renewal_lag_max_s < TICK_S
 
 
-@pytest.mark.parametrize(("batch_size", "count"), [(10, 1000), (100, 10_000), (500, 10_000)])
-def test_the_joint_ticks_of_leases_acquired_together_are_even(batch_size: int, count: int) -> None:
-    with Rig(batch_size=batch_size, renewal_slack=SLACK) as rig:
-        rig.hold_many(names(count), 30.0)
-        ticks = joint_ticks(renewals(rig, INTERVAL_S), 1)
-        assert sum(ticks.values()) == count
-        assert len(ticks) in range(13, 33)
-        assert max(ticks.values()) <= max(
-            64 + 1.5 * count / len(ticks), 2 * batch_size
-        )  # 64 keep the tick that they share
-        assert min(ticks) >= INTERVAL_TICKS // 8
-
-
 def test_no_more_join_than_four_batches_hold_and_those_of_one_tick_stay_together() -> None:
     with Rig(batch_size=50, renewal_slack=SLACK) as rig:
         rig.hold_many(names(10_000), 30.0)  # eleven or twelve a tick
@@ -100,23 +84,6 @@ def test_no_more_join_than_four_batches_hold_and_those_of_one_tick_stay_together
         assert 50 <= len(ticks) <= 70
         again = joint_ticks(renewals(rig, INTERVAL_S), 2 * INTERVAL_TICKS + 1)
         assert {tick - INTERVAL_TICKS: number for tick, number in again.items()} == ticks
-
-
-@pytest.mark.rig
-def test_by_default_a_hundred_locks_share_a_few_ticks_and_are_not_early_again(rig: Rig) -> None:
-    acquired_at(rig, [37 * number % INTERVAL_TICKS for number in range(100)])
-    seen = renewals(rig, 5 * INTERVAL_S)
-    assert len(joint_ticks(seen, 3 * INTERVAL_TICKS)) <= 4
-    for ticks in seen.values():
-        assert {later - earlier for earlier, later in pairwise(ticks[1:])} == {INTERVAL_TICKS}
-
-
-@pytest.mark.parametrize(("apart", "joins"), [(1, True), (SLACK_TICKS, True), (SLACK_TICKS + 1, False)])
-def test_a_lease_joins_another_that_is_due_within_its_slack(rig: Rig, apart: int, joins: bool) -> None:
-    acquired_at(rig, [0, apart])
-    seen = renewals(rig, 2 * INTERVAL_S + 1.0)
-    assert seen["lock:0"] == [1000, 2000]
-    assert seen["lock:1"] == ([1000, 2000] if joins else [1000 + apart, 2000 + apart])
 
 
 def test_what_is_noted_is_bounded_by_what_is_held(rig: Rig) -> None:
@@ -143,14 +110,3 @@ def test_leases_of_one_tick_join_others_each_within_its_own_slack(rig: Rig) -> N
     seen = renewals(rig, INTERVAL_S)
     assert (seen["first"], seen["far"]) == ([3150], [3150])
     assert (seen["second"], seen["near"]) == ([3180], [3180])
-
-
-@pytest.mark.parametrize("terms", [{"max_renewals": 3}, {"max_renewals": 3, "max_hold": 100.0}])
-def test_a_limited_number_of_renewals_is_not_used_up_early(rig: Rig, terms: dict[str, float]) -> None:
-    rig.hold("a", 30.0, renew_every=INTERVAL_S)
-    rig.go_on(0.2)
-    limited = rig.hold("b", 30.0, renew_every=INTERVAL_S, **terms)
-    seen = renewals(rig, 31.0)
-    assert seen["b"] == [1020, 2020, 3020]
-    renewals(rig, 40.0)
-    assert limited.state is State.LOST

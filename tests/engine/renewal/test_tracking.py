@@ -11,9 +11,6 @@ from tests.engine.watched_rig import WatchedRig
 from tests.support.logged import Log
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, State
-from wheel_lock.lock_types import REENTRANT
-from wheel_lock.lock_types.read_write import READ, WRITE
-from wheel_lock.lock_types.semaphore import semaphore
 
 NOPERM = error("NOPERM this user has no permissions to run the 'client|tracking' command")
 
@@ -88,18 +85,6 @@ def test_a_key_is_registered_behind_every_command_that_changes_it(
     rig.keys.clear()
     rig.invalidate("a")
     assert rig.reasons == [("a", LossReason.KEY_GONE)]
-
-
-def test_locks_with_several_holders_are_not_registered(rig: WatchedRig) -> None:
-    rig.hold("first")
-    rig.settle()
-    for kind in (READ, WRITE, semaphore(2)):
-        rig.acquire("many", 30.0, kind=kind)
-        rig.serve()
-    rig.acquire("reentrant", 30.0, kind=REENTRANT)
-    rig.serve()
-    rig.pass_time(0.05)
-    assert rig.registered() == [(b"reentrant",)]
 
 
 @pytest.mark.parametrize("reply", [NOPERM, error("ERR unknown command 'CLIENT'")])
@@ -190,19 +175,6 @@ def test_a_server_that_is_busy_is_asked_again(rig: WatchedRig, log: Log, command
     rig.pass_time(0.2)
     assert rig.stats().watching
     assert log.lines == []
-
-
-def test_a_new_feed_has_another_id_so_the_server_is_asked_again_and_all_leases_are_checked(rig: WatchedRig) -> None:
-    rig.hold_many(names(3))
-    rig.settle()
-    rig.feed_id = 18
-    rig.feed.close()
-    rig.turn()
-    assert not rig.stats().watching
-    rig.pass_time(0.5)
-    assert [arguments[3] for arguments in rig.tracked()] == [b"18"]
-    assert rig.took() == ["renew", "CACHING", "EXISTS"]
-    assert rig.stats().watching
 
 
 def test_an_id_that_the_server_does_not_know_is_asked_for_again_a_few_times(rig: WatchedRig, log: Log) -> None:

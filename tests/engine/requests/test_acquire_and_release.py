@@ -6,28 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, NIL, TAKEN, Rig, agreement, array, error, failure, integer, names
+from tests.engine.rig import BUSY, NIL, TAKEN, Rig, agreement, array, error, failure, integer, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.adopt import Adopt, AdoptMany
-from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
-from wheel_lock.errors import InvalidHandoff, LockServerError, LockTimeout, LockUnavailable, LossReason, TooManyLocks
+from wheel_lock.errors import InvalidHandoff, LockServerError, LockTimeout, LossReason, TooManyLocks
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
 from wheel_lock.lock_types.replies import OTHER_FENCE
 from wheel_lock.options import lock_options
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.runtime.tokens import new_token
-
-
-def test_an_acquire_that_finds_no_connection_times_out_with_the_reason(rig: Rig) -> None:
-    rig.hold("b")
-    rig.be_away()
-    attempt = rig.acquire("a")
-    rig.go_on(4.9)
-    assert not attempt.future.done
-    rig.go_on(0.11)
-    failure(attempt.future, LockUnavailable, r"No connection to the scripted server: not listening \(lock 'a'\)")
 
 
 @pytest.mark.parametrize(
@@ -61,23 +50,6 @@ def test_no_more_than_max_held_are_held_or_being_acquired() -> None:
         assert [lease.name for lease in rig.held] == ["d", "e"]
 
 
-def test_no_more_than_a_few_chunks_are_under_way_and_an_error_stops_the_rest() -> None:
-    with Rig(batch_size=1) as rig:
-        attempt = rig.acquire_many(names(50))
-        assert len(rig.server.take()) == BATCHES_IN_FLIGHT
-        rig.say(FINE)
-        assert len(rig.server.take()) == 1
-        rig.say(BUSY)
-        undone = rig.server.one("release_many")  # of what may have been granted half-way through
-        for _ in range(BATCHES_IN_FLIGHT - 1):
-            rig.say(FINE)
-        failure(attempt.future, LockServerError)
-        released = [name for command in rig.server.take() for name in command.names]
-        assert len(released) == BATCHES_IN_FLIGHT  # those that had been granted
-        assert not set(undone.names) & set(released)
-        assert {lease.state for lease in attempt.leases[9:]} == {State.REFUSED}
-
-
 def test_losses_are_reported_once_with_their_names(rig: Rig) -> None:
     leases = rig.hold_many(names(4))
     rig.go_on(1.0)
@@ -103,20 +75,6 @@ def test_a_key_of_another_type_is_a_loss_and_another_error_is_an_error(rig: Rig)
     assert not any(rig.is_valid(lease) for lease in leases)
 
 
-def test_overdue_leases_are_drained_nearest_deadline_first_across_calls() -> None:
-    with Rig(batch_size=10) as rig:
-        rig.hold_many(names(35), 30.0)
-        rig.jump(9.0)  # due: some of them, in one batch after the other
-        rig.server.take()
-        rig.reconnect(1.5)
-        drained = [command for command in rig.server.take() if command.what == "renew"]
-        by_token = {lease.token: lease for lease in rig.held}
-        deadlines = [by_token[token].deadline for command in drained for _, token in command.pairs]
-        assert deadlines == sorted(deadlines)
-        assert len(deadlines) == 35
-        assert {len(command.pairs) for command in drained} <= {10, 5}
-
-
 WANTS_KEYS = error("ERR all the keys that the script uses should be passed using the KEYS array")
 
 
@@ -139,31 +97,6 @@ def begin_together(rig: Rig, letters: str) -> tuple[list[Lease], Future[Any]]:
     options = lock_options(3.0, renew=False)
     rig.post(MultiLockWaiter(rig.engine.wait_queues, options, leases, False, False, None, future).begin)
     return leases, future
-
-
-@pytest.mark.rig(response_timeout_s=1.0)
-def test_several_locks_that_are_asked_for_one_by_one_have_the_time_limit_of_a_request_each(rig: Rig) -> None:
-    leases, future = begin_together(rig, "abcdefgh")
-    assert rig.whats() == ["acquire_all"]
-    rig.say(WANTS_KEYS)
-    for lease in leases:
-        rig.go_on(0.15)
-        assert rig.whats() == ["acquire_all"], f"what follows the grant before {lease.name!r}"
-        rig.say(integer(0))
-    assert future.result() == leases
-    assert rig.server.take() == []
-
-
-def test_several_locks_that_a_lost_try_may_have_been_granted_are_released_when_one_is_refused(rig: Rig) -> None:
-    _, future = begin_together(rig, "ab")
-    assert rig.whats() == ["acquire_all"]
-    rig.hang_up()
-    rig.go_on(0.1)
-    assert rig.whats() == ["acquire_all"]
-    rig.say(WANTS_KEYS)  # what answers now is another server, or its proxy
-    rig.reply("acquire_all", array(1, 1000))
-    assert future.result() is None
-    assert [name for command in rig.server.take() for name in command.names] == ["b"]
 
 
 @pytest.mark.rig(declare_keys=True)

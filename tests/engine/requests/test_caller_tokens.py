@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import NOSCRIPT, OK, Attempt, Rig, error, failure, names
+from tests.engine.rig import NOSCRIPT, Rig, error, failure, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later
 from wheel_lock.errors import LockLost, LossReason
 from wheel_lock.lease import Lease, State
-from wheel_lock.lock_types.base import LockType
-from wheel_lock.lock_types.caller_token import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN
-from wheel_lock.options import MAX_SECONDS
+from wheel_lock.lock_types.caller_token import CALLER_TOKEN
 
 LAPSED = LossReason.NOT_CONFIRMED
 TOKEN = b"host-1"
@@ -88,19 +86,3 @@ def test_nor_is_what_a_close_releases(rig: Rig, reply: bytes) -> None:
     assert future.done
     assert rig.server.hung_up
     assert sorted(rig.reasons) == [(name, LossReason.CONTEXT_CLOSED) for name in names(3)]
-
-
-def late_reply(rig: Rig, kind: LockType, timeout: float, given_up: bool) -> Attempt:
-    """Return an acquire whose grant is read four seconds after it was sent."""
-    attempt = rig.acquire("a", timeout, kind=kind, token=TOKEN.decode())
-    rig.server.one("SET")
-    if given_up:
-        rig.post(attempt.request.give_up)
-    rig.clock.jump(4.0)
-    rig.say(OK)
-    return attempt
-
-
-def test_one_that_does_not_expire_is_released(rig: Rig) -> None:
-    late_reply(rig, EVERLASTING_CALLER_TOKEN, MAX_SECONDS, True)
-    assert rig.server.one("release_many").pairs == [(b"a", TOKEN)]

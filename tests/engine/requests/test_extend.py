@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import NOSCRIPT, START, Rig, failure, integer
+from tests.engine.rig import NOSCRIPT, Rig, failure, integer
 from wheel_lock.errors import LockLost, LockUnavailable, WheelLockError
 from wheel_lock.lease import State
 from wheel_lock.options import MAX_SECONDS
-
-
-@pytest.mark.parametrize(("added_ms", "left_ms"), [(10_000, 2_500), (1_000, 0)])  # none: the key had lost its expiry
-def test_adding_sets_the_deadline_that_the_server_reports(rig: Rig, added_ms: int, left_ms: int) -> None:
-    lease = rig.hold("a")
-    rig.jump(0.5)
-    future = rig.extend(lease, added_ms / 1000)
-    assert rig.server.one("extend").arguments[2:4] == (b"%d" % added_ms, b"0")
-    rig.say(integer(added_ms + left_ms))
-    assert future.result() is None
-    assert lease.deadline == pytest.approx(START + 0.5 + (added_ms + left_ms) / 1000 * 0.99 - 0.002)
 
 
 def test_an_extension_is_sent_as_text_where_its_script_is_not_known(rig: Rig) -> None:
@@ -46,18 +35,6 @@ def test_an_extension_that_the_server_finds_too_long_changes_nothing(rig: Rig, r
     assert lease.renewals == (3 if renew else 0)  # at once, and when due
     assert rig.connector.attempts == 1
     assert rig.losses == []
-
-
-@pytest.mark.parametrize("seconds", [0.1, 9.0, 10.2, 20.0])
-def test_a_shortened_lease_is_renewed_with_time_to_spare(rig: Rig, seconds: float) -> None:
-    lease = rig.hold("a", 30.0)
-    rig.extend(lease, seconds, replace=True)
-    rig.agree()
-    shortened = lease.deadline
-    renewed_at: list[float] = []
-    rig.go_on(seconds, lambda: renewed_at.extend(rig.now for _ in rig.server.agree()))
-    assert renewed_at
-    assert renewed_at[0] <= shortened - (shortened - START) / 4, "a round trip must fit in between"
 
 
 def test_extending_twice_at_once_is_refused(rig: Rig) -> None:

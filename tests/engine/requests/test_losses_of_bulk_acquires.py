@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, Rig, array, integer
+from tests.engine.rig import FINE, GONE, Rig, array
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.bulk_operations import release_unwanted
@@ -84,21 +83,6 @@ def test_what_a_caller_gives_up_is_not_reported_if_it_is_gone(rig: WaitingRig) -
     rig.turn()
     rig.say(array(1, GONE), array(1, GONE))
     assert call.lost == []
-
-
-def test_what_a_caller_gives_up_keeps_no_other_loss_from_being_reported(rig: WaitingRig) -> None:
-    other = rig.hold("other")
-    call = Call(rig, all_or_nothing=True, blocking=True)
-    rig.say(integer(0))
-    assert call.future.done
-    slow = threading.Event()
-    rig.engine.losses._in_threads.post(slow.wait)  # a callback of a user
-    rig.engine.leases.mark_lost([next(lease for lease in rig.held if lease.name == "a"), other], LossReason.KEY_GONE)
-    call.bulk.give_up()
-    rig.turn()
-    slow.set()
-    rig.drain()
-    assert rig.reasons == [("other", LossReason.KEY_GONE)]
 
 
 def test_what_is_granted_to_nobody_is_not_reported_if_it_lapses(rig: WaitingRig) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-import pytest
-
-from tests.engine.rig import FINE, NOSCRIPT, Command, Rig, array, error, integer, names
+from tests.engine.rig import FINE, NOSCRIPT, Command, Rig, error, integer, names
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import READ
 from wheel_lock.lock_types.base import LockType
@@ -21,7 +19,6 @@ def hold(rig: Rig, name: str, kind: LockType, timeout: float) -> Lease:
 
 
 BUSY = "BUSY Redis is busy running a script."
-ONE_BY_ONE = 100
 
 
 def replying(rig: Rig, asked: list[float], reply: Callable[[Command], bytes]) -> Callable[[], None]:
@@ -35,38 +32,6 @@ def replying(rig: Rig, asked: list[float], reply: Callable[[Command], bytes]) ->
     return answer
 
 
-@pytest.mark.parametrize("text", [BUSY, "LOADING Redis is loading", "MASTERDOWN Link with MASTER is down"])
-def test_a_server_that_can_answer_no_call_gets_one_for_each_retry(text: str) -> None:
-    with Rig(declare_keys=True) as rig:
-        leases = rig.hold_many(names(ONE_BY_ONE), 30.0)
-        asked: list[float] = []
-        rig.go_on(12.0, replying(rig, asked, lambda command: error(text)))
-        assert len(asked) >= ONE_BY_ONE  # each once when it was due
-        asked.clear()
-        rig.go_on(5.0, replying(rig, asked, lambda command: error(text)))
-        assert 7 <= len(asked) <= 14
-        assert len(set(asked)) == len(asked)
-        # The first answer of another kind brings all of them.
-        rig.go_on(0.65, replying(rig, asked, lambda command: FINE))
-        assert [lease.renewals for lease in leases] == [1] * ONE_BY_ONE
-        assert rig.losses == []
-
-
-def test_the_probes_of_one_that_can_answer_no_call_go_round() -> None:
-    with Rig(declare_keys=True) as rig:
-        rig.hold_many(names(8), 30.0)
-        probed: list[str] = []
-
-        def note(command: Command) -> bytes:
-            probed.extend(command.names)
-            return error(BUSY)
-
-        rig.go_on(12.0, replying(rig, [], note))
-        probed.clear()
-        rig.go_on(8.0, replying(rig, [], note))
-        assert set(probed[:8]) == set(names(8))
-
-
 def test_a_probe_whose_caller_has_gone_does_not_end_the_probing() -> None:
     with Rig(declare_keys=True) as rig:
         first, second = rig.hold("first", 30.0), rig.hold("second", 30.0)
@@ -78,16 +43,6 @@ def test_a_probe_whose_caller_has_gone_does_not_end_the_probing() -> None:
         rig.reply("release", NOSCRIPT, integer(1))
         rig.go_on(1.3, rig.agree)
         assert other.renewals == 1
-
-
-def test_other_refusals_say_nothing_of_the_others() -> None:
-    with Rig(declare_keys=True) as rig:
-        rig.hold_many(names(50), 30.0)
-        asked: list[float] = []
-        rig.go_on(12.0, replying(rig, asked, lambda command: array(1, "MISCONF no disk")))
-        asked.clear()
-        rig.go_on(2.0, replying(rig, asked, lambda command: error("ERR no upstream host")))
-        assert len(asked) >= 100
 
 
 # -- abandoned leases, in front of those that wait ---------------------------------------------------------------------

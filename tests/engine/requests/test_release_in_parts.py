@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import BUG, FINE, TAKEN, Command, Rig, array, breaking, failure, names
+from tests.engine.rig import Command, Rig, breaking, failure, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation
-from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.errors import LockNotHeld, LockUnavailable, LossReason
 from wheel_lock.lease import Lease, State, ThreadOwner
-from wheel_lock.options import lock_options
 
 PART = 10
 MANY = 5 * PART
@@ -163,27 +161,6 @@ def test_a_failure_when_all_have_begun_keeps_no_caller_waiting(rig: Rig) -> None
         rig.timer.turn()
     turn_until(rig, lambda: future.done)
     assert isinstance(future.error, LockUnavailable)
-    assert rig.failures
-    rig.failures.clear()
-
-
-@pytest.mark.rig(batch_size=PART)
-@pytest.mark.parametrize("place", ["begin_release_many", "unhold"])
-def test_a_failure_in_the_reply_that_undoes_an_acquire_leaves_nothing_held(rig: Rig, place: str) -> None:
-    leases = [rig.lease(name, 30.0) for name in names(MANY)]
-    future: Future[None] = Future(lambda: None)
-    bulk = AcquireMany(rig.engine.leases, lock_options(30.0), future, all_or_nothing=True)
-    for work in (partial(bulk.begin, len(leases)), partial(bulk.add, leases), bulk.seal):
-        rig.post(work)
-    assert len(rig.server.take()) == MANY // PART
-    rig.say(FINE * (MANY // PART - 1))
-    assert len(rig.held) == MANY - PART
-    rig.server.say(array(1, TAKEN))
-    with failing_call(rig.engine.leases, place, 1, BUG):
-        rig.timer.turn()
-    turn_until(rig, lambda: future.done)
-    assert not rig.held
-    assert not any(map(rig.is_valid, leases))
     assert rig.failures
     rig.failures.clear()
 

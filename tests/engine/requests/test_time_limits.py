@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TAKEN, TICK_S, array, error, failure, names
+from tests.engine.rig import FINE, OK, START, TAKEN, TICK_S, array, error, failure, names
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later
@@ -31,28 +31,6 @@ def warm(rig: WaitingRig) -> None:
     rig.agree()
 
 
-@pytest.mark.parametrize("limit_s", [0.5, 3.0])
-def test_a_server_that_cannot_be_reached_takes_no_longer_than_the_limit(rig: WaitingRig, limit_s: float) -> None:
-    rig.connector.refusal = REFUSED
-    wait = rig.wait("a", blocking_timeout=limit_s)
-    assert limit_s <= ends_at(rig, wait.future) + 1e-6 <= limit_s + 3 * TICK_S
-    assert isinstance(wait.error, LockUnavailable)
-    assert wait.error.__cause__ is REFUSED
-    assert "not listening" in str(wait.error)
-
-
-def test_a_server_that_is_silent_takes_no_longer_than_the_limit_and_its_grant_is_undone(rig: WaitingRig) -> None:
-    warm(rig)
-    wait = rig.wait("a", 30.0, blocking_timeout=0.5)
-    asked = rig.server.one("SET")
-    assert 0.5 <= ends_at(rig, wait.future) + 1e-6 <= 0.53
-    assert isinstance(wait.error, LockTimeout)
-    assert "within 0.5 s" in str(wait.error)
-    assert rig.server.one("release_many").pairs == asked.pairs  # on the same connection, so it comes after the grant
-    rig.say(OK, FINE)
-    rig.assert_clean()
-
-
 def test_a_caller_that_is_refused_again_and_again_hears_why_although_the_last_try_has_no_answer(
     rig: WaitingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,22 +41,6 @@ def test_a_caller_that_is_refused_again_and_again_hears_why_although_the_last_tr
     ends_at(rig, wait.future)
     assert isinstance(wait.error, LockUnavailable)
     assert "CLUSTERDOWN Hash slot not served: the cluster has slots without a master" in str(wait.error)
-
-
-@pytest.mark.parametrize("reply", [NIL, OK])
-def test_callers_whose_shared_first_try_is_answered_behind_their_limit_are_refused(
-    rig: WaitingRig, reply: bytes
-) -> None:
-    rig.launch.slow = True
-    first, other = [rig.wait("a", blocking_timeout=0.2) for _ in range(2)]
-    rig.go_on(0.3)
-    rig.connect()
-    rig.server.one("SET")
-    rig.say(reply)
-    rig.go_on(TICK_S)
-    assert first.granted is (reply == OK)
-    assert first.refused is (reply == NIL), "no try follows that may last beyond half a second"
-    assert other.refused, "the server has answered"
 
 
 @pytest.mark.parametrize("behind", [0, 1, 2])

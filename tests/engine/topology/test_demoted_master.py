@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import GONE, Rig, agreement, array, error, names
+from tests.engine.rig import Rig, agreement, error
 from tests.protocol.test_server_errors import ROWS, error_of
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later
 from wheel_lock.engine.requests.base import Request
 from wheel_lock.engine.topology.cluster import _PAUSE_S, ClusterRouter
-from wheel_lock.lease import State
 from wheel_lock.protocol.server_errors import ServerError
 
 TEXTS = [str(error_of(row)).rstrip() for row in ROWS if row["code"] == "READONLY"]
@@ -48,18 +47,6 @@ def test_a_request_goes_to_the_next_master(moving: Rig, what: str, demotion: str
     moving.turn()
     assert future.result() in (True, None)
     assert all(map(moving.is_valid, moving.held))
-
-
-def test_a_renewal_of_which_some_entries_are_refused_goes_to_the_next_master(moving: Rig) -> None:
-    gone, refused = moving.hold_many(names(2))
-    moving.go_on(1.0)
-    assert len(moving.server.one("renew").pairs) == 2
-    moving.say(array(1, GONE, 2, READ_ONLY))
-    moving.go_on(0.5, moving.agree)
-    assert len(moving.connector.servers) == 2
-    assert gone.state is State.LOST
-    assert refused.state is State.HELD
-    assert refused.renewals
 
 
 def test_a_script_that_a_cluster_refuses_half_way_may_have_been_executed() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.rig import BUG, BUSY, NIL, OK, REFUSED, array, failure, integer
+from tests.engine.rig import BUG, NIL, OK, array, failure, integer
 from tests.engine.waiting_rig import Wait, WaitingRig
-from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
+from wheel_lock.errors import ContextClosed, LockUnavailable, TooManyLocks, WheelLockError
 from wheel_lock.lock_types import FAIR
 from wheel_lock.runtime.ends import End
 
@@ -57,44 +57,6 @@ def who_asks(rig: WaitingRig) -> list[Wait]:
 
 stages = pytest.mark.parametrize("stage", [a_line, who_asks])
 Stage = Callable[[WaitingRig], list[Wait]]
-
-
-def be_silent(rig: WaitingRig) -> None:
-    rig.be_silent(5.2)
-
-
-def be_gone(rig: WaitingRig) -> None:
-    rig.connector.listeners.refusal = REFUSED
-    rig.be_away(5.2)
-
-
-@stages
-@pytest.mark.parametrize(
-    ("happens", "kind"),
-    [
-        (lambda rig: rig.say(BUSY), LockServerError),
-        (be_silent, LockTimeout),
-        (be_gone, LockUnavailable),
-        (lambda rig: (rig.end(End.STOPPED), rig.turn()), ContextClosed),
-    ],
-    ids=["error", "silence", "gone", "stopped"],
-)
-def test_what_ends_one_wait_of_a_line_ends_all(
-    rig: WaitingRig, stage: Stage, happens: Callable[[WaitingRig], object], kind: type[Exception]
-) -> None:
-    waits = stage(rig)
-    happens(rig)
-    assert each_its_own(waits) == [kind] * 5
-    for wait in waits:
-        assert kind is not LockServerError or "BUSY" in str(wait.error)
-        assert kind is not LockUnavailable or (wait.error is not None and wait.error.__cause__ is not None)
-        assert getattr(wait.error, "lock_name", None) == ("a" if kind is not ContextClosed else None)
-    if kind is not ContextClosed:
-        rig.connector.refusal = rig.connector.listeners.refusal = None
-        rig.launch.slow = False
-        rig.connect()
-        rig.agree()
-        rig.assert_clean()
 
 
 @stages

@@ -89,12 +89,6 @@ def hold_off(rig: WaitingRig) -> tuple[Wait, float]:
     return wait, rig.now + 30.0
 
 
-def test_within_one_step_the_first_are_heeded_and_no_more(rig: WaitingRig) -> None:
-    _, expires_at = hold_off(rig)
-    assert flood(rig, expires_at) == AT_ONCE
-    assert flood(rig, expires_at) == 0
-
-
 def test_after_that_it_is_one_try_a_tick(rig: WaitingRig) -> None:
     _, expires_at = hold_off(rig)
     flood(rig, expires_at)
@@ -189,15 +183,6 @@ def test_from_a_wake_up_to_the_try_there_are_few_calls(rig: WaitingRig) -> None:
     assert len(calls) <= 55, calls
 
 
-def test_after_lost_races_a_try_asks_who_holds_it_now(rig: WaitingRig) -> None:
-    rig.wait_first("a", 30.0)
-    tried = []
-    for _ in range(8):
-        rig.wake("a")
-        tried += [command.what for command in rig.refuse(30_000)]
-    assert tried == ["SET"] * 4 + ["acquire"] * 4
-
-
 def test_after_a_lost_race_it_soon_asks_how_long_the_new_holder_has(rig: WaitingRig) -> None:
     wait = rig.wait_first("a", 30.0, fallback=None)
     rig.go_on(3.0, rig.be_taken())  # by now its polls are seconds apart
@@ -230,18 +215,6 @@ def test_what_is_passed_on_in_the_process_is_announced_at_the_beginning_of_each_
 def test_without_rivals_one_of_sixteen_releases_looks_for_some(rig: WaitingRig) -> None:
     _, _, woke = in_a_row(rig, 3 * IN_A_ROW, rivals=0)
     assert woke == ([True] + [False] * (IN_A_ROW - 1)) * 3
-
-
-def test_what_follows_is_not_sent_after_all_and_others_are_woken(rig: WaitingRig) -> None:
-    holder, (last, *others), _ = in_a_row(rig, 3, rivals=1)
-    for wait in others:
-        rig.give_up(wait)
-    [let_go] = release(rig, holder, last.acquisition.give_up)
-    assert not wakes(let_go)
-    rig.turn()
-    assert rig.server.one("PUBLISH").arguments == (CHANNEL, b"0")
-    rig.say(integer(1), integer(1))
-    rig.assert_clean()
 
 
 @pytest.mark.parametrize(

@@ -53,22 +53,6 @@ def test_two_thousand_names_are_one_connection_and_one_subscription_each(rig: Wa
     rig.assert_clean()
 
 
-def test_a_server_that_takes_connections_and_hangs_up_is_not_asked_in_a_tight_loop(rig: WaitingRig) -> None:
-    rig.wait("a")
-    refuse = rig.be_taken()
-
-    def hang_up() -> None:
-        refuse()
-        for server in rig.connector.listeners.servers:
-            if not server.closed:
-                server.close()
-
-    rig.go_on(6.0, hang_up)
-    assert (
-        rig.connector.listeners.attempts <= 24
-    )  # pauses of 20 ms, doubled up to half a second, a quarter more or less
-
-
 def test_as_long_as_a_caller_listens_a_ping_is_sent_now_and_then(rig: WaitingRig) -> None:
     wait = rig.wait_first("a")
     heard: list[tuple[str, ...]] = []
