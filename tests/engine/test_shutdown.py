@@ -144,7 +144,7 @@ def test_a_close_is_over_in_the_last_turn_of_a_timer_that_stops(
 def test_an_export_that_was_interrupted_behind_its_answer_is_released(rig: Rig) -> None:
     lease = rig.hold("a")
     exported: Future[None] = rig.ask(lambda future: rig.engine.export(lease, future))
-    rig.post(lambda: rig.engine.undo_export(lease, exported))
+    rig.post(lambda: rig.engine.undo_export([lease], exported))
     assert rig.server.one("release_many").names == ["a"]
 
 
