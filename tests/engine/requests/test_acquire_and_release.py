@@ -9,7 +9,7 @@ import pytest
 from tests.engine.rig import BUSY, FINE, NIL, TAKEN, Rig, agreement, array, error, failure, integer, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.adopt import AdoptMany
-from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT
+from wheel_lock.engine.requests.bulk import BulkOperation
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason, TooManyLocks
 from wheel_lock.lease import Lease, State
@@ -63,16 +63,16 @@ def test_no_more_than_max_held_are_held_or_being_acquired() -> None:
 def test_no_more_than_a_few_chunks_are_under_way_and_an_error_stops_the_rest() -> None:
     with Rig(batch_size=1) as rig:
         attempt = rig.acquire_many(names(50))
-        assert len(rig.server.take()) == BATCHES_IN_FLIGHT
+        assert len(rig.server.take()) == BulkOperation.most_in_flight
         rig.say(FINE)
         assert len(rig.server.take()) == 1
         rig.say(BUSY)
         undone = rig.server.one("release_many")  # of what may have been granted half-way through
-        for _ in range(BATCHES_IN_FLIGHT - 1):
+        for _ in range(BulkOperation.most_in_flight - 1):
             rig.say(FINE)
         failure(attempt.future, LockServerError)
         released = [name for command in rig.server.take() for name in command.names]
-        assert len(released) == BATCHES_IN_FLIGHT  # those that had been granted
+        assert len(released) == BulkOperation.most_in_flight  # those that had been granted
         assert not set(undone.names) & set(released)
         assert {lease.state for lease in attempt.leases[9:]} == {State.REFUSED}
 

@@ -17,7 +17,7 @@ from wheel_lock.engine.requests.base import (
     no_answer,
     refused_by_server,
 )
-from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT, BulkBatch, BulkOperation, Stage
+from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation, Stage
 from wheel_lock.errors import ContextClosed, LockServerError, LockUnavailable, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Lease, State
 from wheel_lock.net.node import Node
@@ -273,7 +273,7 @@ class ReleaseMany(BulkOperation):
         self._part = []
         self._next = end
         if end == len(leases):
-            self.most_in_flight = BATCHES_IN_FLIGHT
+            self.most_in_flight = BulkOperation.most_in_flight
             self.stage = Stage.SEALED
             self._all_begun()
         self.pump()
