@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -80,6 +81,27 @@ def test_a_message_goes_on_in_later_turns_before_all_messages_behind_it(by_hand:
     assert seen == ["before", 2, 1, 0, "behind"]
     assert portions == [2, 3, 5]
     assert goes_on == [True, True, False]
+
+
+def test_a_part_of_a_job_makes_up_for_the_one_before_it_and_an_interruption_does_not_hide_a_failure(
+    by_hand: HashedWheelTimer,
+) -> None:
+    interruption, failure, after = KeyboardInterrupt(), ValueError(), []
+    outcomes: list[bool | BaseException] = [True, interruption, failure, interruption, False]
+
+    def part(error: BaseException | None) -> bool:
+        after.append(error)
+        outcome = outcomes[len(after) - 1]
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    by_hand.post(partial(by_hand.job, part, None))
+    for _ in outcomes:
+        with suppress(KeyboardInterrupt):
+            by_hand.turn()
+    assert after == [None, None, interruption, failure, failure]
+    assert not by_hand.busy
 
 
 def test_what_is_behind_a_message_that_goes_on_is_read_although_the_timer_is_stopped(timer: HashedWheelTimer) -> None:

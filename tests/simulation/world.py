@@ -75,7 +75,7 @@ _SMALL: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
     (_package.engine.renewal.flow, "_DRAIN_CALLS", (1,)),
     (_package.engine.renewal.checks, "_CALLS", (1,)),
     (_package.engine.pacing, "_IN_VAIN", (1, 2)),
-    (_package.engine.requests.bulk, "BATCHES_IN_FLIGHT", (1, 2)),
+    (_package.engine.requests.bulk.BulkOperation, "most_in_flight", (1, 2)),
     (_package.engine.requests.bulk_operations, "LEASES_A_TURN", (1, 2)),
     (_package.engine.requests.bulk_operations, "_LOSSES_A_TURN", (1, 2)),
     (_package.engine.requests.acquire_all, "MOST_TOGETHER", (2, 3)),

@@ -211,19 +211,12 @@ class Engine(EngineState):
         self._shutdown.on_lease_ended()
         future.set_result(lost)
 
-    def undo_export_many(self, leases: Sequence[Lease], future: Future[set[Lease]]) -> None:
-        """Release what an interrupted export of many has exported; see :meth:`undo_export`."""
+    def undo_export(self, leases: Sequence[Lease], future: Future[set[Lease]] | Future[None]) -> None:
+        """Release what was exported with ``future`` by a caller that was interrupted: no adopter has received a text."""
         if future.done and future.error is None:
-            lost = future.result()
-            self.leases.clean_up(
-                [lease for lease in leases if lease not in lost and lease.state is State.EXPORTED],
-            )
-
-    def undo_export(self, lease: Lease, future: Future[None]) -> None:
-        """Release a lease whose export, with ``future``, was interrupted before its text could reach an adopter."""
-        # If the export has failed, the lease may be EXPORTED by an earlier one, whose adopter keeps it.
-        if future.done and future.error is None and lease.state is State.EXPORTED:
-            self.leases.clean_up([lease])
+            # A lease that was lost may be EXPORTED by an earlier export, whose adopter keeps it.
+            lost = future.result() or ()
+            self.leases.clean_up([lease for lease in leases if lease not in lost and lease.state is State.EXPORTED])
 
     def release_many(self, leases: Sequence[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
         """Release many; the result of ``future`` has the reasons of those that had been lost."""

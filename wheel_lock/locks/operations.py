@@ -202,7 +202,7 @@ def export(lock: BaseLock) -> Steps[str]:
     lease = lock._to_change("export")
     handoff, engine = lock._handoff(lease), lock._engine
     exported: CallerFuture[None] = lock._new_future()
-    undo = partial(engine.undo_export, lease, exported)
+    undo = partial(engine.undo_export, [lease], exported)
     exported.if_undeliverable(undo)
     try:
         engine.submit(partial(engine.export, lease, exported))
@@ -241,7 +241,7 @@ def export_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[dict[str 
     """Export ``locks``; return the text of each name, or None for a lock that was lost before."""
     engine, bulk = side._engine, BulkExport(side._engine, locks)
     exported: CallerFuture[set[Lease]] = side._new_future()
-    undo = partial(engine.undo_export_many, bulk.leases, exported)
+    undo = partial(engine.undo_export, bulk.leases, exported)
     exported.if_undeliverable(undo)
     try:
         for _ in bulk.write():

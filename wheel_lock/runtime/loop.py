@@ -210,6 +210,28 @@ class Loop:
         self.goes_on = True
         self._inbox.appendleft((call, domain))
 
+    @uninterrupted_start
+    def job(
+        self,
+        part: Callable[[BaseException | None], bool],
+        domain: FailureDomain | None,
+        after: BaseException | None = None,
+    ) -> None:
+        """Call ``part(None)`` now, and again in each turn that follows, before all messages, until it returns False.
+
+        An exception of a part is raised, and is the argument of the next one, which makes up for it: on a timer without a
+        thread it may be that of a signal's handler, behind which a generator could not go on. A job that fails twice ends.
+        Timer's thread only.
+        """
+        try:
+            if part(after):
+                self.go_on_with(partial(self.job, part, domain), domain)
+        except BaseException as error:
+            failed = isinstance(after, Exception)
+            if not (failed and isinstance(error, Exception)):
+                self.go_on_with(partial(self.job, part, domain, after if failed else error), domain)
+            raise
+
     def rouse(self) -> None:
         """Start the thread, or wake it if it sleeps and has not been woken yet, so that it turns once more."""
         if not self._sole and self._threaded:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import Command, Rig, breaking, failure, names
+from tests.engine.rig import BUG, Command, Rig, breaking, failure, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation

@@ -23,8 +23,6 @@ from wheel_lock.protocol.resp import Reply, exceptions
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
 
-BATCHES_IN_FLIGHT = 8  # enough to keep the server busy, few enough to let renewals in between
-
 
 class Stage(enum.IntEnum):
     """The stage of a bulk operation."""
@@ -177,7 +175,7 @@ class BulkOperation:
         limited: True if the caller waits, and has a time limit of its own: also for a server that was never there.
     """
 
-    most_in_flight: int = BATCHES_IN_FLIGHT
+    most_in_flight: int = 8  # enough to keep the server busy, few enough to let renewals in between
     limited: bool = False
     may_wait = False  # batches wait for room in a full connection
     acquires = False

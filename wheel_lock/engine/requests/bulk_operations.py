@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -18,7 +17,7 @@ from wheel_lock.engine.requests.base import (
     no_answer,
     refused_by_server,
 )
-from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT, BulkBatch, BulkOperation, Stage
+from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation, Stage
 from wheel_lock.errors import ContextClosed, LockServerError, LockUnavailable, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Lease, State
 from wheel_lock.net.node import Node
@@ -27,7 +26,6 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import GONE, TAKEN
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
-from wheel_lock.runtime.interruptions import uninterrupted_start
 
 LEASES_A_TURN = 2000  # whose release begins: two milliseconds of work
 _LOSSES_A_TURN = 2000  # of a close that releases nothing: four milliseconds of work
@@ -221,14 +219,6 @@ class AcquireMany(BulkOperation):
         release_many(self.table, granted, Future(then), begun)
 
 
-class _Exception(enum.IntEnum):
-    """The exception behind which a release of many goes on."""
-
-    NONE = 0
-    INTERRUPTION = 1
-    FAILURE = 2
-
-
 class ReleaseMany(BulkOperation):
     """Release many leases. Its future receives the loss reasons of those that were not held any more.
 
@@ -261,34 +251,20 @@ class ReleaseMany(BulkOperation):
         self._all_begun = begun
         self._part: list[Lease] = []  # begun, and not put into a backlog yet
         self._deaths = table.state.deaths
-        self._after = _Exception.NONE
         self._losses: dict[str | bytes, LossReason] = {}
         self._error: WheelLockError | None = None
 
-    @uninterrupted_start
-    def begin(self) -> None:
-        """Begin the release of the next leases, and have the others follow in the next turns, before all messages.
-
-        What an exception leaves undone is done in the next turn, too: on a timer without a thread it may be that of a
-        signal's handler.
-        """
-        try:
-            if self._after is _Exception.INTERRUPTION:
-                self._recover()
-            if self._after is _Exception.FAILURE or self.stage is Stage.FILLING:
-                self._begin_part()
-        except BaseException as error:
-            before, is_failure = self._after, isinstance(error, Exception)
-            self._after = max(before, _Exception.FAILURE if is_failure else _Exception.INTERRUPTION)
-            if before is not _Exception.FAILURE:
-                self.table.timer.go_on_with(self.begin, self.table.state)
-            raise
-
-    def _begin_part(self) -> None:
+    def begin_part(self, after: BaseException | None) -> bool:
+        """Begin the release of the next leases; return whether others are left. See :meth:`Loop.job`."""
         table, leases, state = self.table, self._leases, self.table.state
-        if self._after is _Exception.FAILURE or self._deaths != state.deaths:
+        if not (failed := isinstance(after, Exception)):
+            if after is not None:
+                self._recover()
+            if self.stage is not Stage.FILLING:
+                return False  # an interruption came when this part had been posted already
+        if failed or self._deaths != state.deaths:
             self._end_early()
-            return
+            return False
         end = min(self._next + LEASES_A_TURN, len(leases))
         if state.closed or table.timer.stopped:
             end = len(leases)  # a close goes on without messages, and there may be no other turn
@@ -297,12 +273,11 @@ class ReleaseMany(BulkOperation):
         self._part = []
         self._next = end
         if end == len(leases):
-            self.most_in_flight = BATCHES_IN_FLIGHT
+            self.most_in_flight = BulkOperation.most_in_flight
             self.stage = Stage.SEALED
             self._all_begun()
         self.pump()
-        if end < len(leases):
-            table.timer.go_on_with(self.begin, state)
+        return end < len(leases)
 
     def _recover(self) -> None:
         """After an interruption: put what has begun and was not sent into backlogs again."""
@@ -315,7 +290,7 @@ class ReleaseMany(BulkOperation):
         self._backlogs.clear()
         for lease in self._part:
             self.table.unhold(lease, None)
-        self._after, self.stage = _Exception.NONE, Stage.FILLING
+        self.stage = Stage.FILLING
 
     def _drop_unsent(self) -> list[Lease]:
         """End the batches that were not sent, of which the start of one may have failed; return their leases."""
@@ -394,7 +369,7 @@ def release_many(
     begun: Callable[[], object] = noop,
 ) -> None:
     """Release many leases, see :class:`ReleaseMany`; those that are not held any more are passed over."""
-    ReleaseMany(table, leases, future, begun).begin()
+    table.timer.job(ReleaseMany(table, leases, future, begun).begin_part, table.state)
 
 
 def release_unwanted(table: LeaseTable, leases: Sequence[Lease]) -> None:
@@ -414,6 +389,7 @@ class Sweep(BulkOperation):
     def __init__(self, table: LeaseTable, future: Future[None]) -> None:
         super().__init__(table)
         self._future = future
+        self._left: list[Lease] = []
         self.put(table.held)
 
     def call(self, leases: Sequence[Lease]) -> Command:
@@ -456,22 +432,16 @@ class Sweep(BulkOperation):
         self.finished()
 
     def finished(self) -> None:
-        self._end_some(self.take_remaining())
+        """End the others without a release, a part in each turn, before all messages."""
+        self._left += self.take_remaining()
+        self.table.timer.job(self._end_some, self.table.state)
 
-    @uninterrupted_start
-    def _end_some(self, leases: Sequence[Lease]) -> None:
-        """End leases without a release, a part in each turn, before all messages; an interrupted part begins again."""
-        try:
-            timer, end = self.table.timer, len(leases) if self.table.timer.stopped else _LOSSES_A_TURN
-            rest = leases[end:]
-            self._lose(leases[:end])
-            if rest:
-                timer.go_on_with(partial(self._end_some, rest), self.table.state)
-            else:
-                self._future.set_result(None)
-        except BaseException as error:
-            # After a failure all leases are lost: nothing is left to end but the close.
-            self.table.timer.go_on_with(
-                partial(self._end_some, () if isinstance(error, Exception) else leases), self.table.state
-            )
-            raise
+    def _end_some(self, after: BaseException | None) -> bool:
+        if isinstance(after, Exception):
+            self._left = []  # after a failure all leases are lost: nothing is left to end but the close
+        end = len(self._left) if self.table.timer.stopped else _LOSSES_A_TURN
+        self._lose(self._left[:end])
+        self._left = self._left[end:]
+        if not self._left:
+            self._future.set_result(None)
+        return bool(self._left)
