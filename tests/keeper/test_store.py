@@ -14,7 +14,7 @@ from wheel_lock.keeper import burial
 from wheel_lock.keeper.burial import Graves
 from wheel_lock.keeper.crew import MOST_AT_ONE_PLACE, MOST_THREADS, Crew, Work
 from wheel_lock.keeper.entries import Entry
-from wheel_lock.keeper.store import Asked, Store
+from wheel_lock.keeper.store import REFUSED, Asked, Store
 
 HOUR_MS = 3_600_000
 ENTRIES: list[Entry] = [(1, HOUR_MS, b"%d" % number) for number in range(6)]
@@ -25,6 +25,7 @@ class Node(Asked):
 
     Attributes:
         answers: Whether it does; what it is asked is executed in any case.
+        refuses: Whether it executes nothing, and does not say where anything is.
     """
 
     place: Hashable = None
@@ -33,6 +34,7 @@ class Node(Asked):
         self.names = [f"h:{number}"]
         self._number, self._nodes = number, nodes
         self.answers = True
+        self.refuses = False
         self.blocks: threading.Event | None = None
         self.released: list[Entry] = []
         self.calls: list[list[Entry]] = []
@@ -42,6 +44,8 @@ class Node(Asked):
         self.calls.append(entries)
         if self.blocks is not None:
             self.blocks.wait()
+        if self.refuses:
+            return dict.fromkeys(entries, REFUSED)
         homes = {entry: int(entry[2]) % self._nodes for entry in entries}
         self.released += [entry for entry, home in homes.items() if home == self._number]
         if not self.answers:
@@ -115,6 +119,16 @@ def test_what_a_silent_node_was_asked_for_is_asked_of_others_and_it_is_asked_aga
     store.release(shifted, left.append)
     assert left == [2, 2, 0]
     assert store.silent == set()
+
+
+def test_what_a_node_refuses_is_asked_of_others() -> None:
+    nodes, left = cluster(), list[int]()
+    nodes[0].refuses = True
+    store = Store(nodes, at_once)
+    store.release(ENTRIES[1:] + ENTRIES[:1], left.append)  # each is asked first for what is another one's
+    assert left == [2]
+    assert store.refused
+    assert {len(set(node.released)) for node in nodes[1:]} == {2}
 
 
 def test_no_server_that_has_answered_is_taken_for_one_that_does_not() -> None:

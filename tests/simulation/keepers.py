@@ -92,6 +92,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
         (_keeping, "Keeping", WorldsKeeping),
         (entries, "REGIONS", small),
         (program, "REGIONS", small),
+        (program, "say", lambda text: None),
         (record, "REGIONS", small),
         (record, "_BYTES", sum(size * slots for size, slots in small)),
     ]

@@ -171,17 +171,16 @@ class Store:
     def _sort(self, entries: list[Entry], answers: dict[Entry, str]) -> None:
         by_name = {name: server for server in self.servers for name in server.names}
         speaking = self._speaking()
+        self.refused |= REFUSED in answers.values()
         for number, entry in enumerate(entries):
             name = answers.get(entry)
             if name == RELEASED:
                 self._open.pop(entry, None)
-            elif name == REFUSED:
-                self.refused = True
-            elif name is not None:
+            elif name is not None and name != REFUSED:
                 if (server := by_name.get(name)) is not None:
                     self._home[entry] = server
                     if server not in self.silent or server in self._at_work:
                         self._put(server, entry, asking=True)
-            elif entry in self._open:  # another one may know where it is, or have it
+            elif entry in self._open:  # another one may know where it is, or have it: a refusal does not tell
                 others = [each for each in speaking if (each, entry, False) not in self._asked]
                 self._put(others[number % len(others)] if others else None, entry, asking=False)
