@@ -171,7 +171,7 @@ class Store:
     def _sort(self, entries: list[Entry], answers: dict[Entry, str]) -> None:
         by_name = {name: server for server in self.servers for name in server.names}
         speaking = self._speaking()
-        self.refused |= REFUSED in answers.values()
+        self.refused = self.refused or REFUSED in answers.values()
         for number, entry in enumerate(entries):
             name = answers.get(entry)
             if name == RELEASED:
