@@ -67,7 +67,7 @@ class Store:
     def __init__(self, servers: Sequence[Asked], do: Do) -> None:
         self.servers: list[Asked] = list(servers)
         self.silent: set[Asked] = set()
-        self.refused = False
+        self.refused: bool = False
         self._do = do
         self._lock = threading.Lock()
         self._home: dict[Entry, Asked] = {}  # where it was, if that is not where it was looked for first
