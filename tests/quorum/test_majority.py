@@ -88,7 +88,7 @@ def test_a_failed_extension_keeps_nothing_of_its_caller(rig: QuorumRig) -> None:
     for server in rig.servers:
         server.say(error("NOREPLICAS Not enough good replicas to write"))
     rig.turn()
-    failure(extended, LockServerError, "Only 0 of 3 nodes answered")
+    assert failure(extended, LockServerError, "Only 0 of 3 nodes answered").code == "NOREPLICAS"
     owners: weakref.WeakSet[Owner] = weakref.WeakSet()
 
     def call() -> None:

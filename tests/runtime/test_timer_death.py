@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.support.waiting import eventually
 from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import settle
+from wheel_lock.wheel import Wheel
 
 
 def exit_thread() -> None:
@@ -79,6 +81,26 @@ def test_members_are_notified_although_one_of_them_fails(
     kill(started(timer))
     eventually(lambda: all(member.notes == [End.DIED] for member in members), EVENTUALLY_S)
     eventually(lambda: len(messages(caplog, logging.ERROR)) == 4, EVENTUALLY_S)  # three failures, one death
+    started(timer)
+
+
+def test_a_thread_that_is_killed_again_before_it_has_told_of_its_death_leaves_its_place(
+    timer: HashedWheelTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = Member()
+    timer.attach(member)
+    started(timer)
+    again = [SystemExit()]
+
+    def clear(self: Wheel[Any], original: Callable[[Wheel[Any]], None] = Wheel.clear) -> None:
+        if again:
+            raise again.pop()
+        original(self)
+
+    monkeypatch.setattr(Wheel, "clear", clear)
+    kill(timer)
+    eventually(lambda: member.notes == [End.DIED], EVENTUALLY_S)
+    assert not again
     started(timer)
 
 

@@ -317,16 +317,21 @@ class LeaseTable:
             reason: The reason of the loss; by default, the reason for which each lapses now.
         """
         lost: list[Lease] = []
-        for lease in leases:
-            if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):
-                continue
-            lease.loss = why = lease.loss or reason or lease.lapse_reason()
-            group_of(lease).renewer.untrack(lease)
-            self.unhold(lease, None)
-            lease.transition(Event.LOSE)
-            self.state.counters.lost[why] += 1
-            self.state.counters.held.add(self.timer.now - lease.acquired_at)
-            lost.append(lease)
+        try:
+            for lease in leases:
+                if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):
+                    continue
+                lease.loss = why = lease.loss or reason or lease.lapse_reason()
+                group_of(lease).renewer.untrack(lease)
+                self.unhold(lease, None)
+                lease.transition(Event.LOSE)
+                lost.append(lease)
+                self.state.counters.lost[why] += 1
+                self.state.counters.held.add(self.timer.now - lease.acquired_at)
+        finally:  # nobody reports a lease that is lost already
+            self._end_lost(lost)
+
+    def _end_lost(self, lost: list[Lease]) -> None:
         if lost:
             if self.keeping is not None:
                 self.keeping.drop_later(lost)

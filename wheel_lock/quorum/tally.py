@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from wheel_lock.engine.future import Future
-from wheel_lock.errors import LockLost, LockUnavailable, WheelLockError
+from wheel_lock.errors import LockLost, LockServerError, LockUnavailable, WheelLockError
 from wheel_lock.quorum.node import NodeEngine
 
 T = TypeVar("T")
@@ -93,5 +93,7 @@ class VoteTally:
         error_type = type(first) if isinstance(first, WheelLockError) else WheelLockError
         answered = self._nodes - len(self.failures)
         error = error_type(f"Only {answered} of {self._nodes} nodes answered: {first}", name)
+        if isinstance(error, LockServerError) and isinstance(first, LockServerError):
+            error.code = first.code
         error.__cause__ = first
         return error

@@ -38,7 +38,7 @@ from wheel_lock.runtime.dispatch import dispatch
 from wheel_lock.runtime.ends import End, Part, end_all
 from wheel_lock.runtime.failures import FailureDomain, contain, log_failure
 from wheel_lock.runtime.greenlets import SystemThread, new_thread
-from wheel_lock.runtime.interruptions import finaliser, uninterrupted_start
+from wheel_lock.runtime.interruptions import finaliser, insist, uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.poller import BOTH, EventWaker, Poller, SocketWaker, new_poller, new_waker
 from wheel_lock.runtime.sole_thread import SoleThread
@@ -489,13 +489,10 @@ class Loop:
             self._died(error)
         return None
 
+    @uninterrupted_start
     def _died(self, error: BaseException) -> None:
         """Log the death of the thread, reset all but unread messages, and notify the members."""
         self.deaths += 1
-        self._close()
-        self.wheel.clear()  # so that no entry looks scheduled on the next wheel
-        completed = self._completed
-        self._reset()
         log = partial(
             logger.log,
             logging.DEBUG if _SHUTDOWN in str(error) else logging.CRITICAL,
@@ -505,8 +502,8 @@ class Loop:
         )
         # The log first: a caller whose lock is lost finds the cause there.
         calls: Iterator[Callable[[], object]] = itertools.chain(
-            [partial(NOTIFIER.post, log)],
-            completed,
+            [partial(insist, Loop._start_over, self), partial(NOTIFIER.post, log)],
+            self._completed,
             (partial(member.end, End.DIED, RuntimeError("the timer's thread died")) for member in self._members),
         )
         try:
@@ -520,6 +517,11 @@ class Loop:
             if self._unread:
                 with suppress(RuntimeError):  # no thread can be started: the next call tries again
                     self._start()
+
+    def _start_over(self) -> None:
+        self._close()
+        self.wheel.clear()  # so that no entry looks scheduled on the next wheel
+        self._reset()
 
     def _forked(self) -> None:
         """Start empty in a forked child: threads, timeouts and sockets belong to the parent."""

@@ -142,6 +142,13 @@ def failing_call(owner: Any, method: str, count: int, error: BaseException) -> I
         yield
 
 
+def test_losses_are_reported_also_if_those_behind_them_are_not_marked(rig: Rig) -> None:
+    leases = rig.hold_many(names(4))
+    with failing_call(rig.engine.leases, "unhold", 3, BUG), pytest.raises(ZeroDivisionError):
+        rig.engine.leases.mark_lost(leases, LossReason.ABANDONED)
+    assert rig.reasons == [(name, LossReason.ABANDONED) for name in names(2)]
+
+
 def test_a_failure_in_a_part_loses_the_rest_and_no_caller_waits(rig: Rig) -> None:
     leases = rig.hold_many(names(MANY), 30.0)
     future = half_released(rig, leases)
