@@ -92,7 +92,7 @@ def test_a_thread_that_is_killed_again_before_it_has_told_of_its_death_leaves_it
     started(timer)
     again = [SystemExit()]
 
-    def clear(self: Wheel[Any], original: Callable[[Wheel[Any]], None] = Wheel.clear) -> None:
+    def clear(self: Wheel[Any], original: Callable[[Wheel[Any]], object] = Wheel.clear) -> None:
         if again:
             raise again.pop()
         original(self)
