@@ -93,7 +93,8 @@ def pipe() -> tuple[int, int]:
     "message",
     [
         b"{", b"[]", b"{}", b'{"what": "begin"}', b"\xff", {**HELLO, "version": VERSION + 1}, {**HELLO, "regions": []},
-        {**HELLO, "delay_s": "soon"}, {**SERVER, "scripts": []}, HELLO,
+        {**HELLO, "delay_s": "soon"},
+        {**HELLO, "delay_s": float("inf")}, {**SERVER, "scripts": []}, HELLO,
     ],
 )  # fmt: skip
 def test_a_message_that_is_none_ends_its_session_and_no_other(served: Served, message: object) -> None:
@@ -102,7 +103,7 @@ def test_a_message_that_is_none_ends_its_session_and_no_other(served: Served, me
         send(good, HELLO, [proof, file])
         assert json.loads(good.recv(1 << 16)) == {"version": VERSION}
         bad = served.client()
-        send(bad, message)
+        send(bad, message, [] if message is HELLO else [proof, file])
         assert bad.recv(1 << 16) == b""
         with served.client() as another:
             send(another, {"what": "nothing that is known"})
@@ -477,6 +478,34 @@ def session_of(control: socket.socket, nodes: int) -> tuple[Session, list[socket
     session.record = os.memfd_create("record")
     session.servers = {number: Server(theirs, SERVER) for number, (_, theirs) in enumerate(ends)}
     return session, [ours for ours, _ in ends]
+
+
+def test_a_client_that_ends_while_its_last_message_is_read_is_buried(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    session, (end,) = session_of(ours, 1)
+    for message in (
+        {**SERVER, "node": 8, "tls": {}},
+        {**SERVER, "node": 9, "tls": None},
+    ):  # answered, and not understood
+        theirs.send(json.dumps(message).encode())
+    theirs.close()
+    buried: list[Session] = []
+
+    def connection(description: object) -> socket.socket:
+        if description is None:
+            raise ValueError("no description")
+        return end
+
+    monkeypatch.setattr(program, "TlsConnection", connection)
+    monkeypatch.setattr(program, "_has_ended", lambda fd: True)
+    monkeypatch.setattr(session, "bury", lambda graves: buried.append(session))
+    served.keeper._prove(session, -1)
+    assert buried == [session]
+    assert session.servers.keys() == {0, 8}
+    session.close()
 
 
 @pytest.mark.parametrize("fills", [False, True], ids=["it has ended", "it does not read"])

@@ -48,6 +48,7 @@ _IN_FLIGHT = 4000  # entries whose calls have no reply
 _SILENCE_S = 0.25  # without a byte, after which a server does not answer for now
 _EXCHANGE_S = 5.0  # for all replies to so many entries, likewise
 _LONG = 200  # characters of an error that is shown
+LONGEST_DELAY_S = 1e9  # as the options have it
 _SO_PEERPIDFD = 77  # Linux 6.5
 _CREDENTIALS = struct.Struct("3i")
 
@@ -73,7 +74,7 @@ class Server(Asked):
             (script["sha1"], script["source"], script["keys"], script["arguments"], script["channel"].encode())
             for script in scripts
         ]
-        self.names: list[str] = names
+        self.names: list[str] = list(map(str, names))
         self._most = int(str(message["most"]))
         self._replies = Replies()
         self._why = ""  # that was said
@@ -241,6 +242,8 @@ class Session:
         if not _is_pidfd(fds[0]):
             raise ValueError("not a pidfd")
         self._delay_s = float(str(message["delay_s"]))
+        if not 0.0 <= self._delay_s <= LONGEST_DELAY_S:
+            raise ValueError(f"a delay of {self._delay_s} s")
         self.proofs = [fds.pop(0)]
         self.record = fds.pop(0)
         try:  # who has connected, as the kernel knows it
@@ -421,8 +424,8 @@ class Keeper:
             session.servers[number] = Server(sock, message)
             if "tls" not in message:
                 self._watch(session, sock.fileno())
-            elif session.control is not None:
-                session.control.send(json.dumps({"what": "taken"}).encode())
+            else:
+                self._tell(session, {"what": "taken"})
             for other in set(self._sessions.values()):
                 if other is not session and other.is_of(session):
                     self._end(other)  # the client has lost it
@@ -441,15 +444,19 @@ class Keeper:
     def _lose_server(self, session: Session, number: int) -> None:
         """Ask the client for another connection: nothing was asked of the server, so it has closed this one."""
         self._drop_server(session, number)
+        if session.control is not None:
+            self._tell(session, {"what": "lost", "node": number})
+        elif not session.servers:
+            self._end(session)
+
+    def _tell(self, session: Session, message: dict[str, object]) -> None:
         if (control := session.control) is not None:
             try:
-                control.send(json.dumps({"what": "lost", "node": number}).encode())
+                control.send(json.dumps(message).encode())
             except BlockingIOError:  # it does not read: it begins another session when it does
                 self._hang_up(session, control)
             except OSError:
-                pass  # what it has sent before its end is read in its turn
-        elif not session.servers:
-            self._end(session)
+                pass  # it has ended: what it has sent before is read in its turn
 
     def _prove(self, session: Session, fd: int) -> None:
         if not _has_ended(fd):
@@ -458,7 +465,10 @@ class Keeper:
         if not all(map(_has_ended, session.proofs)):
             return  # the others have not come yet
         if session.control is not None:
-            self._receive(session)  # its last messages
+            try:
+                self._receive(session)  # its last messages
+            except Exception as error:  # what it has sent before is enough
+                say(f"the last message of a client is left out: {error!r}")
             if session.record < 0:
                 return
         self._forget(session)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import time
 from binascii import a2b_base64
 from functools import lru_cache
@@ -95,7 +96,10 @@ class TlsConnection:
         self._why = ""  # that was said
         for file in _FILES:
             if description[file]:
+                if not stat.S_ISREG(os.stat(description[file]).st_mode):  # to open a pipe may take for ever
+                    raise ValueError(f"no regular file: {description[file]!r}")
                 open(description[file], "rb").close()  # this error names the file
+        hash((description["host"], description["port"]))  # they are a place
         _context(description)
 
     def fileno(self) -> int:
