@@ -350,12 +350,15 @@ def test_a_server_without_users_gets_the_password_only(tls_files: TlsFiles) -> N
     assert sent[1] == b"*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n"
 
 
-def test_a_process_hears_of_files_that_the_keeper_does_not_find(tls_files: TlsFiles, tmp_path: Path) -> None:
+def test_a_process_hears_of_a_description_that_is_of_no_use(tls_files: TlsFiles, tmp_path: Path) -> None:
+    pipe, none = tmp_path / "pipe", tmp_path / "none.pem"
+    os.mkfifo(pipe)
     with RedisServer(tls=tls_files) as server:
         description = described_of(server.url)
     served, file, proof = Served(), os.memfd_create("record"), os.pidfd_open(os.getpid())
     try:
-        for changed, answer in (({}, b'{"what": "taken"}'), ({"ca_file": str(tmp_path / "none.pem")}, b"")):
+        of_no_use: list[dict[str, Any]] = [{"ca_file": str(none)}, {"ca_file": str(pipe)}, {"host": []}]
+        for changed, answer in (({}, b'{"what": "taken"}'), *((each, b"") for each in of_no_use)):
             client = served.client()
             send(client, HELLO, [proof, file])
             client.recv(1 << 16)

@@ -328,7 +328,7 @@ class LeaseTable:
                 lost.append(lease)
                 self.state.counters.lost[why] += 1
                 self.state.counters.held.add(self.timer.now - lease.acquired_at)
-        finally:  # nobody reports a lease that is lost already
+        finally:  # a lease that is lost already is skipped the next time, so it would not be reported
             self._end_lost(lost)
 
     def _end_lost(self, lost: list[Lease]) -> None:

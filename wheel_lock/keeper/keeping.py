@@ -89,7 +89,7 @@ class _Attempt:
         record: The record.
         places: What is to be passed.
         gone: The numbers of what is not used any more.
-        untold: Those of them that the keeper is told of later.
+        unsent: Those of them that were not sent to the keeper yet.
         connection: The connection that is being passed.
         lacking: Those of the places that there was no connection to, and why.
         failure: Why there is no session; None if there is one.
@@ -102,7 +102,7 @@ class _Attempt:
         self.record: Record = record
         self.places: list[_Place] = places
         self.gone: Sequence[int] = gone
-        self.untold: Sequence[int] = ()
+        self.unsent: Sequence[int] = ()
         self.connection: Connection | None = None
         self.lacking: dict[_Place, Exception] = {}
         self.failure: Exception | None = None
@@ -311,7 +311,7 @@ class Keeping:
         except RuntimeError as error:  # no thread can be started
             attempt.lacking = dict.fromkeys(attempt.places, error)
             attempt.failure = error if session is None else None
-            attempt.untold = gone
+            attempt.unsent = gone
             self._over(attempt, self._life)
 
     def _attempt(self, attempt: _Attempt, life: object) -> None:
@@ -408,8 +408,8 @@ class Keeping:
             if place.node in self._places:
                 self._note_server(place, attempt.lacking.get(place))
         anew = self._gone or 0.0 in self._due.values()  # since it began
-        self._gone += attempt.untold
-        self._note(Sign.LACKING if self._due or attempt.untold else Sign.PASSED)
+        self._gone += attempt.unsent
+        self._note(Sign.LACKING if self._due or attempt.unsent else Sign.PASSED)
         if anew:
             self._note(Sign.DUE)
 
