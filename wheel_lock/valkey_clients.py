@@ -13,6 +13,7 @@ import redis
 import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
+from redis.utils import HIREDIS_AVAILABLE
 
 # Settings without a counterpart: redis-py packs commands and parses replies, and caches nothing for the library.
 _DROPPED = (
@@ -45,10 +46,12 @@ def is_for_asyncio(client: object) -> bool:
     return valkey is not None and isinstance(client, (valkey.asyncio.Valkey, valkey.asyncio.ValkeyCluster))
 
 
-def packs_utf8() -> bool:
-    """Return whether synchronous clients of valkey-py send text as UTF-8, whatever their encoding: libvalkey does."""
+def packs_utf8(client: object) -> bool:
+    """Return whether a client of either package sends text as UTF-8, whatever its encoding: hiredis and libvalkey do."""
     valkey = _valkey()
-    return valkey is not None and bool(valkey.utils.LIBVALKEY_AVAILABLE)
+    if valkey is not None and isinstance(client, (valkey.Valkey, valkey.ValkeyCluster)):
+        return bool(valkey.utils.LIBVALKEY_AVAILABLE)
+    return HIREDIS_AVAILABLE and isinstance(client, (redis.Redis, redis.RedisCluster))
 
 
 def connection_errors() -> tuple[type[Exception], ...]:

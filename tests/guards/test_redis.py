@@ -54,6 +54,14 @@ def test_each_command_is_done_for_the_newest_holder_and_refused_to_others(client
     assert client.ttl("wheel_lock:guard:{42}account:42") == -1
 
 
+def test_the_fence_is_beside_the_key_that_is_written_whatever_the_encoding_of_the_client(
+    redis_server: RedisServer,
+) -> None:
+    Guarded(redis_server.client(), (NAME, 8)).set("bestellung:\u00fc", 100)
+    with pytest.raises(StaleFence):
+        Guarded(redis_server.client(encoding="latin-1"), (NAME, 7)).set("bestellung:\u00fc", -1)
+
+
 def test_options_and_results_are_those_of_redis(client: redis.Redis) -> None:
     held = Guarded(client, (NAME, 7), remember=60.0)
     assert held.set("key", "value", "PX", 60_000, "NX")

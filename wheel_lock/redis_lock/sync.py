@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import redis.lock
 from redis.exceptions import RedisError
-from redis.utils import HIREDIS_AVAILABLE
 
 from wheel_lock import valkey_clients
 from wheel_lock.redis_lock.base import Renewed, redis_pys_errors
@@ -29,9 +28,8 @@ class Lock(Renewed, redis.lock.Lock):
     _grant_class = ThreadGrant
 
     def _key(self) -> bytes:
-        # hiredis packs a synchronous client's commands, and knows UTF-8 only, whatever the client's encoding.
-        packed = valkey_clients.packs_utf8() if valkey_clients.is_client(self.redis) else HIREDIS_AVAILABLE
-        return self.name.encode() if packed and isinstance(self.name, str) else super()._key()
+        packed = isinstance(self.name, str) and valkey_clients.packs_utf8(self.redis)
+        return self.name.encode() if packed else super()._key()
 
     def acquire(
         self, sleep: Any = None, blocking: bool | None = None, blocking_timeout: Any = None, token: Any = None
