@@ -23,7 +23,8 @@ def guarded(session: AnySession, lock: Fenced) -> Iterator[AnySession]:
     A savepoint has none of its own. With several engines each connection has one, so each database needs the table.
 
     Args:
-        session: A ``Session`` or an ``AsyncSession``; in both cases the block is entered with ``with``.
+        session: A ``Session`` or an ``AsyncSession``; in both cases the block is entered with ``with``. Of a scoped session
+            that of the caller: not the next one, which ``remove()`` within the block makes room for.
         lock: A lock with ``fencing=True`` that is held; or a leadership; or a pair of a name and a fence.
 
     Returns:
