@@ -43,7 +43,7 @@ def fence_of(lock: Fenced) -> Fence:
         name, fence = lock
         return _checked(text_of(name), fence)
     if not isinstance(lock, (BaseLock, BaseLeadership)):
-        raise ValueError(f"a guard takes one lock, or a pair of a name and a fence, not {lock!r:.80}")
+        raise ValueError(f"a guard takes one lock, or a pair of a name and a fence, not one of {type(lock).__name__}")
     lock.raise_if_lost()
     held = lock._lock if isinstance(lock, BaseLeadership) else lock
     lease = held._own_or_latest()
