@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -91,7 +92,8 @@ HELD = ("account:42", 7)
 
 def test_what_is_no_connection_is_refused_without_a_password_that_may_be_in_it() -> None:
     url: Any = "postgresql://user:secret@host"
-    for refused in (lambda: guard(url, HELD), lambda: create(url), lambda: guard(HELD, url)):
+    calls: list[Callable[[], object]] = [lambda: guard(url, HELD), lambda: create(url), lambda: guard(HELD, url)]
+    for refused in calls:
         with pytest.raises(ValueError, match="str") as raised:
             refused()
         assert "secret" not in str(raised.value)

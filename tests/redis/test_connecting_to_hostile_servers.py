@@ -340,6 +340,14 @@ def test_what_a_server_says_moves_no_cursor(verb: bytes, caught_texts: list[str]
             caught_texts.append(repr(context))
 
 
+def test_a_refusal_that_repeats_the_password_does_not_show_it() -> None:
+    with (
+        FakeServer(lambda words: b"-ERR what is " + b" ".join(words) + b"?\r\n") as fake,
+        LockContext(client_of(fake, password=SECRET)) as context,
+    ):
+        assert "what is AUTH ***?" in outcome(context)
+
+
 def test_nor_does_what_a_sentinel_says(caught_texts: list[str]) -> None:
     with FakeServer(lambda words: b"-ERR " + ESCAPES + b"\r\n") as fake:
         client = Sentinel([("127.0.0.1", fake.port)]).master_for("m")

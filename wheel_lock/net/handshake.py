@@ -6,7 +6,8 @@ parsers trust every length, and buffer without a limit.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import hiredis
 from redis._parsers import BaseParser
@@ -31,7 +32,15 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
         self._reader: ReplyReader | None = None
 
     def on_connect(self, connection: Any, **more: Any) -> None:
-        parser = hiredis.Reader(replyError=self.parse_error, protocolError=MalformedReply, notEnoughData=NOTHING)
+        password, parse_error = connection.password, cast(Callable[[str], Exception], self.parse_error)
+
+        def error_of(text: str) -> Exception:
+            error = parse_error(text)
+            if password:  # a refusal may repeat the command
+                error.args = tuple(str(part).replace(password, "***") for part in error.args)
+            return error
+
+        parser = hiredis.Reader(replyError=error_of, protocolError=MalformedReply, notEnoughData=NOTHING)
         self._sock = connection._sock
         self._reader = ReplyReader(parser, TO_QUESTIONS)
 
