@@ -105,6 +105,17 @@ def test_without_a_timeout_it_does_not_expire(party: Party, view: redis.Redis, t
     assert not view.exists(NAME)
 
 
+def test_without_a_timeout_a_grant_whose_key_was_deleted_ends_with_the_next(party: Party, view: redis.Redis) -> None:
+    lock = party.ours()
+    for _ in range(3):
+        lock.acquire()
+        view.delete(NAME)
+    eventually(lambda: party.context.stats().held == 1, LONG_S)
+    lock.acquire()
+    lock.release()
+    assert view.keys() == []
+
+
 def test_a_very_short_timeout_runs_out_as_in_redis_py(client: redis.Redis, view: redis.Redis) -> None:
     lock = ours(client, timeout=0.1)
     assert lock.acquire()

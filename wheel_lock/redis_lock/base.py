@@ -169,7 +169,10 @@ class Renewed:
     def _keep(self, grant: Grant, engine: Engine) -> bytes:
         """Keep a new grant, and drop those that have ended; return its token."""
         for kept in self._kept.copy():  # several threads may be here at once
-            if not kept.is_held:
+            if kept.everlasting and kept.lease.key == grant.lease.key:
+                kept.leave_alone()  # its key was deleted: no renewal would ever find that
+                self._kept.pop(kept, None)
+            elif not kept.is_held:
                 self._kept.pop(kept, None)
         self._kept[grant] = None
         GRANTS.add(engine, grant)
