@@ -104,6 +104,7 @@ class WsgiFences(_Fences):
 
     Args:
         app: The application. One that answers exceptions itself, as Flask and Django do, needs a handler of `StaleFence`.
+            One that is a generator function begins behind this, so the server gets its `StaleFence`.
         required: Methods whose requests are answered with 428 if they have no fence.
     """
 
