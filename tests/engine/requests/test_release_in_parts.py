@@ -162,11 +162,14 @@ def test_a_failure_in_a_part_loses_the_rest_and_no_caller_waits(rig: Rig) -> Non
     rig.failures.clear()
 
 
-def test_a_failure_when_all_have_begun_keeps_no_caller_waiting(rig: Rig) -> None:
-    future = post_release(rig, rig.hold_many(names(PART), 30.0))
-    with failing_call(BulkOperation, "pump", 1, BUG):
+@pytest.mark.parametrize("place", [(BulkOperation, "pump"), (BulkBatch, "__init__")], ids=lambda place: place[1])
+def test_a_failure_when_all_have_begun_keeps_no_caller_waiting(rig: Rig, place: tuple[Any, str]) -> None:
+    leases = rig.hold_many(names(PART), 30.0)
+    future = post_release(rig, leases)
+    with failing_call(*place, 1, BUG):
         rig.timer.turn()
     turn_until(rig, lambda: future.done)
+    assert {lease.state for lease in leases} == {State.RELEASED}
     assert isinstance(future.error, LockUnavailable)
     assert rig.failures
     rig.failures.clear()
@@ -180,6 +183,7 @@ def test_a_failure_when_all_have_begun_keeps_no_caller_waiting(rig: Rig) -> None
         ("leases", "unhold"),
         (BulkOperation, "_backlog_of"),
         (BulkOperation, "pump"),
+        (BulkBatch, "__init__"),
         (BulkBatch, "start"),
         ("timer", "go_on_with"),
     ],

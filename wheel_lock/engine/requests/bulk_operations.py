@@ -249,7 +249,8 @@ class ReleaseMany(BulkOperation):
         self._leases = leases
         self._next = 0  # the first of the leases that has not begun
         self._all_begun = begun
-        self._part: list[Lease] = []  # begun, and not put into a backlog yet
+        self._begun: list[Lease] = []  # whose release has begun
+        self._placed = 0  # the number of them that are in a backlog, or were
         self._deaths = table.state.deaths
         self._losses: dict[str | bytes, LossReason] = {}
         self._error: WheelLockError | None = None
@@ -268,9 +269,9 @@ class ReleaseMany(BulkOperation):
         end = min(self._next + LEASES_A_TURN, len(leases))
         if state.closed or table.timer.stopped:
             end = len(leases)  # a close goes on without messages, and there may be no other turn
-        table.begin_release_many(leases[self._next : end], self._part, self._losses)
-        self.put(self._part)
-        self._part = []
+        table.begin_release_many(leases[self._next : end], self._begun, self._losses)
+        self.put(self._begun[self._placed :])
+        self._placed = len(self._begun)
         self._next = end
         if end == len(leases):
             self.most_in_flight = BulkOperation.most_in_flight
@@ -281,30 +282,26 @@ class ReleaseMany(BulkOperation):
 
     def _recover(self) -> None:
         """After an interruption: put what has begun and was not sent into backlogs again."""
-        self._drop_unsent()
-        sent = {lease for batch in self._in_flight for lease in batch.leases}
-        placed = [lease for backlog in self._backlogs.values() for lease in backlog.leases]
-        begun = dict.fromkeys([*self._early, *placed, *self._part])
-        self._part = [lease for lease in begun if lease.state is State.RELEASING and lease not in sent]
+        self._begun = self._take_unsent()
+        self._placed = 0
         self._early.clear()
         self._backlogs.clear()
-        for lease in self._part:
+        for lease in self._begun:
             self.table.unhold(lease, None)
         self.stage = Stage.FILLING
 
-    def _drop_unsent(self) -> list[Lease]:
-        """End the batches that were not sent, of which the start of one may have failed; return their leases."""
-        unsent = [batch for batch in self._in_flight if not batch.maybe_executed]
-        for batch in unsent:
+    def _take_unsent(self) -> list[Lease]:
+        """End the batches that were not sent; return the leases that have begun, and were not sent."""
+        for batch in [batch for batch in self._in_flight if not batch.maybe_executed]:
             batch.finish()
             self._ended(batch)
-        return [lease for batch in unsent for lease in batch.leases]
+        sent = {lease for batch in self._in_flight for lease in batch.leases}
+        return [lease for lease in self._begun if lease.state is State.RELEASING and lease not in sent]
 
     def _end_early(self) -> None:
         """End after a failure. One of the engine has ended all held leases, one in the call of a request has not."""
         self._error = LockUnavailable("The engine that keeps the locks failed before all locks were released")
-        left = list(dict.fromkeys([*self._drop_unsent(), *self._part, *self._leases[self._next :]]))
-        self._part = []
+        left = list(dict.fromkeys([*self._take_unsent(), *self._leases[self._next :]]))
         self.table.give_up(left)
         for lease in left:
             self.table.unhold(lease, None)
