@@ -382,6 +382,7 @@ class World:
         scheduler.run(
             max(scheduler.now + _REST_S, min(self._last_expiry() + _HEARD_S, scheduler.now + _LIMIT_S)), broken
         )
+        scheduler.run(scheduler.now + _LONGEST_S, lambda: broken() or not self._recorded())
         if not broken():
             self._check_what_is_left()
             self.rules.check()
@@ -422,6 +423,11 @@ class World:
         """Return when the last lock expires, which may have been extended several times."""
         keys = [(host, key) for host in self.hosts for key in host.server.expires if not key.startswith(b"wheel_lock:")]
         return max((host.moment_of(host.server.expires[key]) for host, key in keys), default=0.0)
+
+    def _recorded(self) -> int:
+        """Return the number of entries for keepers: those of lost leases outlast them by a timeout."""
+        alive = [process for process in self.processes if process.alive]
+        return sum(keepers.recorded(engine) for process in alive for engine in process.engines)
 
     def _check_what_is_left(self) -> None:
         rules = self.rules
