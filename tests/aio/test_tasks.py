@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from tests.support.backend import Backend
-from tests.support.event_loops import nothing_is_left
+from tests.support.event_loops import nothing_is_left, until
 from wheel_lock import LockContext
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
@@ -94,4 +94,33 @@ async def test_an_acquire_under_a_time_limit(
         await limited(lock.acquire, 0.02)
     assert not lock.is_held
     real.view.delete(NAME)
+    await nothing_is_left(context, real.view, [NAME])
+
+
+# Blocks of one object
+
+
+async def test_a_generator_gives_back_its_own_permit_whatever_task_closes_it(
+    real: Backend, context: LockContext
+) -> None:
+    permits = context.asyncio.semaphore(NAME, 2)
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def numbers() -> AsyncIterator[int]:
+        async with permits:
+            yield 1
+
+    async def work() -> bool:
+        async with permits:
+            entered.set()
+            await leave.wait()
+            return permits.is_held
+
+    async for _ in numbers():
+        working = asyncio.create_task(work())
+        await entered.wait()
+        break  # the event loop closes the generator in a task of its own
+    await until(lambda: len(context.held()) == 1)
+    leave.set()
+    assert await working
     await nothing_is_left(context, real.view, [NAME])

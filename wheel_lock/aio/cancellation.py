@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from types import FrameType
 from typing import Any
 
 from wheel_lock.aio.call import TaskOwner, current_task
@@ -65,13 +66,15 @@ class EnteredBlock:
     Attributes:
         lease: The lease of the block.
         guard: The guard that cancels the task if the lease is lost, or None.
+        frame_id: The id of the frame that has entered it. For as long as that frame lives no other has this id.
     """
 
-    __slots__ = ("_task", "guard", "lease")
+    __slots__ = ("_task", "frame_id", "guard", "lease")
 
-    def __init__(self, lease: Lease, guard: CancelOnLoss | None) -> None:
+    def __init__(self, lease: Lease, guard: CancelOnLoss | None, frame: FrameType | None) -> None:
         task = asyncio.current_task()
         self._task = None if task is None else weakref.ref(task)
+        self.frame_id: int = id(frame)
         self.lease: Lease = lease
         self.guard: CancelOnLoss | None = guard
 
@@ -86,26 +89,30 @@ class EnteredBlock:
         return self.task is None and self.lease.state > EXTENDING
 
 
-def enter(blocks: list[EnteredBlock], lease: Lease, guard: CancelOnLoss | None) -> None:
-    """Add a block of the current task to ``blocks``, those of one lock."""
+def enter(blocks: list[EnteredBlock], lease: Lease, guard: CancelOnLoss | None, frame: FrameType | None) -> None:
+    """Add a block of the current task, entered by ``frame``, to ``blocks``, those of one lock."""
     for over in [block for block in blocks if block.over]:
         blocks.remove(over)
-    blocks.append(EnteredBlock(lease, guard))
+    blocks.append(EnteredBlock(lease, guard, frame))
 
 
-def left(blocks: list[EnteredBlock], *, discarded: bool, by_hand: bool) -> EnteredBlock | None:
+def left(blocks: list[EnteredBlock], frame: FrameType | None, *, discarded: bool, by_hand: bool) -> EnteredBlock | None:
     """Return the block that is left: the current task's innermost, else one that another task has entered; or None.
+
+    A generator may be left, or closed, by another task than that which has entered it: its frame tells its block.
 
     Args:
         blocks: The blocks of one lock.
+        frame: The frame that leaves the block.
         discarded: True if a coroutine is closed in the middle, perhaps by the garbage collector in any task.
         by_hand: True if the current task has acquired the lock without a block; it may be left by an exit stack.
     """
     task = current_task()
     own = [block for block in blocks if block.task is task]
+    here = [block for block in blocks if block.frame_id == id(frame)]
     if discarded:
-        own = [block for block in blocks if block.task is None] or own
+        own = here or [block for block in blocks if block.task is None] or own
     elif not own and by_hand:
         return None
-    candidates = own or blocks
+    candidates = own or here or blocks
     return candidates[-1] if candidates else None

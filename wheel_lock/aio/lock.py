@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import sys
 import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -140,7 +141,7 @@ class Lock(TaskSide, BaseLock):
                 raise self._lost(lease)
         if self._blocks is None:
             self._blocks = []
-        enter(self._blocks, lease, guard)
+        enter(self._blocks, lease, guard, sys._getframe(1).f_back)
         if isinstance(lease.owner, TaskOwner):
             lease.owner.in_blocks[lease] = None
 
@@ -183,7 +184,7 @@ class Lock(TaskSide, BaseLock):
         """Return the current task's own lease, or None, and the block that it leaves, or None."""
         mine = self._own_lease() if self._options.thread_local else None
         by_hand = mine is not None and self._is_valid(mine)
-        return mine, left(self._blocks or [], discarded=discarded, by_hand=by_hand)
+        return mine, left(self._blocks or [], sys._getframe(1).f_back, discarded=discarded, by_hand=by_hand)
 
     def _let_go_left(self, lease: Lease | None) -> None:
         """Release after an interruption at the end of a block. ``lease`` is None if it was not determined yet."""
