@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from tests.support.backend import Backend
 from tests.support.event_loops import nothing_is_left, until
-from wheel_lock import LockContext
+from wheel_lock import LockContext, LockLost
+from wheel_lock.aio.lock import Lock
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
 
@@ -124,3 +127,54 @@ async def test_a_generator_gives_back_its_own_permit_whatever_task_closes_it(
     leave.set()
     assert await working
     await nothing_is_left(context, real.view, [NAME])
+
+
+async def test_an_exit_stack_gives_back_the_permit_of_the_task_that_has_ended(
+    real: Backend, context: LockContext
+) -> None:
+    permits = context.asyncio.semaphore(NAME, 2)
+    stack = AsyncExitStack()
+    await asyncio.create_task(stack.enter_async_context(permits))
+
+    async def work() -> bool:
+        async with permits:
+            await asyncio.create_task(stack.aclose())
+            return permits.is_held
+
+    assert await asyncio.create_task(work())
+    await nothing_is_left(context, real.view, [NAME])
+
+
+def test_a_block_guards_its_own_lease_where_another_loop_acquires_at_that_moment(
+    real: Backend, context: LockContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    permits = context.asyncio.semaphore(NAME, 2, timeout=0.5, cancel_on_lost=True)
+    plain, acquired, leave = Lock._enter, threading.Event(), threading.Event()
+
+    async def in_a_loop_of_its_own() -> None:
+        async with permits:
+            acquired.set()
+            while not leave.is_set():
+                await asyncio.sleep(0.01)
+
+    def after_the_other(lock: Lock) -> None:
+        if not acquired.is_set() and threading.current_thread() is not other:
+            other.start()
+            acquired.wait()
+        plain(lock)
+
+    async def work() -> None:
+        async with permits:
+            token = permits.token
+            assert token is not None
+            real.view.zrem(NAME, token)
+            await asyncio.sleep(60)
+
+    other = threading.Thread(target=asyncio.run, args=(in_a_loop_of_its_own(),))
+    monkeypatch.setattr(Lock, "_enter", after_the_other)
+    try:
+        with pytest.raises(LockLost):
+            asyncio.run(asyncio.wait_for(work(), 20.0))
+    finally:
+        leave.set()
+        other.join()

@@ -84,6 +84,12 @@ class EnteredBlock:
         return None if self._task is None else self._task()
 
     @property
+    def forsaken(self) -> bool:
+        """True if the task has ended within the block: another one has to leave it."""
+        task = self.task
+        return task is None or task.done()
+
+    @property
     def over(self) -> bool:
         """True if the task was collected within the block, and the lease has ended."""
         return self.task is None and self.lease.state > EXTENDING
@@ -99,7 +105,7 @@ def enter(blocks: list[EnteredBlock], lease: Lease, guard: CancelOnLoss | None, 
 def left(blocks: list[EnteredBlock], frame: FrameType | None, *, discarded: bool, by_hand: bool) -> EnteredBlock | None:
     """Return the block that is left: the current task's innermost, else one that another task has entered; or None.
 
-    A generator may be left, or closed, by another task than that which has entered it: its frame tells its block.
+    Another task may close a generator, whose frame tells its block, or an exit stack, whose task may have ended.
 
     Args:
         blocks: The blocks of one lock.
@@ -110,9 +116,10 @@ def left(blocks: list[EnteredBlock], frame: FrameType | None, *, discarded: bool
     task = current_task()
     own = [block for block in blocks if block.task is task]
     here = [block for block in blocks if block.frame_id == id(frame)]
+    forsaken = [block for block in blocks if block.forsaken]
     if discarded:
-        own = here or [block for block in blocks if block.task is None] or own
+        own = here or forsaken or own
     elif not own and by_hand:
         return None
-    candidates = own or here or blocks
+    candidates = own or here or forsaken or blocks
     return candidates[-1] if candidates else None
