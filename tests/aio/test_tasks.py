@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.backend import Backend
 from tests.support.event_loops import nothing_is_left, until
-from wheel_lock import LockContext, LockLost
+from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LocksLost
 from wheel_lock.aio.lock import Lock
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
@@ -178,3 +178,25 @@ def test_a_block_guards_its_own_lease_where_another_loop_acquires_at_that_moment
     finally:
         leave.set()
         other.join()
+
+
+async def test_a_shared_multi_lock_knows_which_block_is_left(real: Backend, context: LockContext) -> None:
+    several = context.asyncio.multi_lock(["a", "b"], timeout=0.5)
+    deleted, left = asyncio.Event(), asyncio.Event()
+
+    async def loses() -> None:
+        async with several:
+            real.view.delete("a", "b")
+            deleted.set()
+            await left.wait()
+
+    losing = asyncio.create_task(loses())
+    await deleted.wait()
+    async with several:
+        left.set()
+        with pytest.raises(LocksLost):
+            await losing
+        with pytest.raises(LockAlreadyHeld):  # this task is still in its block
+            async with asyncio.timeout(5.0):
+                await context.asyncio.lock("a").acquire()
+    await nothing_is_left(context, real.view, ["a", "b"])

@@ -139,7 +139,7 @@ class MultiLock(TaskSide, BaseMultiLock[Lock]):
     def _noted(self) -> Iterator[tuple[dict[Lease, None], Lease]]:
         """Yield each lease behind the leases of its task's blocks."""
         for lock in self.locks.values():
-            lease = lock._lease
+            lease = lock._own_or_latest()
             if lease is not None and isinstance(lease.owner, TaskOwner):
                 yield lease.owner.in_blocks, lease
 
@@ -147,6 +147,12 @@ class MultiLock(TaskSide, BaseMultiLock[Lock]):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        try:
+            for in_blocks, lease in self._noted():  # first: then these leases are no longer known here
+                in_blocks.pop(lease, None)
+        except BaseException:
+            insist(self._let_go, None)
+            raise
         if exc_type is GeneratorExit:
             self._let_go(self._to_release()[0])  # a coroutine that is closed in the middle may not await
             return
@@ -156,6 +162,3 @@ class MultiLock(TaskSide, BaseMultiLock[Lock]):
             if exc_value is None:
                 raise
             exc_value.add_note(f"and the locks could not be released: {error}")  # the first error is the one to see
-        finally:
-            for in_blocks, lease in self._noted():
-                in_blocks.pop(lease, None)
