@@ -44,7 +44,7 @@ from wheel_lock.locks.callers import RELEASED, CallerFuture, Side
 from wheel_lock.locks.handoff import BulkAdoption, BulkExport, adopted_options, adopted_type
 from wheel_lock.locks.multi import BaseMultiLock
 from wheel_lock.locks.read_write import BaseReadLock, BaseWriteLock
-from wheel_lock.options import LockOptions, extension_ms, lock_name, plain_name
+from wheel_lock.options import LockOptions, checked_wait, extension_ms, lock_name, plain_name
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.protocol.server_errors import ServerError
@@ -367,6 +367,7 @@ def acquire_many(
 ) -> Steps[dict[Name, AnyLock | None]]:
     """Acquire each of ``names``, or all or none; return the lock of each, or None. See :class:`BulkAcquire`."""
     engine = side._engine
+    checked_wait(blocking, None)
     if blocking and limit is None:
         limit = options.blocking_timeout_s
     acquired: CallerFuture[None] = side._new_future()
