@@ -110,6 +110,28 @@ def test_a_grant_to_a_closed_loop(
     assert len(log.said("an event loop was closed before the result of its task arrived")) == 3
 
 
+@pytest.mark.settings(fallback_interval=0.2)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda tasks: tasks.lock(NAME),
+        lambda tasks: tasks.lock(NAME, retry_every=0.05),
+        lambda tasks: tasks.fair_lock(NAME),
+        lambda tasks: tasks.multi_lock([NAME, "free"]),
+    ],
+    ids=["plain", "polling", "fair", "multi"],
+)
+def test_a_wait_on_a_closed_loop_ends_at_its_next_try(
+    real: Backend, context: LockContext, stopped: Stopped, make: Callable[..., Any]
+) -> None:
+    real.view.set(NAME, "another")
+    stopped.start(*[make(context.asyncio).acquire() for _ in range(3)])
+    eventually(lambda: context.stats().waiting == 3)
+    stopped.close()
+    eventually(lambda: context.stats().waiting == 0, LONG_S)
+    assert real.view.get(NAME) == b"another"
+
+
 # While a lock is held
 
 

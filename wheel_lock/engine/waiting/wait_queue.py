@@ -260,7 +260,8 @@ class BaseWaitQueue(WheelEntry):
         """
         if contender.state in IN_FLIGHT:
             return
-        waiter = self.waiter_of(contender)
+        while (waiter := self.waiter_of(contender)) is not None and waiter.future.abandoned:
+            self.remove(waiter).refuse()
         if waiter is None:
             self._wake_others()
             return

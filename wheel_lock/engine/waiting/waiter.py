@@ -485,6 +485,8 @@ class Waiter(WheelEntry):
             return  # it has begun anew meanwhile: the waiter that it followed was late in the same step
         if self.queue is not None:
             self.queue.on_waiter_timeout(self)
+        elif not self.over and self.future.abandoned:
+            self.refuse()
         elif not self.over and self._request is None:
             self.fail_unanswered()  # it is a follower
         elif not self.over and self._polls:  # else it has begun a try in the same step, which ends by itself
