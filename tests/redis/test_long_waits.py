@@ -27,18 +27,22 @@ def rival(backend: Backend) -> LockContext:
     return backend.context(owner="billing@host-7", readable_owner=True)
 
 
-@pytest.mark.parametrize("kind", ["lock", "fair_lock", "polling"])
+@pytest.mark.parametrize("kind", ["lock", "fair_lock", "polling", "multi_lock", "polling multi_lock"])
 def test_ten_seconds_are_said_once_with_the_holder(
     stepped: Stepped, rival: LockContext, new_caller: NewCaller, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     context, clock = stepped
     held = (rival.fair_lock if kind == "fair_lock" else rival.lock)("order:42", 60.0)
     held.acquire()
-    terms: dict[str, Any] = {"retry_every": 0.5} if kind == "polling" else {}
+    terms: dict[str, Any] = {"retry_every": 0.5} if "polling" in kind else {}
     waits = []
     for _ in range(2):
         locks = new_caller(context).locks
-        waits.append((locks.fair_lock if kind == "fair_lock" else locks.lock)("order:42", **terms).acquire.begin())
+        if "multi_lock" in kind:
+            lock = locks.multi_lock(["free", "order:42"], **terms)
+        else:
+            lock = (locks.fair_lock if kind == "fair_lock" else locks.lock)("order:42", **terms)
+        waits.append(lock.acquire.begin())
     with logged() as log:
         clock.advance(9.5)
         assert not log.said("waiting for")

@@ -24,6 +24,14 @@ class MultiLockWaiter(Waiter):
 
     concerns_others = False  # an error may be about another name than its queue's
 
+    @property
+    def name(self) -> str | bytes:
+        """The name that it waits for: that which its latest try has found held."""
+        request = self._request
+        if isinstance(request, AcquireAll) and request.blocker is not None:
+            return request.blocker.name
+        return next((lease.name for lease in self._template if lease.key == self.key), super().name)
+
     def _another(self, first: Lease) -> Lease:
         lease = super()._another(first)
         lease.on_lost = self._held_back.get(first)
@@ -53,6 +61,10 @@ class MultiLockWaiter(Waiter):
         if len(leases) > node_of(leases[0]).most_leases(MOST_TOGETHER) or len(set(map(node_of, leases))) > 1:
             return AcquireAllSequential(self.table, leases, self.options, future)
         return AcquireAll(self.table, leases, self.options, future)
+
+    def _poll(self) -> None:
+        self.refused_by(self.request)
+        super()._poll()
 
     def refused_by(self, request: Acquire) -> bool:
         """Wait for the name that is held elsewhere; return True if it is another name than before."""
