@@ -99,7 +99,7 @@ class BaseLock(Side):
     def name(self) -> str | bytes:
         """The lock's name, without the prefix of the context. One that is set later holds from the next acquire on.
 
-        A reentrant or read-write lock has it at once, and its release is of the hold of that name: set it while none is held.
+        A reentrant or read-write lock has it at once, and releases the hold of that name: set it while none is held.
         """
         return self._name
 
