@@ -130,9 +130,7 @@ class Lock(TaskSide, BaseLock):
 
     def _enter(self) -> None:
         """Add the block that begins, with its guard."""
-        lease = (
-            self._own_or_latest()
-        )  # in the thread of another loop a task may have acquired through this object since
+        lease = self._own_or_latest()  # the latest may be that of a task of another loop, in another thread
         assert lease is not None
         guard = None
         if self._cancel_on_lost and isinstance(lease.owner, TaskOwner) and lease not in lease.owner.alarms:
