@@ -234,6 +234,7 @@ class Lease(WheelEntry):
         acquired_at: When its acquire was sent.
         limits: Its limits, or None.
         loss: The reason of its loss, or None. Never changes once set.
+        recorded: The entry that it shares with others in the record for a keeper (keeper/record.py), or None.
         owner: The thread or task that it belongs to.
         extras: What few leases have, for a few slots less: the garbage collector walks every slot of every lease.
     """
@@ -253,6 +254,7 @@ class Lease(WheelEntry):
         "own_deadline",
         "own_renewals",
         "owner",
+        "recorded",
         "state",
     )
 
@@ -276,6 +278,7 @@ class Lease(WheelEntry):
         self.own_renewals: int = 0
         self.limits: Limits | None = None
         self.loss: LossReason | None = None
+        self.recorded: object = None
         self.owner: Owner = owner
         self.extras: Extras = _NO_EXTRAS if on_lost is None and call_site is None else Extras(on_lost, call_site)
 

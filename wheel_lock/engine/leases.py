@@ -256,7 +256,7 @@ class LeaseTable:
             lease.transition(event)
             self.unhold(lease, None)
             if event is Event.EXPORT and self.keeping is not None:
-                self.keeping.drop((lease,))  # before the text, by which another process may adopt it, is returned
+                self.keeping.hand_over(lease)  # before the text, by which another process may adopt it, is returned
         return error
 
     def begin_release_many(

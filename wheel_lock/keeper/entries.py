@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import struct
 
-REGIONS = ((160, 1 << 20), (320, 1 << 17), (4096, 1 << 14))
-"""The parts of a record: the bytes of a slot, and the number of slots. Memory is used for those that have been written."""
+REGIONS = ((160, 1 << 20), (320, 1 << 17), (4096, 1 << 14), (1 << 16, 1 << 11))
+"""The parts of a record: the bytes of a slot, and the number of slots; the last one is for blocks. Memory is used for those that have been written."""
+BRIEF, BLOCK = 1, 255
+"""First bytes: of an entry of the most frequent kind, and of a block, which has the arguments of many such entries."""
 ENTRY = struct.Struct("=HQ")
 """What follows the first byte of a slot: the number of bytes of the arguments, and the time-to-live in milliseconds."""
 
@@ -47,4 +49,24 @@ def _read_slots(data: bytes, size: int, entries: list[Entry]) -> None:
             length, ttl_ms = ENTRY.unpack_from(data, at + 1)
             begin = at + 1 + ENTRY.size
             if begin + length <= at + size:
-                entries.append((kind, ttl_ms, data[begin : begin + length]))
+                body = data[begin : begin + length]
+                if kind == BLOCK:
+                    _split_block(body, ttl_ms, entries)
+                else:
+                    entries.append((kind, ttl_ms, body))
+
+
+def _split_block(body: bytes, ttl_ms: int, entries: list[Entry]) -> None:
+    """Append the entries of a block. Each has two bulk strings; behind one that is malformed there is none."""
+    end = 0
+    while end < len(body):
+        begin = end
+        try:
+            for _ in range(2):
+                text_at = body.index(b"\r\n", end) + 2
+                end = text_at + int(body[end + 1 : text_at - 2]) + 2
+        except ValueError:
+            return
+        if not begin < end <= len(body):
+            return
+        entries.append((BRIEF, ttl_ms, body[begin:end]))

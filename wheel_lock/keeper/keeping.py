@@ -14,7 +14,7 @@ import logging
 import os
 import selectors
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
@@ -192,8 +192,8 @@ class Keeping:
 
     # -- the record; begin() and drop() also from the threads of callers on the direct path --------------------------
 
-    def begin(self, leases: Iterable[Lease]) -> None:
-        """Record the leases that a command may grant, before it is sent."""
+    def begin(self, leases: Sequence[Lease]) -> None:
+        """Record the leases that a command may grant, all of one group, before it is sent."""
         record = self._record
         if record is None and not self._lacks_memory:
             record = self._new_record()
@@ -201,9 +201,14 @@ class Keeping:
             record.begin(leases)
 
     def drop(self, leases: Sequence[Lease]) -> None:
-        """End the entries of leases whose tokens are no more at the server, or are another process's from now on."""
+        """End the entries of leases whose tokens are no more at the server."""
         if self._record is not None:
             self._record.end(leases)
+
+    def hand_over(self, lease: Lease) -> None:
+        """End the entry of a lease whose token is another process's from now on."""
+        if self._record is not None:
+            self._record.hand_over(lease)
 
     def drop_later(self, leases: Sequence[Lease]) -> None:
         """End the entries of leases of which nothing is known when their keys have expired."""

@@ -40,7 +40,7 @@ from wheel_lock.keeper.replies import Broken, Replies, Reply
 from wheel_lock.keeper.store import REFUSED, RELEASED, Asked
 from wheel_lock.keeper.tls import TlsConnection
 
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 1 << 18  # of a message
 MOST_FDS = 8
 MOST_MESSAGES = 1000  # of one client at a time

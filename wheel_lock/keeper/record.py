@@ -8,6 +8,10 @@ the text is returned.
 
 A slot is written in this order: the arguments of the release, and then its first byte, which makes it an entry. A process
 that is killed stops somewhere in that order, and the keeper reads when it is dead: so each entry is whole, or none.
+
+What one command asks for in bulk is a block: one entry for all of it. It ends with its last lease. When few are left, or one
+is exported, the others get entries of their own first, and then the block ends. So the memory of a block is bounded: at
+most a constant times what its leases that are left would need.
 Tokens that callers have chosen, and locks that outlive their holders on purpose, are never recorded.
 """
 
@@ -16,11 +20,12 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from wheel_lock.keeper.entries import ENTRY, REGIONS
+from wheel_lock.keeper.entries import BLOCK, BRIEF, ENTRY, REGIONS
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.lock_types.base import LockType
@@ -59,13 +64,40 @@ RELEASES: tuple[Release, ...] = (
 )
 """The kinds of entries; each begins with the number of its kind, from 1. Most are of the first, which is cheap to write."""
 
-_BRIEF = 1
 _BRIEF_TYPES = (EXCLUSIVE, FENCED)
 _NUMBER_OF = {release.script: number for number, release in enumerate(RELEASES, 1)}  # the last of those with a script
+_BRACES = b"{}"  # as integers: a search for a byte costs a tenth of one for bytes
 
-_BYTES = sum(size * slots for size, slots in REGIONS)
-_type_of: Callable[[Lease], LockType] = attrgetter("group.lock_type")
+_LEAST = 32  # leases of a block, which takes a page of memory at least
+_FEW = 4  # a block ends when less than this part of its leases is left
+
+_HEAD = 1 + ENTRY.size
 _ttl_ms_of: Callable[[Lease], int] = attrgetter("group.timeout_ms")
+_OVER = (State.RELEASED, State.LOST, State.REFUSED, State.EXPORTED)
+
+_Slot = tuple[int, list[Any]]
+"""A slot: its place in the memory, and the free slots of its region. One object for as long as the record lasts."""
+
+
+class _Block:
+    """The entry of many leases. Timer's thread only.
+
+    Attributes:
+        slot: Its slot.
+        leases: All leases that it has begun with. ``Lease.recorded`` of those that are left is the block.
+        left: How many are left.
+        few: If less are left it ends.
+        ttl_ms: Their time-to-live in milliseconds.
+    """
+
+    __slots__ = ("few", "leases", "left", "slot", "ttl_ms")
+
+    def __init__(self, slot: _Slot, leases: Sequence[Lease], ttl_ms: int) -> None:
+        self.slot: _Slot = slot
+        self.leases: Sequence[Lease] = leases
+        self.left: int = len(leases)
+        self.few: int = max(1, len(leases) // _FEW)
+        self.ttl_ms: int = ttl_ms
 
 
 class Record:
@@ -86,87 +118,150 @@ class Record:
 
     def __init__(self, on_full: Callable[[], object]) -> None:
         self.file: int = os.memfd_create("wheel_lock-record", os.MFD_CLOEXEC)
-        os.truncate(self.file, _BYTES)
-        self._memory = mmap.mmap(self.file, _BYTES)
+        length = sum(size * slots for size, slots in REGIONS)
+        os.truncate(self.file, length)
+        self._memory = mmap.mmap(self.file, length)
         self._on_full = on_full
-        self._slots: dict[Lease, tuple[int, int]] = {}  # the region and the place of each entry
-        self._free: list[list[int]] = [[] for _ in REGIONS]
+        self._slots: dict[Lease, _Slot] = {}  # of the entries of single leases
+        self._blocks: dict[_Block, None] = {}
+        self._free: list[list[_Slot]] = [[] for _ in REGIONS]
+        self._rooms = [size - _HEAD for size, _ in REGIONS]
         self._starts = [sum(size * slots for size, slots in REGIONS[:region]) for region in range(len(REGIONS))]
         self._next = [itertools.count().__next__ for _ in REGIONS]  # the first slot of a region that was never used
 
     @property
     def empty(self) -> bool:
         """True if it has no entries."""
-        return not self._slots
+        return not self._slots and not self._blocks
 
     @property
     def longest_s(self) -> float:
         """The longest time-to-live of an entry's lease, in seconds."""
-        return max((_ttl_ms_of(lease) for lease in list(self._slots)), default=0) / 1000
+        of_blocks = [block.ttl_ms for block in list(self._blocks)]
+        return max([*map(_ttl_ms_of, list(self._slots)), *of_blocks], default=0) / 1000
 
-    def begin(self, leases: Iterable[Lease]) -> None:
-        """Write entries for the leases that a command may grant, before it is sent. Those that have one keep it."""
+    def begin(self, leases: Sequence[Lease]) -> None:
+        """Write entries for the leases that a command may grant, before it is sent. Those that have one keep it.
+
+        Args:
+            leases: The leases, all of one group.
+        """
         slots = self._slots
+        if len(leases) >= _LEAST and slots.keys().isdisjoint(leases) and self._begin_blocks(leases):
+            return
         for lease in leases:
-            if lease not in slots:
-                lock_type, body = _type_of(lease), lease.lease_args
-                if lock_type in _BRIEF_TYPES and b"{" not in body and b"}" not in body:
-                    self._begin(lease, _BRIEF, body)
-                elif lock_type.dies_with_holder:
-                    call = lock_type.release_many([lease])
-                    assert call.script is not None
-                    self._begin(lease, _NUMBER_OF[call.script], call.body)
+            if lease not in slots and lease.recorded is None:
+                self._begin_single(lease)
 
-    def _begin(self, lease: Lease, kind: int, body: bytes) -> None:
-        entry = ENTRY.pack(len(body), _ttl_ms_of(lease)) + body
-        length = len(entry) + 1
-        region = 0
-        while region < len(REGIONS) and REGIONS[region][0] < length:
-            region += 1
-        at = self._take(region) if region < len(REGIONS) else None
-        if at is None:
+    def _begin_blocks(self, leases: Sequence[Lease]) -> bool:
+        """Write blocks for all of the leases, and return True; return False if some of them need entries of their own."""
+        group: Any = leases[0].group
+        bodies = [lease.lease_args for lease in leases if lease.recorded is None]
+        body = b"".join(bodies)
+        suits = group.lock_type in _BRIEF_TYPES and len(bodies) == len(leases) >= _LEAST
+        if not suits or _BRACES[0] in body or _BRACES[1] in body:
+            return False
+        if len(body) > self._rooms[-1]:
+            middle = len(leases) // 2
+            return all([self._begin_blocks(leases[:middle]), self._begin_blocks(leases[middle:])])
+        slot = self._take(len(REGIONS) - 1)
+        if slot is None:
+            return False
+        block = _Block(slot, leases, group.timeout_ms)
+        self._blocks[block] = None
+        for lease in leases:
+            lease.recorded = block
+        self._write(slot, BLOCK, body, block.ttl_ms)
+        return True
+
+    def _begin_single(self, lease: Lease) -> None:
+        body, group = lease.lease_args, lease.group  # type: Any, Any
+        lock_type: LockType = group.lock_type
+        kind = BRIEF
+        if lock_type not in _BRIEF_TYPES or _BRACES[0] in body or _BRACES[1] in body:
+            if not lock_type.dies_with_holder:
+                return
+            call = lock_type.release_many([lease])
+            assert call.script is not None
+            kind, body = _NUMBER_OF[call.script], call.body
+        region = bisect_left(self._rooms, len(body), 0, len(REGIONS) - 1)
+        slot = self._take(region) if region < len(REGIONS) - 1 else None
+        if slot is None:
             self._on_full()
             return
-        self._slots[lease] = (region, at)
-        memory = self._memory
-        memory[at + 1 : at + length] = entry
+        self._slots[lease] = slot
+        self._write(slot, kind, body, group.timeout_ms)
+
+    def _write(self, slot: _Slot, kind: int, body: bytes, ttl_ms: int) -> None:
+        memory, at = self._memory, slot[0]
+        memory[at + 1 : at + _HEAD + len(body)] = ENTRY.pack(len(body), ttl_ms) + body
         memory[at] = kind
 
-    def _take(self, region: int) -> int | None:
+    def _take(self, region: int) -> _Slot | None:
         """Return a free slot of a region; None if there is none."""
-        if self._free[region]:
+        free = self._free[region]
+        if free:
             try:
-                return self._free[region].pop()
+                return free.pop()
             except IndexError:
                 pass  # another thread was quicker
         (size, slots), number = REGIONS[region], self._next[region]()
         if number < slots:
-            return self._starts[region] + number * size
-        self._sweep()
-        return self._free[region].pop() if self._free[region] else None
+            return self._starts[region] + number * size, free
+        self._sweep(in_blocks=region == len(REGIONS) - 1)
+        return free.pop() if free else None
 
-    def _sweep(self) -> None:
+    def _sweep(self, *, in_blocks: bool) -> None:
         """End the entries of leases that have ended while no alarm could be set, as when the timer's thread had died."""
-        over = (State.RELEASED, State.LOST, State.REFUSED, State.EXPORTED)
-        self.end([lease for lease in list(self._slots) if lease.state in over])
+        some = [lease for block in self._blocks for lease in block.leases] if in_blocks else list(self._slots)
+        self.end([lease for lease in some if lease.state in _OVER])
 
     def end(self, leases: Sequence[Lease]) -> None:
         """End the entries of leases whose tokens are at the server no more, or are another's to release."""
-        slots, memory, free = self._slots, self._memory, self._free
+        slots, memory, few = self._slots, self._memory, dict[_Block, None]()
         for lease in leases:
             slot = slots.pop(lease, None)
             if slot is not None:
-                region, at = slot
+                at, free = slot
                 memory[at] = 0
-                free[region].append(at)
+                free.append(slot)
+            block: Any = lease.recorded
+            if block is not None:  # also of one that is on its way out of it
+                lease.recorded = None
+                block.left -= 1
+                if block.left < block.few:
+                    few[block] = None
+        for block in few:
+            self._end_block(block)
+
+    def hand_over(self, lease: Lease) -> None:
+        """End the entry of an exported lease: its token is nowhere in the record any more."""
+        block: Any = lease.recorded
+        self.end((lease,))
+        if block is not None:
+            self._end_block(block)
+
+    def _end_block(self, block: _Block) -> None:
+        """End a block behind new entries for the leases that are left. What was interrupted in here can be done again."""
+        if block not in self._blocks:
+            return  # it has ended; or is a parent's
+        left = [lease for lease in block.leases if lease.recorded is block]
+        for lease in left:
+            if lease not in self._slots:
+                self._begin_single(lease)
+        self._memory[block.slot[0]] = 0
+        del self._blocks[block]
+        for lease in left:
+            lease.recorded = None
+        block.slot[1].append(block.slot)
 
     def clear(self) -> None:
         """End all entries: what is held stays, whatever the keeper hears of this process."""
-        self.end(list(self._slots))
+        self.end([*self._slots, *[lease for block in self._blocks for lease in block.leases]])
 
     def leave(self) -> None:
         """In a forked child: let go of the parent's memory. What the fork has interrupted cannot write to it any more."""
-        self._slots = {}
+        self._slots, self._blocks = {}, {}
         self._memory.close()
 
     def __del__(self) -> None:
