@@ -87,14 +87,15 @@ class Line:
 
 def replacements() -> list[tuple[Any, str, Any]]:
     """Return objects, names of their attributes, and what stands for those during a simulation."""
-    small = ((160, 512), (320, 128), (4096, 16))  # because mutants have little memory
+    small = ((160, 512), (320, 128), (4096, 16), (512, 64))  # because mutants have little memory
     return [
         (_keeping, "Keeping", WorldsKeeping),
         (entries, "REGIONS", small),
         (program, "REGIONS", small),
         (program, "say", lambda text: None),
         (record, "REGIONS", small),
-        (record, "_BYTES", sum(size * slots for size, slots in small)),
+        (record, "_LEAST", 2),
+        (record, "_FEW", 2),
     ]
 
 

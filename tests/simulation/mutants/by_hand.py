@@ -58,6 +58,18 @@ BY_HAND = tuple(
             "if event is Event.LOSE and self.keeping is not None:",
         ),
         (
+            "an exported lease stays in the entry of its block",
+            "keeper/record.py",
+            "            lease.recorded = None\n            self._end_block(block)\n",
+            "            lease.recorded = None\n",
+        ),
+        (
+            "an entry of a block ends with its first lease",
+            "keeper/record.py",
+            "left = [lease for lease in block.leases if lease.recorded is block]",
+            "left = list[Lease]()",
+        ),
+        (
             "a forked child uses the record of its parent",
             "keeper/keeping.py",
             "session, record = self._session, self._record\n            self._reset()",
