@@ -6,7 +6,8 @@ import os
 import struct
 
 REGIONS = ((160, 1 << 20), (320, 1 << 17), (4096, 1 << 14), (1 << 16, 1 << 11))
-"""The parts of a record: the bytes of a slot, and the number of slots; the last one is for blocks. Memory is used for those that have been written."""
+"""The parts of a record: the bytes of a slot, and the number of slots; the last one is for blocks. Memory is used for what
+has been written."""
 BRIEF, BLOCK = 1, 255
 """First bytes: of an entry of the most frequent kind, and of a block, which has the arguments of many such entries."""
 ENTRY = struct.Struct("=HQ")
@@ -65,8 +66,8 @@ def _split_block(body: bytes, ttl_ms: int, entries: list[Entry]) -> None:
             for _ in range(2):
                 text_at = body.index(b"\r\n", end) + 2
                 end = text_at + int(body[end + 1 : text_at - 2]) + 2
+                if not text_at < end == body.find(b"\r\n", end - 2) + 2:
+                    return
         except ValueError:
-            return
-        if not begin < end <= len(body):
             return
         entries.append((BRIEF, ttl_ms, body[begin:end]))

@@ -9,9 +9,9 @@ the text is returned.
 A slot is written in this order: the arguments of the release, and then its first byte, which makes it an entry. A process
 that is killed stops somewhere in that order, and the keeper reads when it is dead: so each entry is whole, or none.
 
-What one command asks for in bulk is a block: one entry for all of it. It ends with its last lease. When few are left, or one
-is exported, the others get entries of their own first, and then the block ends. So the memory of a block is bounded: at
-most a constant times what its leases that are left would need.
+What one command asks for in bulk is a block: one entry for all of it. When few of its leases are left, or one is exported,
+the others get entries of their own first, and then the block ends. So its memory is bounded by what is held: at most four
+times as much as its leases that are left had at its begin, or a page.
 Tokens that callers have chosen, and locks that outlive their holders on purpose, are never recorded.
 """
 
@@ -21,7 +21,7 @@ import itertools
 import mmap
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from struct import Struct
 from typing import Any, NamedTuple
@@ -127,7 +127,7 @@ class Record:
         self._blocks: dict[_Block, None] = {}
         self._free: list[list[_Slot]] = [[] for _ in REGIONS]
         self._rooms = [size - _HEAD for size, _ in REGIONS]
-        self._packs = [Struct(f"{ENTRY.format}{room}s").pack_into for room in self._rooms]  # in one call, a third faster
+        self._packs = [Struct(f"{ENTRY.format}{room}s").pack_into for room in self._rooms]
         self._starts = [sum(size * slots for size, slots in REGIONS[:region]) for region in range(len(REGIONS))]
         self._next = [itertools.count().__next__ for _ in REGIONS]  # the first slot of a region that was never used
 
@@ -178,7 +178,7 @@ class Record:
         memory[at] = BLOCK
         return True
 
-    def _begin_single(self, lease: Lease) -> None:
+    def _begin_single(self, lease: Lease, slot: _Slot | None = None) -> None:
         body, group = lease.lease_args, lease.group  # type: Any, Any
         lock_type: LockType = group.lock_type
         kind = BRIEF
@@ -189,7 +189,8 @@ class Record:
             assert call.script is not None
             kind, body = _NUMBER_OF[call.script], call.body
         region = bisect_left(self._rooms, len(body), 0, len(REGIONS) - 1)
-        slot = self._take(region) if region < len(REGIONS) - 1 else None
+        if slot is None and region < len(REGIONS) - 1:
+            slot = self._take(region)
         if slot is None:
             self._on_full()
             return
@@ -236,21 +237,20 @@ class Record:
             self._end_block(block)
 
     def hand_over(self, lease: Lease) -> None:
-        """End the entry of an exported lease: its token is nowhere in the record any more."""
+        """End the entry of an exported lease: no other entry has its token, either."""
         block: Any = lease.recorded
         if block is not None:
+            self._end_block(block, lease)
             lease.recorded = None
-            self._end_block(block)
         self.end((lease,))
 
-    def _end_block(self, block: _Block) -> None:
+    def _end_block(self, block: _Block, exported: Lease | None = None) -> None:
         """End a block behind new entries for the leases that are left. What was interrupted in here can be done again."""
         if block not in self._blocks:
             return  # it has ended; or is a parent's
-        left = [lease for lease in block.leases if lease.recorded is block]
+        left = [lease for lease in block.leases if lease.recorded is block and lease is not exported]
         for lease in left:
-            if lease not in self._slots:
-                self._begin_single(lease)
+            self._begin_single(lease, self._slots.get(lease))
         self._memory[block.slot[0]] = 0
         del self._blocks[block]
         for lease in left:

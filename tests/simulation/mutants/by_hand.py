@@ -60,13 +60,13 @@ BY_HAND = tuple(
         (
             "an exported lease stays in the entry of its block",
             "keeper/record.py",
-            "            lease.recorded = None\n            self._end_block(block)\n",
-            "            lease.recorded = None\n",
+            "self._end_block(block, lease)",
+            "pass",
         ),
         (
             "an entry of a block ends with its first lease",
             "keeper/record.py",
-            "left = [lease for lease in block.leases if lease.recorded is block]",
+            "left = [lease for lease in block.leases if lease.recorded is block and lease is not exported]",
             "left = list[Lease]()",
         ),
         (
