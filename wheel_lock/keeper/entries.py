@@ -58,16 +58,16 @@ def _read_slots(data: bytes, size: int, entries: list[Entry]) -> None:
 
 
 def _split_block(body: bytes, ttl_ms: int, entries: list[Entry]) -> None:
-    """Append the entries of a block. Each has two bulk strings; behind one that is malformed there is none."""
-    end = 0
-    while end < len(body):
-        begin = end
-        try:
-            for _ in range(2):
-                text_at = body.index(b"\r\n", end) + 2
-                end = text_at + int(body[end + 1 : text_at - 2]) + 2
-                if not text_at < end == body.find(b"\r\n", end - 2) + 2:
-                    return
-        except ValueError:
-            return
-        entries.append((BRIEF, ttl_ms, body[begin:end]))
+    """Append the entries of a block, of two bulk strings each, up to one that is malformed."""
+    index, end = body.index, 0
+    try:
+        while end < len(body):
+            begin, text_at = end, index(b"\r\n", end) + 2
+            middle = text_at + int(body[end + 1 : text_at - 2]) + 2
+            text_at = index(b"\r\n", middle) + 2
+            end = text_at + int(body[middle + 1 : text_at - 2]) + 2
+            if not begin < middle < end or not body[middle - 2 : middle] == body[end - 2 : end] == b"\r\n":
+                return
+            entries.append((BRIEF, ttl_ms, body[begin:end]))
+    except ValueError:
+        return
