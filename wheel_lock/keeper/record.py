@@ -10,8 +10,8 @@ A slot is written in this order: the arguments of the release, and then its firs
 that is killed stops somewhere in that order, and the keeper reads when it is dead: so each entry is whole, or none.
 
 What one command asks for in bulk is a block: one entry for all of it. When few of its leases are left, or one is exported,
-the others get entries of their own first, and then the block ends. So its memory is bounded by what is held: at most four
-times as much as its leases that are left had at its begin, or a page.
+the others get entries of their own first, and then the block ends. So its memory is bounded by what is held: four times
+what its leases that are left take, or a page.
 Tokens that callers have chosen, and locks that outlive their holders on purpose, are never recorded.
 """
 
