@@ -95,7 +95,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
         (program, "say", lambda text: None),
         (record, "REGIONS", small),
         (record, "_LEAST", 2),
-        (record, "_FEW", 2),
+        (record, "_FEW", 1),
     ]
 
 
