@@ -31,7 +31,7 @@ from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.keys import wake_channel
+from wheel_lock.protocol.keys import CLOSING, OPENING, wake_channel
 from wheel_lock.protocol.scripts import Script
 
 
@@ -67,7 +67,6 @@ RELEASES: tuple[Release, ...] = (
 
 _BRIEF_TYPES = (EXCLUSIVE, FENCED)
 _NUMBER_OF = {release.script: number for number, release in enumerate(RELEASES, 1)}  # the last of those with a script
-_BRACES = b"{}"  # as integers: a search for a byte costs a tenth of one for bytes
 
 _LEAST = 32  # leases of a block, which takes a page of memory at least
 _FEW = 4  # a block ends when less than this part of its leases is left
@@ -161,7 +160,7 @@ class Record:
         bodies = [lease.lease_args for lease in leases if lease.recorded is None]
         body = b"".join(bodies)
         suits = group.lock_type in _BRIEF_TYPES and len(bodies) == len(leases) >= _LEAST
-        if not suits or _BRACES[0] in body or _BRACES[1] in body:
+        if not suits or OPENING in body or CLOSING in body:
             return False
         if len(body) > self._rooms[-1]:
             middle = len(leases) // 2
@@ -182,7 +181,7 @@ class Record:
         body, group = lease.lease_args, lease.group  # type: Any, Any
         lock_type: LockType = group.lock_type
         kind = BRIEF
-        if lock_type not in _BRIEF_TYPES or _BRACES[0] in body or _BRACES[1] in body:
+        if lock_type not in _BRIEF_TYPES or OPENING in body or CLOSING in body:
             if not lock_type.dies_with_holder:
                 return
             call = lock_type.release_many([lease])
