@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import select
 import socket
 import subprocess
@@ -566,21 +567,31 @@ def test_a_session_ends_when_what_its_client_has_left_has_expired(served: Served
 
 
 _UNREAD = """
-import os
+import os, sys
 from wheel_lock.keeper.crew import say
-heard, said = os.pipe()
+heard, said = os.openpty() if sys.argv[1] == "terminal" else os.pipe()
 os.set_blocking(said, False)
 try:
     while True:
         os.write(said, bytes(4096))
 except BlockingIOError:
     os.set_blocking(said, True)
+if sys.argv[1] == "terminal":
+    os.read(heard, 64)  # so that it has room for a part of a line
 os.dup2(said, 2)
-say("nobody reads this")
-print("goes on")
+for number in range(10_000):
+    say(f"line {number}")
+print("goes on", flush=True)
+lines = b""
+while b"lines were left out" not in lines:
+    lines += os.read(heard, 1 << 16).lstrip(bytes(1))
+print(lines.decode().splitlines()[-1])
 """
 
 
-def test_a_keeper_whose_lines_nobody_reads_goes_on() -> None:
-    done = subprocess.run([sys.executable, "-c", _UNREAD], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "goes on\n"
+@pytest.mark.parametrize("where", ["pipe", "terminal"])
+def test_a_keeper_whose_lines_nobody_reads_goes_on_and_says_later_how_many_are_lost(where: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _UNREAD, where], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert re.fullmatch(r"goes on\nwheel-lock keeper: \d+ lines were left out: nobody read them\n", done.stdout)

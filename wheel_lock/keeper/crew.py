@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable
 
 MOST_THREADS = 64
 MOST_AT_ONE_PLACE = 8  # threads: eight servers that do not answer are needed to keep others waiting
+_MOST_LINES = 1000  # that wait to be written
 
 Work = Callable[[], object]
 Do = Callable[[Work, float, Hashable], object]
@@ -20,19 +21,48 @@ Do = Callable[[Work, float, Hashable], object]
 
 _Due = tuple[float, int, Work, Hashable]
 
-_SAYS = threading.Lock()
+
+class _Lines:
+    """The lines on stderr. A thread writes them as long as there are some: nothing else waits for who reads them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: deque[bytes] = deque()
+        self._left_out = 0
+        self._writing = False
+
+    def say(self, text: str) -> None:
+        """Have a line written. One for which there is no room is counted, and its number is said later."""
+        line = f"wheel-lock keeper: {text}".encode("utf-8", "backslashreplace")[: select.PIPE_BUF - 1] + b"\n"
+        with self._lock:
+            if len(self._lines) < _MOST_LINES:
+                self._lines.append(line)
+            else:
+                self._left_out += 1
+            if not self._writing:
+                try:
+                    threading.Thread(target=self._write, daemon=True).start()
+                    self._writing = True
+                except RuntimeError:
+                    pass  # the system has none left: it is written with a later one
+
+    def _next(self) -> bytes:
+        with self._lock:
+            if self._lines:
+                return self._lines.popleft()
+            left_out, self._left_out = self._left_out, 0
+            self._writing = left_out > 0
+        return b"wheel-lock keeper: %d lines were left out: nobody read them\n" % left_out if left_out else b""
+
+    def _write(self) -> None:
+        while line := self._next():
+            try:
+                os.write(2, line)
+            except OSError:
+                pass  # there is nobody who could read it
 
 
-def say(text: str) -> None:
-    """Write a line on stderr, unless that is full: the keeper does not wait for a reader."""
-    poll = select.poll()
-    try:
-        with _SAYS:
-            poll.register(2, select.POLLOUT)
-            if poll.poll(0):
-                os.write(2, f"wheel-lock keeper: {text}\n".encode("utf-8", "backslashreplace")[: select.PIPE_BUF])
-    except OSError:
-        pass
+say: Callable[[str], None] = _Lines().say
 
 
 class Crew:
