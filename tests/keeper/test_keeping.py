@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -153,13 +154,22 @@ def test_the_keeper_gets_what_becomes_due_while_it_is_being_reached(rig: Rig) ->
     assert (len(one.ends), len(two.ends), rig.sessions) == (1, 1, 1)
 
 
-def test_settings_of_tls_that_the_keeper_refuses_are_a_failure(rig: Rig) -> None:
-    server = rig.server()
-    server.description = {"ca_file": "/nowhere/ca.pem"}
-    rig.keeping.connected(server)
+def test_settings_of_tls_that_the_keeper_cannot_use_keep_no_other_server_from_it(rig: Rig, tmp_path: Path) -> None:
+    one, two, authorities = rig.server(), rig.server(), tmp_path / "ca.pem"
+    authorities.write_text("none")
+    one.description = described(redis.SSLConnection(ssl_ca_certs=str(authorities)), ())
+    authorities.unlink()
+    rig.keeping.use({one: ("host:1",), two: ("host:2",)})
     rig.attempt()
-    assert rig.keeping.phase is Phase.MISSING
-    assert "has refused the settings of TLS" in rig.said[0]
+    assert rig.keeping.phase is Phase.PAUSING
+    assert len(rig.said) == 1
+    assert rig.said[0].startswith("host:1: the keeper cannot use the settings of TLS: [Errno 2] No such file")
+    assert str(authorities) in rig.said[0]
+    one.description = described(redis.SSLConnection(), ())
+    rig.timer.alarms.pop()()
+    rig.attempt()
+    assert rig.keeping.complete
+    assert len(two.ends) == 1
 
 
 def test_a_server_whose_authorities_are_as_large_as_may_be_is_passed(rig: Rig, tls_files: TlsFiles) -> None:

@@ -28,6 +28,7 @@ from wheel_lock.keeper.store import Store
 HELLO = {"what": "begin", "version": VERSION, "regions": REGIONS, "delay_s": 0.0}
 SCRIPT: dict[str, Any] = {"sha1": "f" * 40, "source": "return 1", "keys": [], "arguments": 1, "channel": ""}
 SERVER: dict[str, Any] = {"what": "server", "node": 7, "names": [], "scripts": [SCRIPT], "most": 500}
+DESCRIPTION: dict[str, Any] = {"host": "h", "port": 1, "ca_file": None, "certificate": None, "key": None}
 LONG_S = 30.0
 
 
@@ -117,6 +118,26 @@ def test_a_message_that_is_none_ends_its_session_and_no_other(served: Served, me
     finally:
         os.close(file)
         os.close(proof)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"{", {"what": "nothing"}, HELLO, {**SERVER, "what": "leave"}, {**SERVER, "names": 1}, SERVER],
+    ids=["nothing", "none", "unknown", "begun before", "needs none", "no server", "no socket"],
+)
+def test_no_descriptor_that_is_passed_stays_open_where_the_message_is_refused(served: Served, message: object) -> None:
+    file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), served.client()
+    send(client, HELLO, [proof, file])
+    client.recv(1 << 16)
+    if message == {**SERVER, "names": 1}:
+        ours, passed = (end.detach() for end in socket.socketpair())
+    else:
+        ours, passed = pipe()
+    send(client, message, [passed, passed])
+    os.close(passed)
+    assert select.select([ours], [], [], LONG_S)[0] == [ours]  # all of its other ends are closed
+    for fd in (ours, file, proof):
+        os.close(fd)
 
 
 def test_what_is_no_pidfd_proves_nothing(served: Served) -> None:
@@ -487,26 +508,18 @@ def test_a_client_that_ends_while_its_last_message_is_read_is_buried(
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     session, (end,) = session_of(ours, 1)
-    for message in (
-        {**SERVER, "node": 8, "tls": {}},
-        {**SERVER, "node": 9, "tls": None},
-    ):  # answered, and not understood
-        theirs.send(json.dumps(message).encode())
+    for node, described in ((8, DESCRIPTION), (9, None)):  # answered, and not understood
+        theirs.send(json.dumps({**SERVER, "node": node, "tls": described}).encode())
     theirs.close()
     buried: list[Session] = []
 
-    def connection(description: object) -> socket.socket:
-        if description is None:
-            raise ValueError("no description")
-        return end
-
-    monkeypatch.setattr(program, "TlsConnection", connection)
     monkeypatch.setattr(program, "_has_ended", lambda fd: True)
     monkeypatch.setattr(session, "bury", lambda graves: buried.append(session))
     served.keeper._prove(session, -1)
     assert buried == [session]
     assert session.servers.keys() == {0, 8}
     session.close()
+    end.close()
 
 
 @pytest.mark.parametrize("fills", [False, True], ids=["it has ended", "it does not read"])

@@ -32,6 +32,7 @@ from tests.support.tls import TlsFiles, make_tls_files
 from tests.support.waiting import eventually
 from tests.topology.test_tls_and_passwords import SECRET, secure_cluster, watched_master
 from wheel_lock import LockContext
+from wheel_lock.keeper import tls
 from wheel_lock.keeper.program import Server
 from wheel_lock.keeper.tls import TlsConnection
 from wheel_lock.net import connector
@@ -291,14 +292,18 @@ def test_connections_with_the_same_settings_share_what_is_made_of_them_as_long_a
     monkeypatch.setattr(ssl, "create_default_context", lambda: made.append(make()) or made[-1])
     authority = tmp_path / "ca.pem"
     authority.write_bytes(tls_files.ca.read_bytes())
+
+    def check(**changed: object) -> None:
+        TlsConnection({**SETTINGS, "ca_file": str(authority), **changed}).check()
+
     for number in range(10):
-        TlsConnection({**SETTINGS, "host": f"h{number}", "login": [f"user{number}", "x"], "ca_file": str(authority)})
+        check(host=f"h{number}", login=[f"user{number}", "x"])
     assert len(made) == 1
     renewed = tmp_path / "renewed.pem"
     renewed.write_bytes(tls_files.ca.read_bytes())
     renewed.replace(authority)
-    TlsConnection({**SETTINGS, "ca_file": str(authority)})
-    TlsConnection({**SETTINGS, "ca_file": str(authority), "check_host": False})
+    check()
+    check(check_host=False)
     assert len(made) == 3
     assert [context.check_hostname for context in made] == [True, True, False]
 
@@ -323,12 +328,17 @@ def answering(listener: socket.socket, files: TlsFiles, *replies: bytes) -> Iter
     assert not thread.is_alive()
 
 
-def test_a_server_that_refuses_the_first_connection_is_asked_again(tls_files: TlsFiles) -> None:
+def test_a_server_that_refuses_the_first_connection_is_asked_again(tls_files: TlsFiles, tmp_path: Path) -> None:
+    authority = tmp_path / "ca.pem"
+    authority.mkdir()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        server = Server(TlsConnection({**SETTINGS, "port": port, "ca_file": str(tls_files.ca)}), SERVER)
-        assert server.release(ENTRIES) == {}
+        server = Server(TlsConnection({**SETTINGS, "port": port, "ca_file": str(authority)}), SERVER)
+        assert server.release(ENTRIES) == {}  # its authorities are no file yet
+        authority.rmdir()
+        authority.write_bytes(tls_files.ca.read_bytes())
+        assert server.release(ENTRIES) == {}  # nothing listens yet
         listener.listen()
         with answering(listener, tls_files, b":1\r\n", b":1\r\n") as sent:
             assert server.release(ENTRIES) == dict.fromkeys(ENTRIES, "")
@@ -358,12 +368,19 @@ def test_a_process_hears_of_a_description_that_is_of_no_use(tls_files: TlsFiles,
     served, file, proof = Served(), os.memfd_create("record"), os.pidfd_open(os.getpid())
     try:
         of_no_use: list[dict[str, Any]] = [{"ca_file": str(none)}, {"ca_file": str(pipe)}, {"host": []}]
-        for changed, answer in (({}, b'{"what": "taken"}'), *((each, b"") for each in of_no_use)):
+        answers = [
+            '{"what": "taken"}',
+            f"[Errno 2] No such file or directory: '{none}'",
+            f"no regular file: '{pipe}'",
+            "",
+        ]
+        for changed, answer in zip(({}, *of_no_use), answers, strict=True):
             client = served.client()
             send(client, HELLO, [proof, file])
             client.recv(1 << 16)
             send(client, {**SERVER, "tls": description | changed})
-            assert client.recv(1 << 16) == answer
+            got = client.recv(1 << 16).decode()
+            assert got == answer or json.loads(got) == {"what": "refused", "why": answer}
             if answer:
                 send(client, {"what": "leave", "node": SERVER["node"]})
                 send(client, {"what": "end"})
@@ -372,6 +389,29 @@ def test_a_process_hears_of_a_description_that_is_of_no_use(tls_files: TlsFiles,
         served.end()
         os.close(file)
         os.close(proof)
+
+
+def test_a_description_that_takes_long_to_be_looked_at_delays_no_other_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = threading.Event()
+    monkeypatch.setattr(tls, "_made", lambda settings, versions: blocks.wait(AT_ONCE_S))
+    served, files, proof = Served(), [os.memfd_create("record") for _ in range(2)], os.pidfd_open(os.getpid())
+    clients = [served.client(), served.client()]
+    try:
+        for client, file in zip(clients, files, strict=True):
+            send(client, HELLO, [proof, file])
+            client.recv(1 << 16)
+            send(client, {**SERVER, "tls": SETTINGS})
+        send(clients[1], {"what": "end"})
+        eventually(lambda: len(set(served.keeper._sessions.values())) == 1)
+        assert not blocks.is_set()
+        blocks.set()
+        assert json.loads(clients[0].recv(1 << 16)) == {"what": "taken"}
+        send(clients[0], {"what": "end"})
+    finally:
+        blocks.set()
+        served.end()
+        for fd in (*files, proof):
+            os.close(fd)
 
 
 # -- several servers -------------------------------------------------------------------------------------------------

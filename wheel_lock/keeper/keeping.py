@@ -331,13 +331,8 @@ class Keeping:
                 session.send(json.dumps({"what": "leave", "node": number}).encode())
             for place in attempt.places:
                 attempt.connection = connection = self._connect(place, attempt)
-                if connection is not None:
-                    try:
-                        self._pass_server(place, connection, session)
-                    except OSError as error:
-                        if error.errno != errno.EMSGSIZE:
-                            raise
-                        attempt.lacking[place] = ValueError("its settings are too long for a message to the keeper")
+                if connection is not None and (why := self._pass_server(place, connection, session)):
+                    attempt.lacking[place] = ValueError(why)
             attempt.connection = None
         except BaseException as error:
             attempt.failure = _reason(error)
@@ -376,7 +371,8 @@ class Keeping:
         if not answer or json.loads(answer).get("version") != VERSION:
             raise ConnectionError("the keeper has refused this process: it is of another version, or another user's")
 
-    def _pass_server(self, place: _Place, connection: Connection, session: socket.socket) -> None:
+    def _pass_server(self, place: _Place, connection: Connection, session: socket.socket) -> str:
+        """Pass the keeper a connection; return why it does not take this one, or nothing."""
         node = place.node
         try:
             scripts = [release.described(node.capability, keyed=node.declares) for release in RELEASES]
@@ -384,15 +380,22 @@ class Keeping:
             message |= {"scripts": scripts, "most": self._options.batch_size}
             if (description := connection.description) is not None:
                 session.send(json.dumps({**message, "tls": description}).encode())
-                if not session.recv(_MOST_BYTES):
-                    raise ConnectionError("the keeper has refused the settings of TLS: it may not find the files")
+                if not (answer := session.recv(_MOST_BYTES)):
+                    raise ConnectionError("the keeper has ended")
+                if (why := json.loads(answer).get("why")) is not None:
+                    return f"the keeper cannot use the settings of TLS: {why}"
             elif hasattr(connection.sock, "pending"):
-                raise ConnectionError("a TLS connection cannot be passed to the keeper")
+                return "a TLS connection cannot be passed to the keeper"
             else:
                 connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 socket.send_fds(session, [json.dumps(message).encode()], [connection.sock.fileno()])
+        except OSError as error:
+            if error.errno != errno.EMSGSIZE:
+                raise
+            return "its settings are too long for a message to the keeper"
         finally:
             connection.after_fork_in_child()  # closes this process's copy only
+        return ""
 
     def _over(self, attempt: _Attempt, life: object) -> None:
         """Take the session back from an attempt."""

@@ -28,6 +28,7 @@ import time
 import types
 from collections import deque
 from collections.abc import Hashable
+from functools import partial
 
 if __name__ == "__main__":  # what is beside it is found, and the package is not imported
     _package = sys.modules["wheel_lock.keeper"] = types.ModuleType("wheel_lock.keeper")
@@ -286,6 +287,31 @@ class Session:
         self.proofs, self.record = [], -1
 
 
+def _server(message: dict[str, object], fds: list[int]) -> Server:
+    """Return the server that a message and its first descriptor are about."""
+    sock = socket.socket(fileno=fds[0])  # or OSError: it is no socket
+    del fds[0]
+    try:
+        return Server(sock, message)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _check(connection: TlsConnection, control: socket.socket) -> None:
+    """Tell a client whether a connection could be made of its description now. On a thread: files may be slow."""
+    answer = {"what": "taken"}
+    try:
+        connection.check()
+    except Exception as error:  # the server is kept: when the client has died, it may be of use
+        answer = {"what": "refused", "why": str(error)[:_LONG] or repr(error)}
+    with control:
+        try:
+            control.send(json.dumps(answer).encode())
+        except OSError:
+            pass  # it has ended, or does not read: it begins another session then
+
+
 def _is_pidfd(fd: int) -> bool:
     with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
         return b"\nPid:" in file.read()
@@ -393,11 +419,11 @@ class Keeper:
                 return
             except OSError:
                 data, fds = b"", []
-            if not data:
-                self._hang_up(session, control)
-                return
             try:
-                self._take(session, json.loads(data), fds)
+                if data:
+                    self._take(session, json.loads(data), fds)
+                else:
+                    self._hang_up(session, control)
             finally:
                 for fd in fds:  # that were not taken
                     os.close(fd)
@@ -420,12 +446,14 @@ class Keeper:
                 raise ValueError("a session begins first")
             number = int(str(message["node"]))
             self._drop_server(session, number)
-            sock = TlsConnection(message["tls"]) if "tls" in message else socket.socket(fileno=fds.pop(0))
-            session.servers[number] = Server(sock, message)
-            if "tls" not in message:
-                self._watch(session, sock.fileno())
+            if "tls" in message:
+                connection = TlsConnection(message["tls"])
+                session.servers[number] = Server(connection, message)
+                if session.control is not None:
+                    self._graves.crew.do(partial(_check, connection, session.control.dup()), 0.0, connection.files)
             else:
-                self._tell(session, {"what": "taken"})
+                session.servers[number] = _server(message, fds)
+                self._watch(session, session.servers[number].sock.fileno())
             for other in set(self._sessions.values()):
                 if other is not session and other.is_of(session):
                     self._end(other)  # the client has lost it

@@ -3,7 +3,7 @@
 Each is made when the client has died, by the first byte that is sent. One that was ready would save some milliseconds, but
 it would cost the server a connection for each client all the time; the handshakes would need threads, beside the loop that
 hears of deaths; and it would have to be distinguished from one that has ended when the server sends tickets. What can be
-wrong on this side, the files, is found when the description comes, and the client hears of it.
+wrong on this side, the files, is found on a thread when the description comes, and the client hears of it.
 
 Like program.py it imports the standard library only, and ``ssl`` only when there is a description.
 """
@@ -35,24 +35,41 @@ _STEP_S = 2.0  # the longest wait in each step of connecting: a handshake takes 
 
 
 def _context(description: dict[str, Any]) -> ssl.SSLContext:
-    """Return what redis-py makes of the same settings, with the files as they are now.
+    """Return what redis-py makes of the same settings, with the files as they are now. Equal settings share it.
 
-    Equal settings share it: with the authorities of a system it takes some 20 ms, also of the loop that hears of deaths.
+    Raises:
+        OSError, ValueError: There is no such file, or it is of no use.
     """
     import ssl
 
     paths = ssl.get_default_verify_paths()
-    files = (*(description[name] for name in (*_FILES, "ca_path")), paths.cafile, paths.capath)
-    return _made(tuple(description[name] for name in _SETTINGS), tuple(map(_version, files)))
+    versions = [_file(description[name]) for name in _FILES if description[name]]
+    versions += map(_version, (description["ca_path"], paths.cafile, paths.capath))
+    return _made(tuple(description[name] for name in _SETTINGS), tuple(versions))
 
 
-def _version(path: str | None) -> tuple[int, int, int] | None:
-    """Return what changes when a file or a directory does; None if there is none."""
+_Version = tuple[int, int, int]
+"""What changes when a file or a directory does."""
+
+
+def _version_of(status: os.stat_result) -> _Version:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _file(path: str) -> _Version:
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):  # to open a pipe may take for ever
+        raise ValueError(f"no regular file: {path!r}")
+    open(path, "rb").close()  # this error names the file
+    return _version_of(status)
+
+
+def _version(path: str | None) -> _Version | None:
+    """Return the version; None if there is nothing."""
     try:
-        status = os.stat(path) if path else None
+        return _version_of(os.stat(path)) if path else None
     except OSError:
         return None
-    return status and (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(_MOST_CONTEXTS)
@@ -84,8 +101,11 @@ class TlsConnection:
     Args:
         description: What the client has passed; see wheel_lock/net/tls_description.py.
 
+    Attributes:
+        files: What it reads, or None for each that it does without.
+
     Raises:
-        OSError, ValueError: A connection cannot be made of it.
+        LookupError, TypeError: It is no description.
     """
 
     def __init__(self, description: object) -> None:
@@ -94,13 +114,16 @@ class TlsConnection:
         self._timeout_s = _STEP_S
         self._sock: ssl.SSLSocket | None = None
         self._why = ""  # that was said
-        for file in _FILES:
-            if description[file]:
-                if not stat.S_ISREG(os.stat(description[file]).st_mode):  # to open a pipe may take for ever
-                    raise ValueError(f"no regular file: {description[file]!r}")
-                open(description[file], "rb").close()  # this error names the file
-        hash((description["host"], description["port"]))  # they are a place
-        _context(description)
+        self.files: tuple[object, ...] = tuple(description[name] for name in _FILES)
+        hash((*self.files, *self.getpeername()))  # each is a place
+
+    def check(self) -> None:
+        """Look at the files, and have what is made of the settings ready. It may block.
+
+        Raises:
+            Exception: A connection cannot be made of them now.
+        """
+        _context(self._description)
 
     def fileno(self) -> int:
         """Return -1 as long as nothing was sent."""
@@ -122,7 +145,7 @@ class TlsConnection:
         if self._sock is None:
             try:
                 self._sock = self._connected()
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: a file is none for now
                 why, self._why = self._why, str(error)
                 if why != self._why:
                     say(f"a server cannot be connected to: {error}")
