@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
+from functools import partial
 
 import pytest
 
-from tests.keeper.test_program import at_once
+from tests.keeper.test_program import LONG_S, at_once
 from tests.support.waiting import eventually
 from wheel_lock.keeper import burial
 from wheel_lock.keeper.burial import Graves
@@ -85,6 +86,26 @@ def test_servers_that_do_not_answer_do_not_keep_another_one_waiting_for_a_thread
     blocks.set()
     eventually(lambda: all(node.closed for node in silent))
     eventually(lambda: (graves.crew._busy, graves.crew._crowd) == ({}, {}))  # its threads end what they do
+
+
+def test_as_many_silent_servers_as_need_all_threads_do_not_keep_another_one_waiting_for_good() -> None:
+    crew, turns = Crew(), [threading.Semaphore(0) for _ in range(MOST_THREADS // MOST_AT_ONE_PLACE + 1)]
+    begun, well = list[int](), threading.Event()
+
+    def ask(number: int) -> None:
+        begun.append(number)
+        turns[number].acquire()
+
+    for number in range(len(turns)):
+        for _ in range(MOST_THREADS):
+            crew.do(partial(ask, number), 0.0, number)
+    eventually(lambda: set(begun) == set(range(len(turns))))
+    crew.do(well.set, 0.0, "well")
+    turns[0].release()  # one of them is not waited for any more
+    assert well.wait(LONG_S)
+    for turn in turns:
+        turn.release(MOST_THREADS)
+    eventually(lambda: (len(begun), crew._busy, crew._crowd) == (len(turns) * MOST_THREADS, {}, {}))
 
 
 def test_a_node_that_others_wait_for_delays_no_other_one() -> None:

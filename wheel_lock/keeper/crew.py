@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable
 
 MOST_THREADS = 64
-MOST_AT_ONE_PLACE = 8  # threads: eight servers that do not answer are needed to keep others waiting
+MOST_AT_ONE_PLACE = 8  # threads; one while no more than so many are left, which go to places without any
 _MOST_LINES = 1000  # that wait to be written
 
 Work = Callable[[], object]
@@ -73,7 +73,7 @@ class Crew:
         self._works: list[_Due] = []  # a heap
         self._numbers = itertools.count()
         self._busy = Counter[Hashable]()  # threads at each place
-        self._crowd: dict[Hashable, deque[_Due]] = {}  # what is due at a place with as many as it may have
+        self._crowd: dict[Hashable, list[_Due]] = {}  # heaps: what is due at a place with as many as it may have
         self._threads = 0
         self._waits = False  # one of the threads, for the time of the first work
 
@@ -129,10 +129,15 @@ class Crew:
                     self._do(heapq.heappop(self._works))
             self._threads -= 1
 
+    @property
+    def _most(self) -> int:
+        """How many threads a place may have now: those of servers that do not answer leave some to others."""
+        return MOST_AT_ONE_PLACE if self._threads <= MOST_THREADS - MOST_AT_ONE_PLACE else 1
+
     def _do(self, due: _Due) -> None:
         _, _, work, place = due
-        if place is not None and self._busy[place] >= MOST_AT_ONE_PLACE:
-            self._crowd.setdefault(place, deque()).append(due)
+        if place is not None and self._busy[place] >= self._most:
+            heapq.heappush(self._crowd.setdefault(place, []), due)
             return
         self._busy[place] += 1
         if self._works and not self._waits:
@@ -147,13 +152,14 @@ class Crew:
             self._leave(place)
 
     def _leave(self, place: Hashable) -> None:
-        """Have the next one of those that wait for a place take its turn."""
+        """Have those that wait for a place take their turns, as many as it may have."""
         self._busy[place] -= 1
+        crowd = self._crowd.get(place, [])
+        for _ in range(min(self._most - self._busy[place], len(crowd))):
+            heapq.heappush(self._works, heapq.heappop(crowd))
+        if not crowd:
+            self._crowd.pop(place, None)
         if not self._busy[place]:
             del self._busy[place]
-        if (crowd := self._crowd.get(place)) is not None:
-            heapq.heappush(self._works, crowd.popleft())
-            if not crowd:
-                del self._crowd[place]
-            if self._waits:
-                self._changed.notify()
+        if self._works and self._waits:
+            self._changed.notify()
