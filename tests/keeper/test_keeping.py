@@ -16,9 +16,13 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from tests.keeper.test_program import Served
+from tests.direct.opened import on_path, opened
+from tests.keeper.test_program import LONG_S, Served
+from tests.support.redis_server import RedisServer
 from tests.support.tls import TlsFiles
 from tests.support.waiting import eventually
+from wheel_lock import LockContext
+from wheel_lock.engine.direct import path
 from wheel_lock.keeper import child, keeping
 from wheel_lock.keeper.entries import read_record
 from wheel_lock.keeper.keeping import Keeping
@@ -102,7 +106,7 @@ class Rig:
         options = SimpleNamespace(
             release_on_crash=address, release_delay_s=0.0, connect_timeout_s=1.0, batch_size=500, release_on_close=True
         )
-        self.keeping = Keeping(self.timer, options, self.attempts.append, None)  # type: ignore[arg-type]
+        self.keeping = Keeping(self.timer, options, self.attempts.append, None, list)  # type: ignore[arg-type]
         self.keeping._warn = lambda why, node=None: self.said.append(f"{node}: {why}" if node else why)  # type: ignore[method-assign]
 
     def server(self) -> Any:
@@ -295,18 +299,24 @@ def test_a_forked_child_has_a_record_of_its_own(rig: Rig) -> None:
     assert session is not None
     if (pid := os.fork()) == 0:
         rig.keeping.end(End.FORKED, ConnectionError())
-        os._exit(not (rig.keeping._session is rig.keeping._record is None and rig.keeping.phase is Phase.ABSENT))
+        os._exit(
+            not (
+                rig.keeping._session is None and rig.keeping._record is not record and rig.keeping.phase is Phase.ABSENT
+            )
+        )
     assert os.waitpid(pid, 0)[1] == 0
     assert read_record(record.file) == []
     assert rig.sessions == 1
 
 
-def test_memory_for_the_record_is_asked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*arguments: object) -> int:
-        raise OSError(errno.ENFILE, "Too many open files in system")
+def fails(*arguments: object) -> int:
+    raise OSError(errno.ENFILE, "Too many open files in system")
 
+
+def test_memory_for_the_record_is_asked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(os, "memfd_create", fails)
+        rig.keeping._reset()
         rig.keeping.begin([])
         rig.keeping.connected(rig.server())
         rig.timer.alarms.pop()()
@@ -316,6 +326,47 @@ def test_memory_for_the_record_is_asked_for_again(rig: Rig, monkeypatch: pytest.
     assert pause_s(rig) > 0.0
     assert rig.keeping.complete
     assert len(rig.said) == 1
+
+
+def test_what_was_granted_without_memory_for_a_record_is_in_the_one_that_is_made_later(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(path, "LOOK_S", LONG_S)  # the timer's thread does not take over what is on the direct path
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "memfd_create", fails)
+        context = LockContext.from_url(redis_server.url, release_on_crash=tmp_path / "nobody")
+        held, direct = context.lock("held", timeout=LONG_S), context.lock("direct", timeout=LONG_S)
+        held.acquire()
+        direct_path = opened(context)
+        direct.acquire()
+        assert on_path(direct)
+        own = context._engine.keeping
+        assert own is not None
+        assert own._record is None
+    with context:
+        eventually(lambda: own._record is not None, LONG_S)
+        record = own._record
+        assert record is not None
+        eventually(lambda: [body.split()[1] for _, _, body in read_record(record.file)] == [b"held"])
+        context.timer.post(direct_path.take_over, context._engine)
+        eventually(lambda: [body.split()[1] for _, _, body in read_record(record.file)] == [b"held", b"direct"])
+        held.release()
+        direct.release()
+        assert read_record(record.file) == []
+
+
+def test_the_record_is_there_before_a_command_of_any_thread_is_sent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, made = os.memfd_create, list[int]()
+
+    def another_thread_begins(*arguments: Any) -> int:
+        made.append(1)
+        if len(made) == 1:
+            rig.keeping.begin([])
+        return make(*arguments)
+
+    monkeypatch.setattr(os, "memfd_create", another_thread_begins)
+    rig.keeping.connected(rig.server())
+    assert len(made) < 2
 
 
 def test_a_node_has_each_name_by_which_others_name_it() -> None:
@@ -427,10 +478,10 @@ def test_a_fork_in_an_attempt_leaves_the_child_none_of_its_descriptors(rig: Rig)
     (attempt,) = rig.keeping._attempts
     attempt.session = session
     attempt.connection = SimpleNamespace(after_fork_in_child=lambda: os.close(connection.detach()))
-    fds = [session.fileno(), connection.fileno()]
+    inodes = [os.fstat(end.fileno()).st_ino for end in (session, connection)]
     if (pid := os.fork()) == 0:
         rig.keeping.end(End.FORKED, ConnectionError())
-        os._exit(sum(os.path.exists(f"/proc/self/fd/{fd}") for fd in fds))
+        os._exit(sum(fd.stat().st_ino in inodes for fd in Path("/proc/self/fd").iterdir() if fd.exists()))
     assert os.waitpid(pid, 0)[1] == 0
     attempt.session = attempt.connection = None
     for end in (session, other, ours, connection):

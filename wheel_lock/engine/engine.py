@@ -86,7 +86,7 @@ class Engine(EngineState):
         if options.release_on_crash:
             from wheel_lock.keeper.keeping import Keeping
 
-            self.keeping: Keeping | None = Keeping(timer, options, launch, self)
+            self.keeping: Keeping | None = Keeping(timer, options, launch, self, lambda: self.leases.held)
         self.losses: LossReporter = LossReporter(self, timer, self.counters, lambda: self.label)
         self.leases: LeaseTable = LeaseTable(self, self.losses.report)
         self.router = self.leases.router = new_router(self.leases)

@@ -208,6 +208,8 @@ class LeaseTable:
         group = group_of(lease)
         group.renewer.confirmed_at = max(group.renewer.confirmed_at, sent_at)
         group.begin([lease], sent_at)
+        if self.keeping is not None:
+            self.keeping.begin((lease,))  # there may have been no memory for a record when it was sent
         if lease.loss is not None:
             self.mark_lost([lease])
 

@@ -147,6 +147,7 @@ class Keeping:
         options: The settings of the context, of which ``release_on_crash`` says where the keeper is.
         launch: Runs what may block on another thread.
         domain: The failure domain of what is called later.
+        held: Returns what the engine holds: there may have been no memory for a record at the grant.
 
     Attributes:
         phase: That of its session.
@@ -163,6 +164,7 @@ class Keeping:
         options: ContextOptions,
         launch: Callable[[Callable[[], None]], None],
         domain: FailureDomain,
+        held: Callable[[], Iterable[Lease]],
     ) -> None:
         if not is_possible():
             raise ValueError(f"release_on_crash {NEEDS}")
@@ -170,13 +172,14 @@ class Keeping:
         self._options = options
         self._launch = launch
         self._domain = domain
+        self._held = held
         self._reset()
 
     def _reset(self) -> None:
         self.phase = Phase.ABSENT
-        self._record: Record | None = None
         self._full = False  # the record, so that a lease was not recorded
-        self._lacks_memory = ""  # for a record: what the system has said
+        self._record: Record | None = None
+        self._new_record()
         self._session: socket.socket | None = None
         self._numbers = itertools.count()
         self._places: dict[Node, _Place] = {}  # whose servers the keeper needs connections to
@@ -194,11 +197,8 @@ class Keeping:
 
     def begin(self, leases: Sequence[Lease]) -> None:
         """Record the leases that a command may grant, all of one group, before it is sent."""
-        record = self._record
-        if record is None and not self._lacks_memory:
-            record = self._new_record()
-        if record is not None:
-            record.begin(leases)
+        if self._record is not None:
+            self._record.begin(leases)
 
     def drop(self, leases: Sequence[Lease]) -> None:
         """End the entries of leases whose tokens are no more at the server."""
@@ -217,15 +217,13 @@ class Keeping:
             until = max(max(now + _timeout_s_of(lease), lease.max_expiry) for lease in leases)
             self._timer.call_at(until, lambda at: self.drop(leases), self._domain)
 
-    def _new_record(self) -> Record | None:
-        """Return a new record; None if there is no memory for one, for which the next attempt at a session asks again."""
-        if self.phase is Phase.CLOSED:
-            return None
+    def _new_record(self) -> str:
+        """Have a record; return why there is no memory for one, or nothing. The next attempt at a session asks again."""
         try:
             self._record = Record(self._on_full)
         except OSError as error:
-            self._lacks_memory = f"there is no memory for the record: {error}"
-        return self._record
+            return f"there is no memory for the record: {error}"
+        return ""
 
     def _on_full(self) -> None:
         if not self._full:
@@ -297,10 +295,13 @@ class Keeping:
         """Begin an attempt. It has the session for itself: another thread might close it in the middle of a call."""
         self._timer.cancel(self._alarm)
         self._alarm = None
-        record = self._record or self._new_record()
-        if record is None:
-            self._note(Sign.FAILED, self._lacks_memory)
-            return
+        if self._record is None:
+            if why := self._new_record():
+                self._note(Sign.FAILED, why)
+                return
+            self.begin(self._held())
+        record = self._record
+        assert record is not None
         session, gone = self._session, self._gone
         due = [node for node, since in self._due.items() if not since]
         if session is None:

@@ -43,7 +43,7 @@ def _context(description: dict[str, Any]) -> ssl.SSLContext:
     import ssl
 
     paths = ssl.get_default_verify_paths()
-    versions = [_file(description[name]) for name in _FILES if description[name]]
+    versions: list[_Version | None] = [_file(description[name]) for name in _FILES if description[name]]
     versions += map(_version, (description["ca_path"], paths.cafile, paths.capath))
     return _made(tuple(description[name] for name in _SETTINGS), tuple(versions))
 
