@@ -220,6 +220,7 @@ class Session:
         control: The socket of the client; None when it has ended, which proves nothing.
         proofs: Descriptors that all have to become readable before the client counts as dead.
         record: The memory file; -1 before the first message.
+        key: Equal for those of the same memory file.
         servers: The servers, by the numbers that the client has given them.
     """
 
@@ -227,6 +228,7 @@ class Session:
         self.control: socket.socket | None = control
         self.proofs: list[int] = []
         self.record: int = -1
+        self.key: Hashable = None
         self.servers: dict[int, Server] = {}
         self._delay_s = 0.0
 
@@ -247,15 +249,19 @@ class Session:
             raise ValueError(f"a delay of {self._delay_s} s")
         self.proofs = [fds.pop(0)]
         self.record = fds.pop(0)
+        status = os.fstat(self.record)
+        self.key = status.st_dev, status.st_ino
         try:  # who has connected, as the kernel knows it
             self.proofs.append(self.control.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
         except OSError:
             pass  # an older kernel
         self.control.send(json.dumps({"version": VERSION}).encode())
 
-    def is_of(self, other: Session) -> bool:
-        """Return whether it has the same record as another session."""
-        return self.record >= 0 <= other.record and os.path.sameopenfile(self.record, other.record)
+    @property
+    def watched(self) -> list[int]:
+        """The descriptors by which it hears of something; -1 for a server to which there is no connection yet."""
+        controls = [] if self.control is None else [self.control.fileno()]
+        return [*controls, *self.proofs, *[server.sock.fileno() for server in self.servers.values()]]
 
     def drop_server(self, number: int) -> None:
         if (server := self.servers.pop(number, None)) is not None:
@@ -342,23 +348,24 @@ class Keeper:
     def __init__(self, listener: socket.socket, parent: int) -> None:
         self._listener = listener
         self._parent = parent
-        self._poll = select.poll()
+        self._poll = select.epoll()  # its cost does not grow with what is watched
         self._sessions: dict[int, Session] = {}  # by each descriptor that is watched
+        self._newest: dict[Hashable, Session] = {}  # the latest one of each record that has had a server
         self._graves = Graves()
         self._leaving: dict[Session, float] = {}  # those whose clients will use them no more, and when all has expired
         self._left: set[int] = set()  # descriptors that are not watched since the events of this turn were read
-        self._poll.register(listener, select.POLLIN)
+        self._poll.register(listener, select.EPOLLIN)
         if parent >= 0:
-            self._poll.register(parent, select.POLLIN)
+            self._poll.register(parent, select.EPOLLIN)
 
     def run(self) -> None:
         """Serve, until the parent has ended and nothing is left to do for it."""
         while self._parent != -2 or self._sessions or self._graves:
             crew = self._graves.crew
             crew.go_on()
-            timeout_ms = 1000 if self._leaving or crew.stuck or (self._parent == -2 and self._graves) else None
+            timeout_s = 1.0 if self._leaving or crew.stuck or (self._parent == -2 and self._graves) else None
             self._left.clear()
-            for fd, _ in self._poll.poll(timeout_ms):
+            for fd, _ in self._poll.poll(timeout_s):
                 if fd in self._left:
                     continue  # its number may be that of another client's by now, of which the event says nothing
                 session = self._sessions.get(fd)
@@ -390,8 +397,8 @@ class Keeper:
         self._watch(Session(control), control.fileno())
 
     def _watch(self, session: Session, fd: int) -> None:
+        self._poll.register(fd, select.EPOLLIN)
         self._sessions[fd] = session
-        self._poll.register(fd, select.POLLIN)
 
     def _unwatch(self, fd: int) -> None:
         if self._sessions.pop(fd, None) is not None:
@@ -454,9 +461,9 @@ class Keeper:
             else:
                 session.servers[number] = _server(message, fds)
                 self._watch(session, session.servers[number].sock.fileno())
-            for other in set(self._sessions.values()):
-                if other is not session and other.is_of(session):
-                    self._end(other)  # the client has lost it
+            former, self._newest[session.key] = self._newest.get(session.key, session), session
+            if former is not session:
+                self._end(former)  # the client has lost it
         elif message["what"] == "leave":
             self._drop_server(session, int(str(message["node"])))
         elif message["what"] == "end":  # nothing is to be released any more
@@ -508,7 +515,9 @@ class Keeper:
 
     def _forget(self, session: Session) -> None:
         self._leaving.pop(session, None)
-        for fd in [fd for fd, of in self._sessions.items() if of is session]:
+        if self._newest.get(session.key) is session:
+            del self._newest[session.key]
+        for fd in session.watched:
             self._unwatch(fd)
 
 
