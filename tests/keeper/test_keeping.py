@@ -369,6 +369,16 @@ def test_the_record_is_there_before_a_command_of_any_thread_is_sent(rig: Rig, mo
     assert len(made) < 2
 
 
+@pytest.mark.parametrize("what", ["begin", "drop"])
+def test_a_context_that_is_closed_meanwhile_is_no_failure_of_a_caller(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    reads = iter([rig.keeping._record, None])
+    with monkeypatch.context() as patched:
+        patched.setattr(Keeping, "_record", property(lambda keeping: next(reads)), raising=False)
+        getattr(rig.keeping, what)([])
+
+
 def test_a_node_has_each_name_by_which_others_name_it() -> None:
     client = redis.asyncio.RedisCluster(host="seen", port=1, address_remap=lambda place: ("seen", place[1] + 1))
     connector = ClusterConnector(client)

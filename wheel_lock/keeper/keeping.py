@@ -197,13 +197,13 @@ class Keeping:
 
     def begin(self, leases: Sequence[Lease]) -> None:
         """Record the leases that a command may grant, all of one group, before it is sent."""
-        if self._record is not None:
-            self._record.begin(leases)
+        if (record := self._record) is not None:  # read once: the context may be closed meanwhile
+            record.begin(leases)
 
     def drop(self, leases: Sequence[Lease]) -> None:
         """End the entries of leases whose tokens are no more at the server."""
-        if self._record is not None:
-            self._record.end(leases)
+        if (record := self._record) is not None:
+            record.end(leases)
 
     def hand_over(self, lease: Lease) -> None:
         """End the entry of a lease whose token is another process's from now on."""
