@@ -309,6 +309,13 @@ def test_a_forked_child_has_a_record_of_its_own(rig: Rig) -> None:
     assert rig.sessions == 1
 
 
+def test_a_context_that_was_closed_before_a_fork_is_closed_in_the_child(rig: Rig) -> None:
+    rig.keeping.end(End.CLOSED, ConnectionError())
+    rig.keeping.end(End.FORKED, ConnectionError())
+    assert rig.keeping.phase is Phase.CLOSED
+    assert rig.keeping._record is None
+
+
 def fails(*arguments: object) -> int:
     raise OSError(errno.ENFILE, "Too many open files in system")
 

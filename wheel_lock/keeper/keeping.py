@@ -471,8 +471,11 @@ class Keeping:
     def end(self, how: End, error: Exception) -> None:
         """End the session of a closed context; begin anew, with an empty record, in a forked child."""
         if how is End.FORKED:
-            for attempt in self._attempts:
+            attempts, self._attempts = self._attempts, []
+            for attempt in attempts:
                 attempt.after_fork_in_child()
+            if self.phase is Phase.CLOSED:
+                return
             session, record = self._session, self._record
             self._reset()
             if session is not None:
