@@ -562,6 +562,35 @@ def test_one_client_that_sends_without_end_delays_no_other_one(served: Served, m
     theirs.close()
 
 
+class Watched(dict[int, Session]):
+    """The sessions of a keeper, which counts how often it goes through all of them."""
+
+    rounds = 0
+
+    def values(self) -> Any:
+        self.rounds += 1
+        return super().values()
+
+    def items(self) -> Any:
+        self.rounds += 1
+        return super().items()
+
+
+def test_what_is_done_for_one_client_does_not_grow_with_others(served: Served) -> None:
+    watched = served.keeper._sessions = Watched()
+    file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), served.client()
+    ours, theirs = socket.socketpair()
+    send(client, HELLO, [proof, file])
+    client.recv(1 << 16)
+    send(client, SERVER, [theirs.fileno()])
+    theirs.close()
+    send(client, {"what": "end"})
+    assert client.recv(1 << 16) == ours.recv(1) == b""
+    assert watched.rounds == 0
+    for fd in (ours.detach(), file, proof):
+        os.close(fd)
+
+
 def test_a_session_ends_when_what_its_client_has_left_has_expired(served: Served) -> None:
     file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), served.client()
     ours, theirs = socket.socketpair()

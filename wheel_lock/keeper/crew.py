@@ -155,11 +155,12 @@ class Crew:
         """Have those that wait for a place take their turns, as many as it may have."""
         self._busy[place] -= 1
         crowd = self._crowd.get(place, [])
-        for _ in range(min(self._most - self._busy[place], len(crowd))):
+        turns = min(self._most - self._busy[place], len(crowd))
+        for _ in range(turns):
             heapq.heappush(self._works, heapq.heappop(crowd))
         if not crowd:
             self._crowd.pop(place, None)
         if not self._busy[place]:
             del self._busy[place]
-        if self._works and self._waits:
+        if turns > 0 and self._waits:
             self._changed.notify()
