@@ -207,8 +207,8 @@ class Keeping:
 
     def hand_over(self, lease: Lease) -> None:
         """End the entry of a lease whose token is another process's from now on."""
-        if self._record is not None:
-            self._record.hand_over(lease)
+        if (record := self._record) is not None:
+            record.hand_over(lease)
 
     def drop_later(self, leases: Sequence[Lease]) -> None:
         """End the entries of leases of which nothing is known when their keys have expired."""
@@ -299,7 +299,8 @@ class Keeping:
             if why := self._new_record():
                 self._note(Sign.FAILED, why)
                 return
-            self.begin(self._held())
+            for lease in self._held():
+                self.begin((lease,))
         record = self._record
         assert record is not None
         session, gone = self._session, self._gone
