@@ -29,6 +29,7 @@ from wheel_lock.sync.call import run
 from wheel_lock.sync.context import ThreadContext
 from wheel_lock.sync.factory import ThreadLocks
 from wheel_lock.sync.lock import Lock
+from wheel_lock.sync.primitives import MultiLock
 
 
 class ContextSettings(SharedSettings, total=False):
@@ -308,7 +309,9 @@ class LockContext(ThreadLocks, ThreadContext):
         options = self._engine.options.of_lock(timeout, {**locals(), "blocking": False, "blocking_timeout": None})
         callback = checked_callback(on_lost)
         return run(
-            operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking, blocking_timeout)
+            operations.acquire_many(
+                self, MultiLock, names, options, callback, all_or_nothing, blocking, blocking_timeout
+            )
         )
 
     @uninterrupted_start

@@ -12,6 +12,7 @@ from typing import Self
 from wheel_lock.aio.call import TaskSide, run
 from wheel_lock.aio.factory import TaskLocks
 from wheel_lock.aio.lock import Lock, task_callback
+from wheel_lock.aio.primitives import MultiLock
 from wheel_lock.engine.engine import Engine
 from wheel_lock.holder import Holder
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
@@ -123,7 +124,9 @@ class AsyncContext(TaskLocks, TaskContext):
         options = self._engine.options.of_lock(timeout, {**locals(), "blocking": False, "blocking_timeout": None})
         callback = task_callback(on_lost)
         return await run(
-            operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking, blocking_timeout)
+            operations.acquire_many(
+                self, MultiLock, names, options, callback, all_or_nothing, blocking, blocking_timeout
+            )
         )
 
     @uninterrupted_start

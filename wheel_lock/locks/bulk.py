@@ -11,7 +11,7 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, end_quietly
 from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
-from wheel_lock.engine.waiting.many import AcquireEach, AcquireTogether
+from wheel_lock.engine.waiting.many import AcquireEach
 from wheel_lock.errors import LockLost, LocksLost, LossReason
 from wheel_lock.lease import NO_OWNER, Extras, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
@@ -26,6 +26,29 @@ AnyLock = TypeVar("AnyLock", bound=BaseLock)
 
 _BEGUN, _ENDED = (object(),), (object(),)
 _PART = 4000  # names per part of a bulk acquire
+
+
+def distinct_names(engine: Engine, names: Iterable[Name], *, different: bool) -> Mapping[Name, bytes]:
+    """Return the key of each name, in the order of the names.
+
+    Args:
+        engine: The engine of the locks.
+        names: The names; duplicates are ignored.
+        different: True if no lock may have two of the names, as text and as bytes: a wait would be for its own lock.
+
+    Raises:
+        ValueError: A name is invalid, or two of them are not ``different``.
+        TypeError: ``names`` is a str or bytes.
+    """
+    if isinstance(names, (str, bytes)):  # whose items would be names of one letter each
+        raise TypeError(f"names must be several names, not one {type(names).__name__}")
+    prefix = engine.options.prefix
+    keys = {name if type(name) is str else plain_name(name): lock_name(name, prefix) for name in names}
+    first: dict[bytes, Name] = {}
+    for name, key in keys.items() if different else ():
+        if first.setdefault(key, name) is not name:
+            raise ValueError(f"names must be of different locks: {first[key]!r:.80} and {name!r:.80} are one")
+    return keys
 
 
 class BulkAcquire(Generic[Name, AnyLock]):
@@ -57,32 +80,17 @@ class BulkAcquire(Generic[Name, AnyLock]):
         limit: float | None,
         blocking: bool = False,
     ) -> None:
-        if isinstance(names, (str, bytes)):  # whose items would be names of one letter each
-            raise TypeError(f"names must be several names, not one {type(names).__name__}")
         self._engine = engine
         self._limit_s = None if limit is None else seconds("blocking_timeout", limit)
         self._options = options
         self._new_lock = new_lock
         self._all_or_nothing = all_or_nothing
         self._call_site = call_site() if engine.options.track_acquisitions else None
-        prefix = engine.options.prefix
-        self._distinct: Mapping[Name, bytes] = {
-            name if type(name) is str else plain_name(name): lock_name(name, prefix) for name in names
-        }
+        waits = blocking and self._limit_s != 0.0
+        self._distinct = distinct_names(engine, names, different=waits)
         self._locks: dict[Name, AnyLock] = {}
-        self._waits: AcquireEach | AcquireTogether | None = None
-        if blocking and self._limit_s != 0.0:
-            self._check_different()
-            waits = AcquireTogether if all_or_nothing else AcquireEach
-            self._waits = waits(engine.wait_queues, options, future)
+        self._waits = AcquireEach(engine.wait_queues, options, future) if waits else None
         self._bulk = self._waits or AcquireMany(engine.leases, options, future, all_or_nothing)
-
-    def _check_different(self) -> None:
-        """Raise ValueError for a name given as text and as bytes: the call would wait for its own lock."""
-        first: dict[bytes, Name] = {}
-        for name, key in self._distinct.items():
-            if first.setdefault(key, name) is not name:
-                raise ValueError(f"names must be of different locks: {first[key]!r:.80} and {name!r:.80} are one")
 
     def submit(self) -> Iterator[None]:
         """Make the locks and submit their leases part by part, so that the server works on one while the next is made."""
@@ -106,9 +114,9 @@ class BulkAcquire(Generic[Name, AnyLock]):
         engine.submit(self._bulk.seal)
 
     def _held_back(self, on_lost: Callable[[LostEvent], object] | None) -> Callable[[LostEvent], object] | None:
-        """Return what is to be called for losses; the waiter for all of them together sees to that itself."""
-        if on_lost is None or isinstance(self._bulk, AcquireTogether):
-            return on_lost
+        """Return what is to be called for losses: nothing, until the caller has the locks."""
+        if on_lost is None:
+            return None
         self._bulk.held_back = HeldBack(on_lost)
         return self._bulk.held_back
 

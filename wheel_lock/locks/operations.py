@@ -39,7 +39,16 @@ from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.base import BaseLock, OnLost
-from wheel_lock.locks.bulk import AnyLock, BulkAcquire, Name, leases_to_release, let_go_of, raise_if_any, read_all
+from wheel_lock.locks.bulk import (
+    AnyLock,
+    BulkAcquire,
+    Name,
+    distinct_names,
+    leases_to_release,
+    let_go_of,
+    raise_if_any,
+    read_all,
+)
 from wheel_lock.locks.callers import RELEASED, CallerFuture, Side
 from wheel_lock.locks.handoff import BulkAdoption, BulkExport, adopted_options, adopted_type
 from wheel_lock.locks.multi import BaseMultiLock
@@ -357,7 +366,7 @@ def _check_readable(state: LockState, name: str | bytes) -> None:
 
 def acquire_many(
     side: Side,
-    lock_class: Callable[..., AnyLock],
+    several_class: type[BaseMultiLock[AnyLock]],
     names: Iterable[Name],
     options: LockOptions,
     on_lost: OnLost | None,
@@ -365,15 +374,26 @@ def acquire_many(
     blocking: bool,
     limit: float | None,
 ) -> Steps[dict[Name, AnyLock | None]]:
-    """Acquire each of ``names``, or all or none; return the lock of each, or None. See :class:`BulkAcquire`."""
+    """Acquire each of ``names``, or all or none; return the lock of each, or None. See :class:`BulkAcquire`.
+
+    With ``all_or_nothing`` a call that waits is the acquire of a multi-lock, of the class ``several_class``.
+    """
     engine = side._engine
     checked_wait(blocking, None)
     if blocking and limit is None:
         limit = options.blocking_timeout_s
+    if all_or_nothing and blocking and limit != 0:
+        keys = distinct_names(engine, names, different=True)
+        if not keys:
+            return {}
+        several = several_class(engine, keys, options, on_lost)
+        granted = yield from acquire(several, True, limit)
+        return {name: several.locks[name] if granted else None for name in keys}
     acquired: CallerFuture[None] = side._new_future()
 
     def new_lock(name: Name) -> AnyLock:
-        return lock_class(engine, EXCLUSIVE, name, options, on_lost)
+        lock: AnyLock = several_class._lock_class(engine, EXCLUSIVE, name, options, on_lost)
+        return lock
 
     many = BulkAcquire(engine, names, options, new_lock, all_or_nothing, acquired, limit, blocking)
     acquired.limit(engine, limit)

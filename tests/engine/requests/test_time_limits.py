@@ -11,7 +11,7 @@ from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later
 from wheel_lock.engine.waiting import many
-from wheel_lock.engine.waiting.many import AcquireEach, AcquireTogether
+from wheel_lock.engine.waiting.many import AcquireEach
 from wheel_lock.errors import LockTimeout, LockUnavailable
 from wheel_lock.options import lock_options
 
@@ -74,13 +74,10 @@ def test_a_grant_of_many_behind_their_limit_is_undone(rig: WaitingRig, breaks: b
     rig.assert_clean()
 
 
-@pytest.mark.parametrize("kind", [AcquireEach, AcquireTogether])
-def test_many_that_are_refused_are_waited_for(
-    rig: WaitingRig, kind: type[AcquireEach | AcquireTogether], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_that_are_refused_are_waited_for(rig: WaitingRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many, "_PART", 1)
     future: Future[None] = Future(lambda: None)
-    call = kind(rig.engine.wait_queues, lock_options(30.0), future)
+    call = AcquireEach(rig.engine.wait_queues, lock_options(30.0), future)
     rig.post(lambda: call.begin(3))
     rig.post(lambda: call.add([rig.lease(name, 30.0) for name in "abc"]))
     rig.post(call.seal)

@@ -1,8 +1,7 @@
-"""Bulk acquires that wait: for each name in the queue of that name, or for all of them together.
+"""Bulk acquires that wait for each name in the queue of that name.
 
-One bulk try comes first. What it is refused, each on its own, joins the wait queues without another try; the time limit is
-one entry on the wheel for all of them. The names of which none is wanted without the others are one waiter in one queue
-at a time, and nothing is held during that wait.
+One bulk try comes first. What it is refused joins the wait queues without another try; the time limit is one entry on the
+wheel for all of them. (Names of which none is wanted without the others are acquired as a multi-lock is.)
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, least_s
 from wheel_lock.engine.requests.bulk import BulkCall
 from wheel_lock.engine.requests.bulk_operations import AcquireMany, release_many, release_unwanted
-from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.errors import internal_error
 from wheel_lock.lease import Lease, State
@@ -268,75 +266,3 @@ class AcquireEach(BulkCall, WheelEntry):
     def crashed(self, error: Exception) -> None:
         """Fail the call; its waits, and the leases that it was granted, are undone."""
         self._fail(internal_error(error, None))
-
-
-class AcquireTogether(BulkCall):
-    """Acquire many locks, all or none, and wait until all of them are free.
-
-    What a try is granted before it is refused one lock is released before the wait for that one begins, and the parts of
-    a try are sent in one order of nodes and names, one after the other. So two callers with overlapping names can neither
-    wait for each other nor refuse each other again and again. Timer's thread only, but for the constructor.
-
-    Args:
-        queues: The wait queues of the engine.
-        options: How to acquire.
-        future: Completed when all are granted, or the time is up.
-
-    Attributes:
-        granted: The granted lease of each name, by the lease that was added for it; empty if they were refused.
-    """
-
-    def __init__(self, queues: Registry, options: LockOptions, future: Future[None]) -> None:
-        self._queues = queues
-        self.table: LeaseTable = queues.table
-        self._options = options
-        self._future = future
-        self._leases: list[Lease] = []
-        self._waiter: MultiLockWaiter | None = None
-        self._until: float | None = None
-        self._over = False
-        self.granted: dict[Lease, Lease] = {}
-
-    def begin(self, expected: int, limit_s: float | None = None) -> None:
-        """Set the time limit of the whole call, in seconds. (Each try is admitted, or not, by itself.)"""
-        self._until = None if limit_s is None else self.table.timer.now + limit_s
-
-    def add(self, leases: Sequence[Lease]) -> None:
-        """Add leases."""
-        for lease in leases:
-            self.table.router.assign(lease)
-        self._leases.extend(leases)
-
-    def seal(self) -> None:
-        """Declare that all leases have been added, and try for the first time."""
-        if self._over:
-            return
-        if not self._leases:
-            self._future.set_result(None)
-            return
-        self._leases.sort(key=lambda lease: lease.key)
-        answered: Future[Sequence[Lease] | None] = Future(partial(guarded, self, self._answered))
-        self._waiter = waiter = MultiLockWaiter(
-            self._queues, self._options, self._leases, False, True, self._until, answered
-        )
-        guarded(waiter, waiter.begin)
-
-    def _answered(self) -> None:
-        waiter, self._waiter = self._waiter, None  # its future refers to this object: a cycle
-        if waiter is None or self._over:
-            return
-        if waiter.future.error is not None:
-            self._future.set_exception(waiter.future.error)
-            return
-        granted = waiter.future.result()
-        if granted is not None:
-            self.granted.update(zip(self._leases, granted, strict=True))
-        self._future.set_result(None)
-
-    def give_up(self) -> None:
-        """Release what was granted, or may have been: the caller has stopped waiting."""
-        self._over = True
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            waiter.give_up()
-        release_unwanted(self.table, [*self.granted.values()])
