@@ -18,6 +18,8 @@ status constant
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -62,6 +64,17 @@ def any_number(text: str) -> float:
         return float(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a number") from None
+
+
+@contextmanager
+def options_checked() -> Iterator[None]:
+    """Turn a ValueError about an option, which begins with the option's name, into a Refusal."""
+    try:
+        yield
+    except ValueError as error:
+        # What is checked as the name of a lock is made of a prefix.
+        named = str(error).replace("a lock name", "prefix", 1).replace("renew_every", "renew-every")
+        raise Refusal(f"--{named}", USAGE) from None
 
 
 # Not typer's own parsers of numbers, because not all versions of it show the invalid text.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from redis.connection import parse_url
@@ -17,6 +18,9 @@ from wheel_lock.net.clients import ServerUrl
 from wheel_lock.protocol.resp import error_text
 from wheel_lock.protocol.server_errors import REMEDIES
 
+T = TypeVar("T")
+
+_ASKED_AT_ONCE = 1_000
 # RedisClusterException is not a RedisError; the last four are raised by redis-py for malformed replies.
 FAILURES = (redis.RedisError, redis.RedisClusterException, OSError, ValueError, TypeError, LookupError, AttributeError)
 
@@ -58,11 +62,31 @@ class Target:
             found = self.client.mget(names)
         return found
 
+    def existing(self, names: Iterable[str]) -> int | None:
+        """Return the number of ``names`` that are keys; None if the servers cannot be asked."""
+        found = 0
+        try:
+            for portion in portions(names):
+                pipeline: Any = self.client.pipeline(transaction=False)
+                for name in portion:
+                    pipeline.exists(name)
+                found += sum(pipeline.execute())
+        except FAILURES:
+            return None
+        return found
+
     def close(self) -> None:
         """Close all clients."""
         self.client.close()
         for master in self.masters:
             master.close()
+
+
+def portions(things: Iterable[T]) -> Iterator[list[T]]:
+    """Yield ``things`` in lists, each for one question to a server."""
+    rest = iter(things)
+    while portion := list(itertools.islice(rest, _ASKED_AT_ONCE)):
+        yield portion
 
 
 def find(url: str, parameter: str = "--redis") -> Target:

@@ -32,7 +32,7 @@ _FEW = 1_000  # the smaller number of held locks
 _MODERATE_PER_S = 5_000  # renewals per second
 _MOST_SATURATED = 10_000  # number of locks; renewed every 0.02 s they exceed what a server can do
 _SATURATED_EVERY_S = 0.02
-_AT_ONCE = 1_000  # size of a bulk acquire, and of a pipeline
+_AT_ONCE = 1_000  # size of a bulk acquire
 _NAMES_PER_THREAD = 64
 _MOST_PINGS = 50_000
 _SLICE_S = 0.2
@@ -123,7 +123,7 @@ class Bench:
                 pass
             except (WheelLockError, *FAILURES) as error:
                 self.figures.trouble = f"the server {self._target.address} failed: {_reason(error)}"
-            self.figures.left_at_server = self._left()
+            self.figures.left_at_server = self._target.existing(self._names)
         return self.figures
 
     # -- the steps ---------------------------------------------------------------------------------------------------
@@ -335,19 +335,6 @@ class Bench:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-    def _left(self) -> int | None:
-        """Return the number of keys that are left; None if the server cannot be asked."""
-        names, left = iter(self._names), 0
-        try:
-            while portion := list(itertools.islice(names, _AT_ONCE)):
-                pipeline: Any = self._target.client.pipeline(transaction=False)
-                for name in portion:
-                    pipeline.exists(name)
-                left += sum(pipeline.execute())
-        except FAILURES:
-            return None
-        return left
 
 
 def _reason(error: BaseException) -> str:

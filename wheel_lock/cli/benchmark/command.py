@@ -16,6 +16,7 @@ from wheel_lock.cli.arguments import (
     OptionalRedisUrl,
     Refusal,
     count_option,
+    options_checked,
     seconds_option,
 )
 from wheel_lock.cli.benchmark import figures
@@ -69,13 +70,11 @@ def bench(
 
 
 def _plan(locks: int, timeout: float, seconds_in_all: float, prefix: str) -> Plan:
-    try:
+    with options_checked():
         count("locks", locks, least=1)
         options = lock_options(timeout)
         seconds("seconds", seconds_in_all, above=0.0)
         lock_name(prefix + "0" * 32, b"")  # what follows is shorter
         if "{" in prefix:
             raise ValueError(f"prefix must not contain a brace, or all names share one slot of a cluster: {prefix!r}")
-    except ValueError as error:
-        raise Refusal(f"--{str(error).replace('a lock name', 'prefix', 1)}", USAGE) from None
     return Plan(locks, options.timeout_s, seconds_in_all, prefix)

@@ -18,6 +18,7 @@ from wheel_lock.cli.arguments import (
     RedisUrl,
     Refusal,
     count_option,
+    options_checked,
     seconds_option,
 )
 from wheel_lock.cli.demo import report
@@ -89,12 +90,10 @@ def hold(
 
 
 def _plan(prefix: str, locks: int, timeout: float, renew_every: float | None, seconds_to_hold: float) -> Plan:
-    try:
+    with options_checked():
         count("locks", locks, least=1)
         options = lock_options(timeout, renew_every=renew_every)
         seconds("seconds", seconds_to_hold, above=0.0)
-    except ValueError as error:
-        raise Refusal(f"--{str(error).replace('renew_every', 'renew-every')}", USAGE) from None
     assert options.renew_every_s is not None
     return Plan(prefix, locks, options.timeout_s, options.renew_every_s, seconds_to_hold)
 

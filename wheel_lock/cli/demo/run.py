@@ -6,26 +6,20 @@ Nothing is printed here: a :class:`Watch` observes the run, and the result is an
 from __future__ import annotations
 
 import gc
-import itertools
 import math
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from wheel_lock import ContextStats, Lock, LockContext, WheelLockError
 from wheel_lock.cli import server
 from wheel_lock.cli.demo.outcome import Outcome
 from wheel_lock.cli.measure import Reading, finite, per, read, resident_bytes
-from wheel_lock.cli.target import FAILURES, Target
+from wheel_lock.cli.target import FAILURES, Target, portions
 from wheel_lock.observe.stats import Histogram
 
-T = TypeVar("T")
-
 _ACQUIRED_AT_ONCE = 50_000
-_ASKED_AT_ONCE = 1_000
 _CLOSE_TIMEOUT_S = 30.0
 _CLOSED_PER_S = 20_000  # locks per second; a tenth of the rate of a slow machine
 _TURN_TIMEOUT_S = 10.0
@@ -131,7 +125,7 @@ class Run:
         """Count the locks whose keys have this run's tokens, by a plain client."""
         owned = 0
         try:
-            for portion in _portions(self.locks.items()):
+            for portion in portions(self.locks.items()):
                 values = self.target.values([name for name, _ in portion])
                 if len(values) == len(portion):  # a reply of another length is malformed
                     tokens = [None if lock is None else lock.token for _, lock in portion]
@@ -146,11 +140,8 @@ class Run:
         began = time.monotonic()
         self.close()
         self._close_s = time.monotonic() - began
-        names = map(self._name, range(self._touched))  # including those that Ctrl-C kept from being acquired
-        try:
-            self._left = sum(int(self.target.client.exists(*portion)) for portion in _portions(names))
-        except FAILURES:
-            self._left = None
+        # Including those that Ctrl-C kept from being acquired.
+        self._left = self.target.existing(map(self._name, range(self._touched)))
 
     def _name(self, number: int) -> str:
         return f"{self.plan.prefix}:{self._id}:{number}"
@@ -267,9 +258,3 @@ def conduct(run: Run, watch: Watch) -> Outcome:
         raise
     finally:
         run.context.close(1.0)  # short: only reached with open locks after a second Ctrl-C
-
-
-def _portions(things: Iterable[T]) -> Iterator[list[T]]:
-    rest = iter(things)
-    while portion := list(itertools.islice(rest, _ASKED_AT_ONCE)):
-        yield portion

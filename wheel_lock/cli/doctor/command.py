@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from wheel_lock.cli import output, server, target
-from wheel_lock.cli.arguments import REDIS_VARIABLE, USAGE, AsJson, Refusal, count_option, seconds_option
+from wheel_lock.cli.arguments import REDIS_VARIABLE, AsJson, count_option, options_checked, seconds_option
 from wheel_lock.cli.doctor import distances, neighbours, rights, settings
 from wheel_lock.cli.doctor.findings import Finding, Master, Severity, worst
 from wheel_lock.cli.target import Target
@@ -51,7 +51,10 @@ def doctor(
     Ends with status 0 if nothing was found; 1 if no server is there, or all refuse the connection; 2 if the command line is
     wrong; 3 if there are warnings; 4 if there are problems; 130 if it was interrupted.
     """
-    _validate(prefix, timeout, min_replicas)
+    with options_checked():
+        lock_options(timeout)
+        count("min-replicas", min_replicas, least=0)
+        lock_name(prefix + "0" * 40, b"")  # what follows is shorter
     with ExitStack() as stack:
         found, findings = _targets(redis, stack)
         findings += _findings(found, prefix, timeout, min_replicas, output.progress(quiet=True))
@@ -60,15 +63,6 @@ def doctor(
     else:
         _show(output.console(), findings)
     raise typer.Exit(_STATUS[worst(findings)])
-
-
-def _validate(prefix: str, timeout: float, min_replicas: int) -> None:
-    try:
-        lock_options(timeout)
-        count("min-replicas", min_replicas, least=0)
-        lock_name(prefix + "0" * 40, b"")  # what follows is shorter
-    except ValueError as error:
-        raise Refusal(f"--{str(error).replace('a lock name', 'prefix', 1)}", USAGE) from None
 
 
 def _targets(urls: Sequence[str], stack: ExitStack) -> tuple[list[Target], list[Finding]]:

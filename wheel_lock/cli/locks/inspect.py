@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from wheel_lock.cli import output, target
-from wheel_lock.cli.arguments import NO, OK, SERVER_TROUBLE, AsJson, RedisUrl, Refusal
+from wheel_lock.cli.arguments import NO, OK, AsJson, RedisUrl
 from wheel_lock.cli.locks import show
 from wheel_lock.cli.locks.looking import Found, key_of, look_at
 
@@ -27,7 +27,7 @@ def inspect(redis: RedisUrl, name: LockName, as_json: AsJson = False) -> None:
     if as_json:
         output.line(output.to_json(show.fields(Found(key, state))))
     if state.kind == "unreadable":
-        raise Refusal(f"{show.name_text(key)} cannot be read: {state.problem or 'no right to it'}", SERVER_TROUBLE)
+        raise show.unreadable(Found(key, state))
     if not as_json:
         sentence, colour = sentence_about(Found(key, state))
         output.present(output.console(), show.name_text(key), show.details(state), sentence, colour)

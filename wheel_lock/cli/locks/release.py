@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from wheel_lock.cli import output, target
-from wheel_lock.cli.arguments import NO, SERVER_TROUBLE, USAGE, AsJson, RedisUrl, Refusal
+from wheel_lock.cli.arguments import NO, USAGE, AsJson, RedisUrl, Refusal
 from wheel_lock.cli.locks import show
 from wheel_lock.cli.locks.inspect import LockName, sentence_about
 from wheel_lock.cli.locks.looking import Found, force_release, key_of, look_at
@@ -48,7 +48,7 @@ def release(
         state = look_at(found, key, most=_MOST_HOLDERS)
         one = Found(key, state)
         if state.kind == "unreadable":
-            raise Refusal(f"{show.name_text(key)} cannot be read: {state.problem or 'no right to it'}", SERVER_TROUBLE)
+            raise show.unreadable(one)
         refusal = _refusal(one, everything)
         if not as_json and state.kind != "free":
             output.present(console, show.name_text(key), show.details(state), *sentence_about(one))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from wheel_lock.cli.arguments import SERVER_TROUBLE, Refusal
 from wheel_lock.cli.locks.looking import Found
 from wheel_lock.cli.output import Row, printable
 from wheel_lock.cli.tables import FittedTable
@@ -58,6 +59,11 @@ def row(found: Found) -> tuple[str, str, str, str, str]:
     count = sum(holder.count for holder in holders) + state.left_out
     remaining = "-" if state.kind == "free" else remaining_text(state.remaining_s)
     return name_text(found.name), kind_text(state), text, remaining, str(count) if holders else "-"
+
+
+def unreadable(found: Found) -> Refusal:
+    """Return the refusal for a command about a key that the user may not read."""
+    return Refusal(f"{name_text(found.name)} cannot be read: {found.state.problem or 'no right to it'}", SERVER_TROUBLE)
 
 
 def table(found: Sequence[Found]) -> FittedTable:

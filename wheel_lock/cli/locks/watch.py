@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from wheel_lock.cli import output, target
-from wheel_lock.cli.arguments import SERVER_TROUBLE, TERMINATED, USAGE, RedisUrl, Refusal, seconds_option
+from wheel_lock.cli.arguments import TERMINATED, RedisUrl, options_checked, seconds_option
 from wheel_lock.cli.locks import show
 from wheel_lock.cli.locks.looking import Found, key_of
 from wheel_lock.cli.locks.watching import Change, Watcher, is_pattern
@@ -52,12 +52,10 @@ def watch(
     Ends with status 0 after --seconds; 1 if the first poll fails, or the one key cannot be read; 2 if the command
     line is wrong; 130 or 143 if it was ended by Ctrl-C or SIGTERM.
     """
-    try:
+    with options_checked():
         checked_seconds("interval", interval, least=_LEAST_INTERVAL_S)
         if seconds is not None:
             checked_seconds("seconds", seconds, above=0.0)
-    except ValueError as error:
-        raise Refusal(f"--{error}", USAGE) from None
     key = None if is_pattern(name) else key_of(name)
     console = output.console()
     on_terminal = not as_json and output.pretty(console)
@@ -94,8 +92,7 @@ def _watch(
                     output.complain(f"the server {found.address} answers again")
                     trouble = None
                 if first and alone and states[0].state.kind == "unreadable":
-                    problem = states[0].state.problem or "no right to it"
-                    raise Refusal(f"{show.name_text(states[0].name)} cannot be read: {problem}", SERVER_TROUBLE)
+                    raise show.unreadable(states[0])
                 display.show(states, changes)
                 first = False
             now = time.monotonic()

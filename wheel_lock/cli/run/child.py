@@ -7,6 +7,8 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from wheel_lock.cli.run.guard_program import runs_in_group
+
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
@@ -43,7 +45,7 @@ class Child:
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], guard: int = -1) -> None:
-        self._guard = str(guard)
+        self._guard = guard
         try:
             self._process = subprocess.Popen(command, env=environment, process_group=0)
         except FileNotFoundError as error:
@@ -89,7 +91,7 @@ class Child:
             return False
         except PermissionError:
             pass
-        return _runs_in_group(self.pid, self._guard)
+        return runs_in_group(self.pid, self._guard)
 
     def look(self) -> bool:
         """Notice the end of the command; return True if it is stopped, and this process should stop with it.
@@ -127,24 +129,6 @@ class Child:
         finally:
             signal.signal(signal.SIGTSTP, before)
         self._terminal.give(self.pid, again=True)
-
-
-def _runs_in_group(group: int, guard: str) -> bool:
-    """Return whether a process of a group runs, but for its guard. A zombie has ended; killpg() does not distinguish it."""
-    try:
-        names = os.listdir("/proc")
-    except OSError:
-        return True  # this system does not tell it
-    for name in names:
-        if name.isdigit() and name != guard:
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    state, _, its_group = file.read().rpartition(b")")[2].split()[:3]
-            except (OSError, ValueError):
-                continue  # it has ended meanwhile
-            if int(its_group) == group and state not in (b"Z", b"X"):
-                return True
-    return False
 
 
 class _Terminal:

@@ -14,7 +14,7 @@ import typer
 
 from wheel_lock import Lock, LockLost, WheelLockError
 from wheel_lock.cli import output, server
-from wheel_lock.cli.arguments import USAGE, RedisUrl, Refusal, seconds_option
+from wheel_lock.cli.arguments import USAGE, RedisUrl, Refusal, options_checked, seconds_option
 from wheel_lock.cli.run.acquiring import Acquiring
 from wheel_lock.cli.run.child import CannotStart
 from wheel_lock.cli.run.signals import Signals
@@ -127,26 +127,21 @@ def _options(name: str, timeout: float, wait: float | None, fence_env: str | Non
         lock_name(name, b"")
     except ValueError as error:
         raise Refusal(f"NAME: {error}", USAGE) from None
-    try:
+    with options_checked():
         if wait is not None:
             seconds("wait", wait)
         return lock_options(timeout, fencing=fence_env is not None)
-    except ValueError as error:
-        raise Refusal(f"--{error}", USAGE) from None
 
 
 def _times(margin: float | None, grace: float, options: LockOptions) -> tuple[float, float]:
     """Return margin and grace in seconds."""
     margin_s = options.timeout_s * _MARGIN if margin is None else margin
-    try:
+    most_s = options.timeout_s / 2  # a third of the timeout passes between renewals
+    with options_checked():
         seconds("margin", margin_s)
         seconds("grace", grace)
-    except ValueError as error:
-        raise Refusal(f"--{error}", USAGE) from None
-    if margin_s > options.timeout_s / 2:  # a third of the timeout passes between renewals
-        raise Refusal(
-            f"--margin must be at most half of the timeout, {options.timeout_s / 2:g} s, not {margin_s:g}", USAGE
-        )
+        if margin_s > most_s:
+            raise ValueError(f"margin must be at most half of the timeout, {most_s:g} s, not {margin_s:g}")
     return margin_s, grace
 
 

@@ -32,7 +32,8 @@ def main() -> None:
         joined = True
     except OSError:
         joined = False  # the command has left it, and nothing else is in it
-    if not _started_by(pid, os.getppid()) and not joined:
+    _, parent, _ = _stat(pid)
+    if parent != str(os.getppid()) and not joined:
         return
     sys.stdin.buffer.read()
     _send(pid, command, joined, number)
@@ -49,7 +50,7 @@ def main() -> None:
 
 def _send(group: int, command: int, joined: bool, number: int) -> None:
     """Send a signal to a command that is not in its group, and to the group."""
-    if command >= 0 and (not joined or _stat(group, 2) != str(group)):
+    if command >= 0 and (not joined or _stat(group)[2] != str(group)):
         try:
             signal.pidfd_send_signal(command, number)
         except OSError:
@@ -65,24 +66,27 @@ def _runs(group: int, command: int, joined: bool) -> bool:
     """Return whether the command, or another process of its group, runs."""
     if command >= 0 and not select.select([command], [], [], 0)[0]:
         return True
-    own = str(os.getpid())
-    return joined and any(
-        name.isdigit() and name != own and _stat(int(name), 2) == str(group) and _stat(int(name), 0) not in ("Z", "X")
-        for name in os.listdir("/proc")
-    )
+    return joined and runs_in_group(group, os.getpid())
 
 
-def _started_by(pid: int, parent: int) -> bool:
-    return _stat(pid, 1) == str(parent)
+def runs_in_group(group: int, guard: int) -> bool:
+    """Return whether a process of a group runs, but for its guard. A zombie has ended; killpg() does not distinguish it."""
+    try:
+        processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return True  # this system does not tell it
+    others = map(_stat, (pid for pid in processes if pid != guard))
+    return any(its_group == str(group) and state not in ("Z", "X") for state, _, its_group in others)
 
 
-def _stat(pid: int, field: int) -> str | None:
-    """Return a field of a process: 0 for its state, 1 for its parent, 2 for its group; None if there is no such process."""
+def _stat(pid: int) -> list[str]:
+    """Return state, parent and group of a process; empty texts if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[field].decode()
-    except (OSError, IndexError):
-        return None
+            state, parent, group = file.read().rpartition(b")")[2].split()[:3]
+            return [state.decode(), parent.decode(), group.decode()]
+    except (OSError, ValueError):
+        return ["", "", ""]
 
 
 def _say(text: str) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 
 from wheel_lock.cli import output
-from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, AsJson, Refusal, count_option, seconds_option
+from wheel_lock.cli.arguments import SERVER_TROUBLE, AsJson, Refusal, count_option, options_checked, seconds_option
 from wheel_lock.cli.top.client import Client, Ended, find
 from wheel_lock.cli.top.view import lines, screen
 from wheel_lock.diagnostics.debug_socket import DEFAULT_NAMES, MAX_NAMES
@@ -38,11 +38,9 @@ def top(
     Ends with status 0; 1 if there is no such socket, or it does not answer; 2 if the command line is wrong, or several
     sockets are meant; 130 after Ctrl-C.
     """
-    try:
+    with options_checked():
         count("names", names, least=0, most=MAX_NAMES)
         seconds("every", every, above=0.0)
-    except ValueError as error:
-        raise Refusal(f"--{error}", USAGE) from None
     console = output.console()
     try:
         with closing(Client(find(target))) as client:
