@@ -387,8 +387,9 @@ def acquire_many(
         if not keys:
             return {}
         several = several_class(engine, keys, options, on_lost)
+        locks: dict[Name, AnyLock | None] = {name: several.locks[name] for name in keys}
         granted = yield from acquire(several, True, limit)
-        return {name: several.locks[name] if granted else None for name in keys}
+        return locks if granted else dict.fromkeys(keys)  # no call behind a grant: an interruption there would leave it
     acquired: CallerFuture[None] = side._new_future()
 
     def new_lock(name: Name) -> AnyLock:
