@@ -1,4 +1,4 @@
-"""Acquire several locks together: one try acquires all of them or none."""
+"""Acquire several locks together: one try acquires all of them or none, if possible by one call."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from wheel_lock.engine.requests.base import batch_call, in_calls
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.replies import NO_FENCE, Refusal
+from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import MalformedReply, Reply
@@ -20,25 +21,24 @@ from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError
 from wheel_lock.runtime.failures import guarded
 
-MOST_TOGETHER = 500  # locks of one call, which keeps the server from all else
+_MOST_TOGETHER = 500  # locks of one call, which keeps the server from all else
 
 
-class AcquireAll(Acquire):
-    """One try to acquire several exclusive locks, all of them or none.
+class _Part(Acquire):
+    """The call about some of the locks of a try, all of them or none.
 
     Attributes:
-        blocker: The first lease that another owner holds; None if the try failed for another reason.
+        blocker: The first lease that another owner holds; None if the call failed for another reason.
     """
 
-    __slots__ = ("_sequential", "blocker")
+    __slots__ = ("_whole", "blocker")
 
     name: str | bytes | None
-    retry_ms: int | None
 
-    def __init__(self, table: LeaseTable, leases: Sequence[Lease], options: LockOptions, future: Future[bool]) -> None:
-        super().__init__(table, leases, options, future)
+    def __init__(self, whole: AcquireAll, leases: Sequence[Lease], options: LockOptions, future: Future[bool]) -> None:
+        super().__init__(whole.table, leases, options, future)
+        self._whole = whole
         self.blocker: Lease | None = None
-        self._sequential: AcquireAllSequential | None = None
 
     def error_reply(self, error: ServerError) -> None:
         if len(self.leases) == 1 or error.code != NOT_LOCAL:
@@ -49,37 +49,9 @@ class AcquireAll(Acquire):
             self.repeat_declared()  # so the node redirects each name that it does not own
 
     def repeat_declared(self) -> None:
-        """Acquire one name after the other; nothing was executed."""
+        """Have a call for each name in the place of this one; nothing was executed."""
         self.finish()
-        self.finished = False  # the sequential acquire will end it
-        combined: Future[bool] = Future(partial(guarded, self, self._sequential_done))
-        self._sequential = AcquireAllSequential(self.table, self.leases, self._options, combined, alone=True)
-        self._sequential.maybe_granted = self.maybe_executed
-        self._sequential.caller_until = self.caller_until
-        self._sequential.begin()
-
-    def look_later(self) -> None:
-        """Go onto the wheel, unless the sequential acquire has taken over: its parts have time limits of their own."""
-        if self._sequential is None:
-            super().look_later()
-
-    def _sequential_done(self) -> None:
-        sequential = self._sequential
-        assert sequential is not None
-        self.finished = True
-        self.blocker, self.retry_ms = sequential.blocker, sequential.retry_ms
-        if sequential.future.error is not None:
-            self.future.set_exception(sequential.future.error)
-        else:
-            self.future.set_result(sequential.future.result())
-
-    def abandon(self) -> None:
-        if self._sequential is None:
-            super().abandon()
-        else:
-            self.finished: bool = True
-            self._sequential.future = Future(noop)
-            self._sequential.abandon()
+        self._whole.split(self)
 
     def _call(self, *, again: bool) -> Command:
         params = group_of(self.lease)
@@ -99,42 +71,32 @@ class AcquireAll(Acquire):
         raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
 
 
-class AcquireAllSequential(AcquireAll):
-    """One try to acquire several exclusive locks in parts: node by node, name by name, always in the same order.
+class AcquireAll(Acquire):
+    """One try to acquire several exclusive locks, all of them or none, in parts: node by node, always in the same order.
 
-    Each part is a call of its own, which follows the grant of the part before. When a part is refused, the earlier parts
-    are released again before the future is completed.
+    Each part is a call of its own, which follows the grant of the part before; usually one is enough. When a part is
+    refused, the earlier parts are released again before the future is completed.
 
     Attributes:
-        maybe_granted: True if a call about all leases was sent before, and its reply was lost.
+        blocker: The first lease that another owner holds; None if the try failed for another reason.
     """
 
-    __slots__ = ("_granted", "_part", "_parts", "maybe_granted")
+    __slots__ = ("_granted", "_maybe_granted", "_part", "_parts", "blocker")
 
-    blocker: Lease | None
     retry_ms: int | None
 
-    def __init__(
-        self,
-        table: LeaseTable,
-        leases: Sequence[Lease],
-        options: LockOptions,
-        future: Future[bool],
-        *,
-        alone: bool = False,
-    ) -> None:
+    def __init__(self, table: LeaseTable, leases: Sequence[Lease], options: LockOptions, future: Future[bool]) -> None:
         super().__init__(table, leases, options, future)
-        by_part: dict[str, list[Lease]] = {}
+        by_node: dict[Node, list[Lease]] = {}
         for lease in leases:
-            node = node_of(lease)
-            one = alone or node.most_leases(MOST_TOGETHER) == 1
-            by_part.setdefault(lease.key.hex() if one else node.connector.describe(), []).append(lease)
-        self._parts = [  # the last one is the next
-            call for part in sorted(by_part, reverse=True) for call in reversed(in_calls(by_part[part], MOST_TOGETHER))
-        ]
-        self._part: AcquireAll | None = None
-        self.maybe_granted: bool = False
+            by_node.setdefault(node_of(lease), []).append(lease)
+        self._parts: list[list[Lease]] = []  # the last one is the next
+        for node in sorted(by_node, key=lambda node: node.connector.describe(), reverse=True):
+            self._parts += reversed(in_calls(by_node[node], node.most_leases(_MOST_TOGETHER)))
+        self._part: _Part | None = None
+        self._maybe_granted = False  # a call about the parts to come was sent before, and its reply was lost
         self._granted: list[Lease] = []
+        self.blocker: Lease | None = None
 
     def begin(self) -> None:
         """Send the next part, or complete the future when all parts are granted."""
@@ -142,9 +104,15 @@ class AcquireAllSequential(AcquireAll):
             self._complete()
             return
         answered: Future[bool] = Future(partial(guarded, self, self._answered))
-        self._part = part = AcquireAll(self.table, self._parts.pop(), self._options, answered)
-        part.caller_until = self.caller_until
+        self._part = part = _Part(self, self._parts.pop(), self._options, answered)
+        part.caller_until, part.patient, part.on_found = self.caller_until, self.patient, self.on_found
         part.begin()
+
+    def split(self, part: _Part) -> None:
+        """Go on with a call for each name of ``part``, which the server has refused as a whole."""
+        self._maybe_granted = self._maybe_granted or part.maybe_executed
+        self._parts += [[lease] for lease in reversed(part.leases)]
+        self.begin()
 
     def _complete(self) -> None:
         """Complete the future: with False if a lease has ended before the last part was granted."""
@@ -174,11 +142,14 @@ class AcquireAllSequential(AcquireAll):
         self.finished: bool = True
         self._part = None
         for leases in self._parts:
-            self.table.reject(leases, self.maybe_granted)
+            self.table.reject(leases, self._maybe_granted)
         self._parts.clear()
         granted, self._granted = self._granted, []
+        if not granted:
+            then()
+            return
         release_many(self.table, granted, Future(then))
-        if self.caller_until is not None and granted:
+        if self.caller_until is not None:
             # A node that does not answer must not use more time than the caller has left.
             self.timer.call_at(max(self.caller_until, self.timer.now), lambda now: then(), self)
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import node_of
 from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.acquire_all import MOST_TOGETHER, AcquireAll, AcquireAllSequential
+from wheel_lock.engine.requests.acquire_all import AcquireAll
 from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.lease import Lease
 
@@ -58,8 +57,6 @@ class MultiLockWaiter(Waiter):
         """Prepare nothing: the name it waits for, and the number of calls of a try, may change before the next try."""
 
     def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
-        if len(leases) > node_of(leases[0]).most_leases(MOST_TOGETHER) or len(set(map(node_of, leases))) > 1:
-            return AcquireAllSequential(self.table, leases, self.options, future)
         return AcquireAll(self.table, leases, self.options, future)
 
     def _poll(self) -> None:
