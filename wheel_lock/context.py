@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
 from wheel_lock.asyncio import AsyncContext
-from wheel_lock.decorator import Locked
+from wheel_lock.decorator import Decorates
 from wheel_lock.engine.engine import Engine
 from wheel_lock.exclusion import exclusively
 from wheel_lock.forks import in_forked_child
@@ -17,7 +17,7 @@ from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.bulk import Name
 from wheel_lock.locks.callbacks import checked_callback
-from wheel_lock.locks.factory import LockTerms, spelled_out
+from wheel_lock.locks.factory import spelled_out
 from wheel_lock.net.clients import AnyClient, connector_for, parse
 from wheel_lock.observe.contexts import CONTEXTS
 from wheel_lock.options import SETTINGS, ContextOptions, lock_name, lock_options
@@ -40,7 +40,7 @@ class ContextSettings(SharedSettings, total=False):
     replica_timeout: float
 
 
-class LockContext(ThreadLocks, ThreadContext):
+class LockContext(ThreadLocks, Decorates, ThreadContext):
     """Holds locks on one Redis server and keeps them alive from one thread.
 
     Args:
@@ -419,41 +419,6 @@ class LockContext(ThreadLocks, ThreadContext):
                 reason of each, its ``locks`` what this method would have returned: those that were adopted are held.
         """
         return run(operations.adopt_many(self, Lock, texts, checked_callback(on_lost), thread_local))
-
-    @spelled_out(LockTerms)
-    def locked(self, name: str, timeout: float | None = None, **terms: Unpack[LockTerms]) -> Locked:
-        """Return a decorator: the function, or coroutine function, runs while it holds a lock.
-
-        The lock is not reentrant: a recursive call that needs the same name, in the same thread or task, raises
-        LockAlreadyHeld instead of waiting for ever.
-
-        The lock is released when the function returns, so an unfinished result is refused: generators and context managers
-        made of them, coroutines, and futures and tasks that are not done. A function that is not a coroutine function may
-        not return any other awaitable either. The result is closed or cancelled if possible, and the call raises
-        TypeError. Other lazy results (``map``, ``zip``) are returned as they are: what they call runs without the lock.
-        The other parameters are those of :meth:`lock`.
-
-        Args:
-            name: The lock's name; ``{user_id}`` stands for the argument of that name, ``{order.id}`` for its attribute.
-
-        Raises:
-            ValueError: A value is out of range, or a field of the name is not a parameter.
-            TypeError: The function is a generator, or a context manager made of one, whose body would run without the lock.
-
-        Example:
-            >>> from wheel_lock.testing import fake_context
-            >>> with fake_context() as context:
-            ...     @context.locked("report:{user_id}", timeout=30.0)
-            ...     def write_report(user_id: int) -> str:
-            ...         return context.held()[0].name
-            ...     write_report(7)
-            'report:7'
-        """
-        return Locked(
-            name,
-            lambda filled: self.lock(filled, timeout=timeout, **terms),
-            lambda filled: self.asyncio.lock(filled, timeout=timeout, **terms),
-        )
 
     @property
     def asyncio(self) -> AsyncContext:

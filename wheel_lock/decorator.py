@@ -11,7 +11,7 @@ import inspect
 import string
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from wheel_lock.aio import call as aio_call
 from wheel_lock.aio.lock import Lock as AsyncLock
@@ -20,6 +20,7 @@ from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.lease import Owner
 from wheel_lock.locks.base import BaseLock
 from wheel_lock.locks.callbacks import is_awaited
+from wheel_lock.locks.factory import LockTerms, spelled_out
 from wheel_lock.sync import call as sync_call
 from wheel_lock.sync.lock import Lock
 from wheel_lock.unfinished import refuse_to_decorate, refuse_to_return, title_of
@@ -124,6 +125,48 @@ class Locked:
                 return result
 
         return with_lock
+
+
+class Decorates:
+    """A context for threads whose locks decorate functions."""
+
+    lock: Callable[..., Lock]
+    asyncio: Any
+
+    @spelled_out(LockTerms)
+    def locked(self, name: str, timeout: float | None = None, **terms: Unpack[LockTerms]) -> Locked:
+        """Return a decorator: the function, or coroutine function, runs while it holds a lock.
+
+        The lock is not reentrant: a recursive call that needs the same name, in the same thread or task, raises
+        LockAlreadyHeld instead of waiting for ever.
+
+        The lock is released when the function returns, so an unfinished result is refused: generators and context managers
+        made of them, coroutines, and futures and tasks that are not done. A function that is not a coroutine function may
+        not return any other awaitable either. The result is closed or cancelled if possible, and the call raises
+        TypeError. Other lazy results (``map``, ``zip``) are returned as they are: what they call runs without the lock.
+        The other parameters are those of :meth:`lock`.
+
+        Args:
+            name: The lock's name; ``{user_id}`` stands for the argument of that name, ``{order.id}`` for its attribute.
+
+        Raises:
+            ValueError: A value is out of range, or a field of the name is not a parameter.
+            TypeError: The function is a generator, or a context manager made of one, whose body would run without the lock.
+
+        Example:
+            >>> from wheel_lock.testing import fake_context
+            >>> with fake_context() as context:
+            ...     @context.locked("report:{user_id}", timeout=30.0)
+            ...     def write_report(user_id: int) -> str:
+            ...         return context.held()[0].name
+            ...     write_report(7)
+            'report:7'
+        """
+        return Locked(
+            name,
+            lambda filled: self.lock(filled, timeout=timeout, **terms),
+            lambda filled: self.asyncio.lock(filled, timeout=timeout, **terms),
+        )
 
 
 def _fields(template: str) -> Iterator[str]:

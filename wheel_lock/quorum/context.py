@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypedDict, Unpack
 
 from wheel_lock.aio.context import AsyncContext, TaskContext
 from wheel_lock.aio.factory import TaskFencedTerms, TaskLockTerms
-from wheel_lock.decorator import Locked
+from wheel_lock.decorator import Decorates
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks.context import BaseContext
@@ -102,7 +102,7 @@ class BaseQuorumContext(LockFactory, BaseContext):
         return refuse
 
 
-class QuorumContext(BaseQuorumContext, ThreadContext):
+class QuorumContext(BaseQuorumContext, Decorates, ThreadContext):
     """Holds locks on a majority of independent masters. Made by :meth:`wheel_lock.LockContext.quorum`.
 
     Args:
@@ -165,15 +165,6 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
     ) -> QuorumReentrantLock:
         """Return a reentrant lock; see :meth:`lock`. It excludes other locks of that name, reentrant or not."""
         return self._new(QuorumReentrantLock, TYPES, name, timeout, terms)
-
-    @spelled_out(LockTerms)
-    def locked(self, name: str, timeout: float | None = None, **terms: Unpack[LockTerms]) -> Locked:
-        """Return a decorator; see :meth:`wheel_lock.LockContext.locked`."""
-        return Locked(
-            name,
-            lambda filled: self.lock(filled, timeout=timeout, **terms),
-            lambda filled: self.asyncio.lock(filled, timeout=timeout, **terms),
-        )
 
     @property
     def asyncio(self) -> AsyncQuorumContext:
