@@ -172,19 +172,26 @@ def with_remedy(reason: str, error: BaseException) -> str:
     return reason if remedy is None else f"{reason}: {remedy}"
 
 
+def info(client: redis.Redis, section: str) -> dict[str, Any]:
+    """Return a section of INFO; empty if the server does not report it."""
+    try:
+        found: Any = client.info(section)
+    except (redis.RedisError, OSError, *_NONSENSE):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def cpu_s(client: redis.Redis) -> float | None:
     """Return the CPU seconds of the server's process; None if it does not report them, as fakeredis."""
+    usage = info(client, "cpu")
     try:
-        usage = client.info("cpu")
         used = float(usage["used_cpu_user"]) + float(usage["used_cpu_sys"])
-    except (redis.RedisError, OSError, *_NONSENSE):
+    except _NONSENSE:
         return None
     return used if math.isfinite(used) else None
 
 
 def version(client: redis.Redis) -> str | None:
     """Return the server's version; None if it does not report one."""
-    try:
-        return error_text(client.info("server")["redis_version"], 40)
-    except (redis.RedisError, OSError, *_NONSENSE):
-        return None
+    found = info(client, "server").get("redis_version")
+    return None if found is None else error_text(found, 40)

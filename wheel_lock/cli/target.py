@@ -153,19 +153,11 @@ def _hello(client: redis.Redis) -> dict[str, str]:
     try:
         reply: Any = client.execute_command("HELLO")
     except redis.ResponseError:
-        info = _info(client, "server")
+        info = server.info(client, "server")
         known = {"mode": info.get("redis_mode"), "version": info.get("redis_version")}
         return {name: value for name, value in known.items() if isinstance(value, str)}
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     return {name.decode(): value.decode() for name, value in pairs if isinstance(value, bytes)}
-
-
-def _info(client: redis.Redis, section: str) -> dict[str, Any]:
-    try:
-        found: Any = client.info(section)
-    except FAILURES:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _cluster(named: ServerUrl, url: str, parameter: str) -> redis.RedisCluster:
