@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NoReturn, Protocol
 
-from wheel_lock.errors import LossReason, quoted
+from wheel_lock.errors import LockLost, LossReason, quoted
 from wheel_lock.observe.events import HeldLock, LostEvent
 from wheel_lock.options import DRIFT, MARGIN_S
 from wheel_lock.protocol.resp import name_in, split_bulk_strings
@@ -407,6 +407,10 @@ class Lease(WheelEntry):
             if self.at_limit:
                 return LossReason.RENEWAL_LIMIT
         return LossReason.NOT_CONFIRMED
+
+    def lost_error(self) -> LockLost:
+        """Return the error for a caller whose lease has ended without a release."""
+        return LockLost(self.name, self.loss or LossReason.NOT_CONFIRMED)
 
     def record_lapse(self) -> None:
         """Record the loss after the deadline has passed. From any thread. Never overwrites a reason."""

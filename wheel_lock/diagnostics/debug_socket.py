@@ -24,6 +24,7 @@ from typing import Any
 
 from wheel_lock.diagnostics.dump import dumped, state
 from wheel_lock.engine.engine import Engine
+from wheel_lock.forks import in_forked_child
 from wheel_lock.runtime import native
 from wheel_lock.runtime.greenlets import new_thread
 from wheel_lock.runtime.weak_registry import WeakRegistry
@@ -319,13 +320,10 @@ SERVER_OF: weakref.WeakKeyDictionary[Engine, DebugServer] = weakref.WeakKeyDicti
 SERVERS: WeakRegistry[DebugServer] = WeakRegistry()  # also those whose context is gone
 
 
+@in_forked_child
 def _after_fork() -> None:
     for server in SERVERS:
         server.after_fork_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 @atexit.register

@@ -245,7 +245,7 @@ class LeaseTable:
                 return None
             self.mark_lapsed(lease)
         if lease.state is State.LOST or lease.loss is not None:
-            return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
+            return lease.lost_error()
         if lease.state > EXTENDING:
             return LockNotHeld("Cannot release or extend a lock that is not held", lease.name)
         return None

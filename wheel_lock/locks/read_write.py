@@ -20,29 +20,32 @@ R = TypeVar("R", bound=BaseLock)
 W = TypeVar("W", bound=BaseLock)
 
 
-class BaseReadLock(BaseReentrantLock):
-    """The half for readers. A caller that holds the lock for writing may acquire it for reading, too."""
+class _Half(BaseReentrantLock):
+    """One half of a read-write lock."""
 
     __slots__ = ()
 
     _family = "read-write"
-    _half = SHARED
 
     def _new_token(self) -> bytes:
         return self._lock_type.token(self._engine.token_head)  # a member of a sorted set, whose form the scripts know
 
 
-class BaseWriteLock(BaseReentrantLock):
+class BaseReadLock(_Half):
+    """The half for readers. A caller that holds the lock for writing may acquire it for reading, too."""
+
+    __slots__ = ()
+
+    _half = SHARED
+
+
+class BaseWriteLock(_Half):
     """The half for one writer."""
 
     __slots__ = ()
 
     _engine: Engine
-    _family = "read-write"
     _half = EXCLUSIVE
-
-    def _new_token(self) -> bytes:
-        return self._lock_type.token(self._engine.token_head)
 
     @property
     def _keeps_reading(self) -> bool:

@@ -42,6 +42,8 @@ _AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER with zero time: the connection i
 _NOTHING = memoryview(b"")  # an empty part of a memoryview would keep the whole of it
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
+OnDropped = Callable[["PipelinedConnection", Exception], object]
+
 
 def reset_at_close(sock: socket.socket) -> None:
     """Have the system discard, when ``sock`` is closed, the bytes that it has not delivered yet.
@@ -144,7 +146,7 @@ class PipelinedConnection(Flusher):
         connection: Connection,
         domain: FailureDomain | None,
         on_reply: Callable[[], object],
-        on_lost: Callable[[PipelinedConnection, Exception], object],
+        on_lost: OnDropped,
     ) -> None:
         self._timer = timer
         self._domain = domain

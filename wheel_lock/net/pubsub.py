@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
-from wheel_lock.net.connection import BareCommand, PipelinedConnection, PushConnection
+from wheel_lock.net.connection import BareCommand, OnDropped, PipelinedConnection, PushConnection
 from wheel_lock.net.connector import Connection, Connector, Server
 from wheel_lock.net.node import Node, NodeObserver
 from wheel_lock.observe.log_fields import log_fields
@@ -156,7 +156,7 @@ class PubSub(NodeObserver):
         connection: Connection,
         domain: FailureDomain | None,
         on_reply: Callable[[], object],
-        on_lost: Callable[[PipelinedConnection, Exception], object],
+        on_lost: OnDropped,
     ) -> PipelinedConnection:
         # Only a PONG resets the backoff: a server may cut each connection as soon as it has subscribed.
         self._on_pong = on_reply
@@ -164,12 +164,7 @@ class PubSub(NodeObserver):
         pipeline.on_push = self._on_push
         return pipeline
 
-    def _connection_lost(
-        self,
-        on_lost: Callable[[PipelinedConnection, Exception], object],
-        pipeline: PipelinedConnection,
-        error: Exception,
-    ) -> None:
+    def _connection_lost(self, on_lost: OnDropped, pipeline: PipelinedConnection, error: Exception) -> None:
         """Notify the node by ``on_lost``, then the listeners."""
         on_lost(pipeline, error)
         self._end_subscriptions()
@@ -418,12 +413,7 @@ class InvalidationFeed(PubSub):
             node.send(BareCommand(b"CLIENT", b"ID"))
         super().ready(node, new=new)
 
-    def _connection_lost(
-        self,
-        on_lost: Callable[[PipelinedConnection, Exception], object],
-        pipeline: PipelinedConnection,
-        error: Exception,
-    ) -> None:
+    def _connection_lost(self, on_lost: OnDropped, pipeline: PipelinedConnection, error: Exception) -> None:
         was_ready = self.client_id is not None
         self.client_id = self._known = None
         self._lost = True

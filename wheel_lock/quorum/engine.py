@@ -119,7 +119,7 @@ class QuorumEngine(Engine):
 
     def _released(self, lease: QuorumLease, future: Future[None], tally: VoteTally) -> None:
         if lease.state is not State.RELEASING:  # lost meanwhile
-            future.set_exception(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
+            future.set_exception(lease.lost_error())
         elif tally.agreed:
             self.leases.release_done([lease])
             future.set_result(None)

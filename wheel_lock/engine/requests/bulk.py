@@ -264,8 +264,8 @@ class BulkOperation:
         return leases
 
     def call(self, leases: Sequence[Lease]) -> Command:
-        """Return the call about one batch."""
-        raise NotImplementedError
+        """Return the call about one batch: their release, unless it is an acquire."""
+        return group_of(leases[0]).lock_type.release_many(leases)
 
     def needs(self, leases: Sequence[Lease]) -> frozenset[str]:
         """Return the commands that the user must be allowed to call, or a batch is refused."""

@@ -319,9 +319,6 @@ class ReleaseMany(BulkOperation):
             leases = [lease for lease in leases if now < lease.deadline]
         return leases
 
-    def call(self, leases: Sequence[Lease]) -> Command:
-        return group_of(leases[0]).lock_type.release_many(leases)
-
     def take(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
         if batch.maybe_executed_before:  # "gone" and "taken" are the success of an earlier try, whose reply was lost
             failed = {index: status for index, status in failed.items() if status not in (GONE, TAKEN)}
@@ -388,9 +385,6 @@ class Sweep(BulkOperation):
         self._future = future
         self._left: list[Lease] = []
         self.put(table.held)
-
-    def call(self, leases: Sequence[Lease]) -> Command:
-        return group_of(leases[0]).lock_type.release_many(leases)
 
     def begin_batch(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Return the leases to release: none that a message behind the close has ended, by a release or an export."""

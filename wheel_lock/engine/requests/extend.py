@@ -6,7 +6,7 @@ from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import LeaseRequest
-from wheel_lock.errors import LockLost, LossReason
+from wheel_lock.errors import LossReason
 from wheel_lock.lease import EXTENDING, Event, Lease, State, local_deadline
 from wheel_lock.options import too_long
 from wheel_lock.protocol.resp import MalformedReply, Reply
@@ -79,7 +79,7 @@ class Extend(LeaseRequest):
                 return
         if lease.state is State.LOST and not isinstance(outcome, LossReason):
             self.table.clean_up([lease])
-        self._future.set_exception(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
+        self._future.set_exception(lease.lost_error())
 
     def _end_unextended(self) -> None:
         """Return the lease to its renewals with the same deadline: it was not extended, or the outcome is unknown."""
@@ -125,4 +125,4 @@ class Extend(LeaseRequest):
         """End the request unsent, because its lease has ended."""
         if not self.finished:
             self.finish()
-            self.failed(LockLost(self.lease.name, self.lease.loss or LossReason.NOT_CONFIRMED))
+            self.failed(self.lease.lost_error())

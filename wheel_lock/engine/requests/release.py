@@ -140,7 +140,7 @@ class CallerTokenRelease(Release):
             return super().encode(capability)
         self.finish()
         self.table.mark_lost([self.lease])
-        self._future.set_exception(LockLost(self.lease.name, self.lease.loss or LossReason.NOT_CONFIRMED))
+        self._future.set_exception(self.lease.lost_error())
         return b""
 
     @property

@@ -15,7 +15,7 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import LeaseRequest
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.release import release
-from wheel_lock.errors import LockLost, LossReason, WheelLockError
+from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -106,7 +106,7 @@ class Swap(LeaseRequest):
             self._end_unconfirmed()
         else:
             self._lose(reason)
-        self._fail(self._lost())
+        self._fail(self.lease.lost_error())
 
     def _remaining_options(self) -> LockOptions:
         """Return the options with what is left of the old lease's limits."""
@@ -140,9 +140,6 @@ class Swap(LeaseRequest):
         else:
             self._lose(LossReason.NOT_CONFIRMED)
 
-    def _lost(self) -> LockLost:
-        return LockLost(self.lease.name, self.lease.loss or LossReason.NOT_CONFIRMED)
-
     def _lose(self, reason: LossReason) -> None:
         """Mark the old lease lost. A caller that does not wait finds the reason in the new lease, set before the report."""
         self.new.loss = self.new.loss or self.lease.loss or reason
@@ -159,6 +156,6 @@ class Swap(LeaseRequest):
         if not self.finished:
             self.finish()
             self._end(self.maybe_executed)
-            self._fail(self._lost())
+            self._fail(self.lease.lost_error())
         elif self.new.state <= EXTENDING:
             release_many(self.table, [self.new], Future(noop))
