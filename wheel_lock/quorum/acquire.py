@@ -28,6 +28,7 @@ from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.net.connector import is_fatal
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.quorum.lease import QuorumLease
+from wheel_lock.quorum.tally import caused_by
 from wheel_lock.runtime.backoff import JITTER
 
 _RETRY_S = 0.05  # the default pause, on average
@@ -200,14 +201,10 @@ def _unanswered(lease: QuorumLease, failures: Sequence[Exception], open_votes: i
     elif any(isinstance(failure, LockTimeout) for failure in failures):
         error_type = LockTimeout
     answered = nodes - len(failures) - open_votes
-    error = error_type(
-        f"Only {answered} of {nodes} nodes answered, and it takes {lease.quorum}: {failures[0]} (lock {quoted(name)})",
-        name,
+    text = (
+        f"Only {answered} of {nodes} nodes answered, and it takes {lease.quorum}: {failures[0]} (lock {quoted(name)})"
     )
-    if isinstance(error, LockServerError) and isinstance(failures[0], LockServerError):
-        error.code = failures[0].code
-    error.__cause__ = failures[0]
-    return error
+    return caused_by(failures[0], error_type(text, name))
 
 
 def _without_votes(lease: QuorumLease, failures: int, now: float) -> LockUnavailable | None:

@@ -91,9 +91,13 @@ class VoteTally:
             return WheelLockError(f"Only {self.yes} of {self._nodes} nodes agree, and it takes {self._quorum}", name)
         first = self.failures[0]
         error_type = type(first) if isinstance(first, WheelLockError) else WheelLockError
-        answered = self._nodes - len(self.failures)
-        error = error_type(f"Only {answered} of {self._nodes} nodes answered: {first}", name)
-        if isinstance(error, LockServerError) and isinstance(first, LockServerError):
-            error.code = first.code
-        error.__cause__ = first
-        return error
+        text = f"Only {self._nodes - len(self.failures)} of {self._nodes} nodes answered: {first}"
+        return caused_by(first, error_type(text, name))
+
+
+def caused_by(first: Exception, error: WheelLockError) -> WheelLockError:
+    """Return ``error``, for a caller whom too few nodes have answered, with the first of their failures as its cause."""
+    if isinstance(error, LockServerError) and isinstance(first, LockServerError):
+        error.code = first.code
+    error.__cause__ = first
+    return error
