@@ -44,7 +44,7 @@ TICK_S = 0.01  # a timer's default
 LEFT_TICKS = 3
 MAX_SLACK = 0.5  # at most twice as many renewals
 _KEEPER = "WHEEL_LOCK_KEEPER"
-_MOST_SOCKET_PATH = 107  # bytes
+MAX_SOCKET_PATH_BYTES = 107  # of the address of a unix socket, which ends with a zero byte
 _PLAIN = frozenset({int, float, bool, type(None)})  # types whose hash and comparison no user can override
 
 
@@ -409,8 +409,8 @@ def keeper_place(what: str, where: object) -> bool | str:
     if not isinstance(where, (str, os.PathLike)):
         raise ValueError(f"{what} must be True, False or the path of a socket, not {_shown(where)}")
     path = os.path.abspath(os.fsdecode(where)) if os.fspath(where) else ""
-    if not path or "\0" in path or len(os.fsencode(path)) > _MOST_SOCKET_PATH:
-        raise ValueError(f"{what} must be a path of 1 to {_MOST_SOCKET_PATH} bytes, not {_shown(where)}")
+    if not path or "\0" in path or len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise ValueError(f"{what} must be a path of 1 to {MAX_SOCKET_PATH_BYTES} bytes, not {_shown(where)}")
     return path
 
 

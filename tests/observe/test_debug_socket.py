@@ -23,7 +23,8 @@ from tests.support.backend import Backend
 from tests.support.background import in_a_fork
 from tests.support.waiting import eventually
 from wheel_lock import ContextClosed, LockContext
-from wheel_lock.diagnostics.debug_socket import MAX_PATH_BYTES, SERVER_OF, DebugServer, _own_directory
+from wheel_lock.diagnostics.debug_socket import SERVER_OF, DebugServer, _own_directory
+from wheel_lock.options import MAX_SOCKET_PATH_BYTES
 
 
 def asked(path: str | Path, *lines: bytes) -> list[dict[str, object]]:
@@ -209,7 +210,7 @@ def test_a_close_leaves_the_socket_that_another_process_has_put_in_its_place(
         assert os.path.lexists(path)
 
 
-@pytest.mark.parametrize("bad", ["", "x" * (MAX_PATH_BYTES + 1), "nul\0byte", 7, b"bytes", ["list"]])
+@pytest.mark.parametrize("bad", ["", "x" * (MAX_SOCKET_PATH_BYTES + 1), "nul\0byte", 7, b"bytes", ["list"]])
 def test_a_path_that_no_socket_can_have_is_refused(labelled: LockContext, bad: Any) -> None:
     with pytest.raises(ValueError if isinstance(bad, str) else TypeError, match="path"):
         labelled.serve_debug(bad)

@@ -25,6 +25,7 @@ from typing import Any
 from wheel_lock.diagnostics.dump import dumped, state
 from wheel_lock.engine.engine import Engine
 from wheel_lock.forks import in_forked_child
+from wheel_lock.options import MAX_SOCKET_PATH_BYTES
 from wheel_lock.runtime import native
 from wheel_lock.runtime.greenlets import new_thread
 from wheel_lock.runtime.weak_registry import WeakRegistry
@@ -36,7 +37,6 @@ except ImportError:  # pragma: no cover - Windows, which has none of what follow
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
-MAX_PATH_BYTES = 107  # of the address of a unix socket, which ends with a zero byte
 MAX_NAMES = 1000
 DEFAULT_NAMES = 10
 _MAX_LINE = 4096
@@ -68,8 +68,8 @@ def checked_path(path: object) -> str:
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str):
         raise TypeError(f"path must be a str or a path, not {type(path).__name__}")
-    if not text or "\0" in text or len(os.fsencode(text)) > MAX_PATH_BYTES:
-        raise ValueError(f"the path of a socket must have 1 to {MAX_PATH_BYTES} bytes, not {text!r:.200}")
+    if not text or "\0" in text or len(os.fsencode(text)) > MAX_SOCKET_PATH_BYTES:
+        raise ValueError(f"the path of a socket must have 1 to {MAX_SOCKET_PATH_BYTES} bytes, not {text!r:.200}")
     return text
 
 
@@ -94,7 +94,7 @@ def _default_path() -> str:
     name = f"{os.getpid()}.sock" if number == 1 else f"{os.getpid()}-{number}.sock"
     for directory in directories(os.geteuid()):
         path = os.path.join(directory, name)
-        if len(os.fsencode(path)) <= MAX_PATH_BYTES:
+        if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
             try:
                 _own_directory(directory)
                 return path

@@ -163,19 +163,11 @@ AnyLeadership = TypeVar("AnyLeadership", bound=BaseLeadership)
 class BaseLeader(Side, Generic[AnyLeadership]):
     """A candidate for the leadership of a name, which campaigns in the background.
 
+    The other parameters, and what is raised, are those of :meth:`wheel_lock.LockContext.leader`.
+
     Args:
         engine: The engine of its locks.
         context: The context, which is kept for as long as the candidate.
-        name: What it stands for.
-        timeout: The time-to-live of its locks in seconds; that of the context by default.
-        renew_every: Seconds between their renewals; a third of the timeout by default.
-        on_elected: Called with the leadership when a term begins.
-        on_demoted: Called with the leadership when a term ends.
-        on_error: Called with the exceptions of callbacks and of failed candidacies, which are logged otherwise.
-
-    Raises:
-        ValueError: The name or a number is out of range, or a callback is not callable, or a coroutine function that
-            would not be awaited.
     """
 
     _candidate_class: ClassVar[Any]

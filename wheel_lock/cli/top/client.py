@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, Refusal
-from wheel_lock.diagnostics.debug_socket import MAX_PATH_BYTES, directories
+from wheel_lock.diagnostics.debug_socket import directories
+from wheel_lock.options import MAX_SOCKET_PATH_BYTES
 
 _ANSWER_S = 10.0
 
@@ -26,8 +27,8 @@ def find(target: str | None) -> str:
         Refusal: There is none, or there are several.
     """
     if target is not None and not target.isdigit():
-        if len(os.fsencode(target)) > MAX_PATH_BYTES:
-            raise Refusal(f"the path of a socket has at most {MAX_PATH_BYTES} bytes", USAGE)
+        if len(os.fsencode(target)) > MAX_SOCKET_PATH_BYTES:
+            raise Refusal(f"the path of a socket has at most {MAX_SOCKET_PATH_BYTES} bytes", USAGE)
         return target
     found = list(_sockets(target))
     if len(found) == 1:
