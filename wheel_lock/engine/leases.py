@@ -368,3 +368,15 @@ class LeaseTable:
         self.reject(leases, False)
         self.release_unknown(leases)
         self.mark_lost(leases, LossReason.INTERNAL_ERROR)
+
+
+class BelowEngine:
+    """A failure domain right below its engine."""
+
+    __slots__ = ()
+
+    table: LeaseTable
+
+    @property
+    def above(self) -> EngineState:
+        return self.table.state

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from wheel_lock.block import Block, all_plain, belong_together, block_of
 from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
-from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.leases import BelowEngine, LeaseTable
 from wheel_lock.engine.loss_events import log_given_up
 from wheel_lock.engine.renewal.condition import WELL, Sign
 from wheel_lock.engine.renewal.flow import Flow
@@ -20,7 +20,6 @@ from wheel_lock.engine.renewal.overdue import Overdue
 from wheel_lock.engine.renewal.tracking import Tracking
 from wheel_lock.engine.requests.cleanup import Cleanup
 from wheel_lock.engine.requests.replication import Confirmed, ReplicationBarrier, new_node
-from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import HELD, Event, Lease, local_deadline
 from wheel_lock.lock_types.base import LockType
@@ -161,7 +160,7 @@ class RenewalGroup:
         return [entry for entry in live if entry.state is held]  # a loss may have ended another one, too
 
 
-class Renewer(NodeObserver):
+class Renewer(BelowEngine, NodeObserver):
     """Keeps the leases of one node alive. Timer's thread only, but for what says otherwise.
 
     Attributes:
@@ -374,10 +373,6 @@ class Renewer(NodeObserver):
             self.flow.stop()
         if how in ANEW:
             self._reset()
-
-    @property
-    def above(self) -> EngineState:
-        return self.table.state
 
     def crashed(self, error: Exception) -> None:
         """End all leases of this node after an exception in the library's own code; nothing else is in doubt."""

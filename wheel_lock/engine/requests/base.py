@@ -15,7 +15,7 @@ from typing import Any
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later, Shard, node_of
-from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.leases import BelowEngine, LeaseTable
 from wheel_lock.engine.requests.execution import (
     ASKING,
     BY_SHA1,
@@ -99,7 +99,7 @@ def why_unsent(node: Node, limit_s: float) -> Exception:
     return node.last_error or node.refusal or TimeoutError(f"{why} within {limit_s:.3g} s")
 
 
-class Request(WheelEntry):
+class Request(BelowEngine, WheelEntry):
     """One command with one reply; on the wheel it waits for its time limit. See also ``NodeRequest``.
 
     Attributes:
@@ -275,10 +275,6 @@ class Request(WheelEntry):
         self._asked()
         self.timer.call_at(self.timer.now + later.pause_s, lambda now: self.send_home(), self)
         return True
-
-    @property
-    def above(self) -> FailureDomain:
-        return self.table.state
 
     def crashed(self, error: Exception) -> None:
         """End the request and its leases, whose state is in doubt after an exception in the library's own code."""

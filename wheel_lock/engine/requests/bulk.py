@@ -13,9 +13,8 @@ from functools import partial
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Shard, group_of
-from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.leases import BelowEngine, LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest
-from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import WheelLockError, internal_error
 from wheel_lock.lease import Lease
 from wheel_lock.net.node import Node
@@ -33,21 +32,16 @@ class Stage(enum.IntEnum):
     UNDOING = 3  # and what was granted is released
 
 
-class BulkCall:
+class BulkCall(BelowEngine):
     """A caller's call about many leases. A failure of the library's own code in it undoes the call and ends no other."""
 
     __slots__ = ()
 
-    table: LeaseTable
     _future: Future[None]
 
     def give_up(self) -> None:
         """Release what was granted, or may have been: the caller has stopped waiting."""
         raise NotImplementedError
-
-    @property
-    def above(self) -> EngineState:
-        return self.table.state
 
     def crashed(self, error: Exception) -> None:
         """Fail the call, and undo it."""

@@ -9,7 +9,6 @@ from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.look import look_at
-from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.fair_queue import FairWaitQueue
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue, WaitQueue
@@ -108,10 +107,6 @@ class WaitQueueRegistry(Registry):
     def listened(self, lease: Lease, woken: int) -> None:
         if self.queues and (queue := self._queue_of(lease)) is not None:
             guarded(self, queue.listened, woken)
-
-    @property
-    def above(self) -> EngineState:
-        return self.table.state
 
     def crashed(self, error: Exception) -> None:
         self.table.state.deaths += 1  # seen by a caller whose waiter was lost half-way

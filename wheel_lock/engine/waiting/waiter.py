@@ -10,11 +10,10 @@ from typing import Protocol
 
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import acquiring_node_of, group_of
-from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.leases import BelowEngine, LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire, PlainAcquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, end_of_try, least_s, no_answer
 from wheel_lock.engine.requests.bulk_operations import release_unwanted
-from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.errors import (
     ContextClosed,
@@ -63,7 +62,7 @@ class FirstWaiter(Protocol):
     def as_waiter(self) -> Waiter: ...
 
 
-class Registry:
+class Registry(BelowEngine):
     """The wait queues of one engine, as waiters and queues see them: the base class of ``WaitQueueRegistry``.
 
     Args:
@@ -123,7 +122,7 @@ class Registry:
         raise NotImplementedError
 
 
-class Waiter(WheelEntry):
+class Waiter(BelowEngine, WheelEntry):
     """One caller's wait for one lock, from its first try to the grant, the refusal, or its time limit.
 
     It completes with the granted leases, or with None if they are not granted in time. On the wheel it waits for its time
@@ -492,10 +491,6 @@ class Waiter(WheelEntry):
         elif not self.over and self._polls:  # else it has begun a try in the same step, which ends by itself
             # The second try is the call of a script, whose reply names the type of a foreign key.
             self.try_once(self._tried, waiting=self.lock_type.registers_waiters or self._attempts == 1)
-
-    @property
-    def above(self) -> EngineState:
-        return self.table.state
 
     def crashed(self, error: Exception) -> None:
         self._queues.crashed(error)
