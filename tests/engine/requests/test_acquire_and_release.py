@@ -10,7 +10,7 @@ from tests.engine.rig import BUSY, NIL, TAKEN, Rig, agreement, array, error, fai
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.adopt import Adopt, AdoptMany
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
-from wheel_lock.errors import InvalidHandoff, LockServerError, LockTimeout, LossReason, TooManyLocks
+from wheel_lock.errors import InvalidHandoff, LockServerError, LockTimeout, LockUnavailable, LossReason, TooManyLocks
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
 from wheel_lock.lock_types.replies import OTHER_FENCE
@@ -114,6 +114,17 @@ def test_several_locks_in_parts_are_granted_only_while_all_of_them_are_valid(rig
     assert future.result() is None
     assert rig.losses == []
     assert rig.held == {}
+
+
+@pytest.mark.rig(declare_keys=True)
+def test_a_caller_of_several_locks_that_does_not_wait_does_not_wait_for_a_server_that_refuses_connections(
+    rig: Rig,
+) -> None:
+    rig.hold("warm-up", renew=False)
+    rig.be_away()
+    _, future = begin_together(rig, "ab")
+    rig.go_on(1.0)
+    failure(future, LockUnavailable, "not listening")
 
 
 def test_an_adoption_of_many_that_is_given_up_in_flight_is_undone(rig: Rig) -> None:
