@@ -11,7 +11,8 @@ from collections import Counter
 from typing import Self
 
 from wheel_lock.errors import LossReason
-from wheel_lock.observe.contexts import CONTEXTS, ContextRegistry, HeldName, Reading
+from wheel_lock.observe import HeldLock
+from wheel_lock.observe.contexts import CONTEXTS, ContextRegistry, Reading
 from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import Counters
 
@@ -27,7 +28,7 @@ class Engine:
         reading.contexts += 1
         reading.counters.merge(self.counters)
 
-    def held_names(self, most: int) -> list[HeldName]:
+    def held_locks(self, most: int | None = None) -> list[HeldLock]:
         return []
 
 

@@ -101,6 +101,6 @@ class Changing(dict[Lease, None]):
 def test_a_change_of_what_is_held_during_a_look_does_not_end_it(labelled: LockContext) -> None:
     engine = labelled._engine
     with labelled.lock("held"):
-        for look in (lambda: state(engine, 5)["locks"][0]["name"], lambda: engine.held_names(5)[0].name):
+        for look in (lambda: state(engine, 5)["locks"][0]["name"], lambda: engine.held_locks(5)[0].name):
             engine.leases.held = Changing(engine.leases.held)
             assert look() == "held"

@@ -26,11 +26,11 @@ from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.engine.waiting.waiter import Waiter
-from wheel_lock.errors import LockLost, LossReason, WheelLockError, text_of
+from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Group, Lease, State, held_lock
 from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.lock_types.holders import LockState
-from wheel_lock.observe.contexts import HeldName, Reading
+from wheel_lock.observe.contexts import Reading
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.health import Health, NodeHealth, assess
 from wheel_lock.observe.stats import ContextStats, snapshot
@@ -259,10 +259,14 @@ class Engine(EngineState):
 
     # -- what is seen of it ------------------------------------------------------------------------------------------
 
-    def held_locks(self) -> list[HeldLock]:
-        """Return a snapshot of each valid lease, in order of acquisition. From any thread. O(n)."""
+    def held_locks(self, most: int | None = None) -> list[HeldLock]:
+        """Return a snapshot of each valid lease, in order of acquisition. From any thread. O(n).
+
+        With ``most`` only of those among so many leases that have been held for the longest time.
+        """
+        leases = self.held if most is None else self.longest_held(most)
         now, overdue = self.timer.clock.now(), self.overdue_leases()
-        return [held_lock(lease, now, lease in overdue) for lease in self.held if lease.is_valid(now)]
+        return [held_lock(lease, now, lease in overdue) for lease in leases if lease.is_valid(now)]
 
     def longest_held(self, most: int) -> list[Lease]:
         """Return the ``most`` leases that have been held for the longest time. From any thread. O(most)."""
@@ -272,12 +276,6 @@ class Engine(EngineState):
                 return list(dict.fromkeys(itertools.islice(itertools.chain(self.leases.held, young), most)))
             except RuntimeError:
                 pass  # a lease has come or gone meanwhile, which a GIL rules out
-
-    def held_names(self, most: int) -> list[HeldName]:
-        """Return those of the ``most`` leases that have been held for the longest time which are valid. From any thread."""
-        now = self.timer.clock.now()
-        valid = [lease for lease in self.longest_held(most) if lease.is_valid(now)]
-        return [HeldName(text_of(lease.name), now - lease.acquired_at, lease.deadline - now) for lease in valid]
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""

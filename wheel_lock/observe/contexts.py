@@ -11,24 +11,11 @@ from typing import NamedTuple, Protocol
 
 from wheel_lock.exclusion import Lock, exclusively
 from wheel_lock.forks import in_forked_child
+from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import Counters
 
 _MOST_ENDED = 1000
-
-
-class HeldName(NamedTuple):
-    """A held lock, for metrics by name.
-
-    Attributes:
-        name: The lock's name.
-        held_s: Seconds since it was acquired.
-        remaining_s: Seconds until its local deadline.
-    """
-
-    name: str
-    held_s: float
-    remaining_s: float
 
 
 class Reading:
@@ -84,7 +71,7 @@ class Observed(Protocol):
         """Add the figures of this moment to ``reading``. From any thread."""
         ...
 
-    def held_names(self, most: int) -> list[HeldName]:
+    def held_locks(self, most: int | None = None) -> list[HeldLock]:
         """Return the ``most`` locks that have been held for the longest time. From any thread."""
         ...
 

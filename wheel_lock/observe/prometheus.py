@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from wheel_lock.errors import text_of
 from wheel_lock.observe.contexts import CONTEXTS, Reading
 from wheel_lock.observe.metrics import LOCK_HELD, LOCK_REMAINING, METRICS, Metric
 from wheel_lock.observe.stats import Histogram
@@ -64,11 +65,11 @@ class Collector(_Collector):
         held, remaining = _gauge(LOCK_HELD), _gauge(LOCK_REMAINING)
         seen: set[tuple[str, str]] = set()
         for engine in CONTEXTS:
-            for lock in engine.held_names(self._max_names):
-                labels = (engine.label, lock.name)
+            for lock in engine.held_locks(self._max_names):
+                labels = (engine.label, text_of(lock.name))
                 if labels not in seen:  # two readers of one lock, or contexts of two databases
                     seen.add(labels)
-                    held.add_metric(labels, lock.held_s)
+                    held.add_metric(labels, lock.age_s)
                     remaining.add_metric(labels, lock.remaining_s)
         return held, remaining
 
