@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from wheel_lock.cli.arguments import SERVER_TROUBLE, Refusal
@@ -81,7 +82,7 @@ def fields(found: Found) -> dict[str, Any]:
         "kind": state.kind,
         "key_type": state.key_type,
         "held": state.is_held,
-        "holders": [holder_fields(holder) for holder in state.holders],
+        "holders": [asdict(holder) for holder in state.holders],
         "left_out": state.left_out,
         "remaining_s": state.remaining_s,
         "permits": state.permits,
@@ -89,17 +90,6 @@ def fields(found: Found) -> dict[str, Any]:
         "listeners": state.listeners,
         "fence": state.fence,
         "problem": state.problem,
-    }
-
-
-def holder_fields(holder: Holder) -> dict[str, Any]:
-    """Return one holder, for JSON."""
-    return {
-        "owner": holder.owner,
-        "token_id": holder.token_id,
-        "remaining_s": holder.remaining_s,
-        "count": holder.count,
-        "mode": holder.mode,
     }
 
 

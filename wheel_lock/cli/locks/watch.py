@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -165,7 +166,7 @@ def _fields(change: Change) -> dict[str, Any]:
         "event": change.event,
         "name": change.name.decode("utf-8", "backslashreplace"),
         "kind": change.state.kind,
-        "holder": None if change.holder is None else show.holder_fields(change.holder),
+        "holder": None if change.holder is None else asdict(change.holder),
         "problem": change.state.problem,
     }
 
