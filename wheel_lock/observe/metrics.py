@@ -11,6 +11,7 @@ from typing import Literal
 
 from wheel_lock.errors import LossReason
 from wheel_lock.observe.contexts import Reading
+from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import EXPORTED, EXPORTED_LONG, Counters, Histogram
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -61,6 +62,10 @@ def _one(read: Callable[[Reading], Value]) -> Callable[[Reading], list[tuple[Lab
     return lambda reading: [((), read(reading))]
 
 
+def _gauge(name: str, unit: str, meaning: str, read: Callable[[Reading], Value]) -> Metric:
+    return Metric(name, "gauge", unit, meaning, _one(read))
+
+
 def _counter(name: str, unit: str, meaning: str, read: Callable[[Counters], int]) -> Metric:
     return Metric(name, "counter", unit, meaning, _one(lambda reading: read(reading.counters)))
 
@@ -71,7 +76,20 @@ def _histogram(
     return Metric(name, "histogram", "s", meaning, _one(lambda reading: read(reading.counters)), bounds=bounds)
 
 
-def _of_nodes(
+def _gauge_of_nodes(name: str, unit: str, meaning: str, read: Callable[[NodeHealth], float | None]) -> Metric:
+    """Return a metric of the nodes of open contexts; None is no value."""
+
+    def values(reading: Reading) -> list[tuple[Labels, Value]]:
+        found: list[tuple[Labels, Value]] = []
+        for node in reading.nodes.values():
+            if (value := read(node)) is not None:
+                found.append(((node.node,), value))
+        return found[:MOST_NODES]
+
+    return Metric(name, "gauge", unit, meaning, values, ("node",))
+
+
+def _of_quorum(
     name: str, kind: Kind, unit: str, meaning: str, read: Callable[[Counters], Value], bounds: Sequence[float] = ()
 ) -> Metric:
     """Return a metric of the nodes of a quorum."""
@@ -87,47 +105,25 @@ def _lost(reading: Reading) -> list[tuple[Labels, Value]]:
     return [((reason.name.lower(),), lost[reason]) for reason in LossReason]
 
 
-def _connected(reading: Reading) -> list[tuple[Labels, Value]]:
-    return [((node.node,), int(node.connected)) for node in list(reading.nodes.values())[:MOST_NODES]]
-
-
-def _node_overdue(reading: Reading) -> list[tuple[Labels, Value]]:
-    return [((node.node,), node.overdue) for node in list(reading.nodes.values())[:MOST_NODES]]
-
-
-def _confirmation_age(reading: Reading) -> list[tuple[Labels, Value]]:
-    found: list[tuple[Labels, Value]] = []
-    for node in reading.nodes.values():
-        if node.last_confirmation_age_s is not None:
-            found.append(((node.node,), node.last_confirmation_age_s))
-    return found[:MOST_NODES]
-
-
 METRICS: tuple[Metric, ...] = (
-    Metric("locks.held", "gauge", "{lock}", "Locks held now.", _one(lambda reading: reading.held)),
-    Metric(
-        "locks.overdue",
-        "gauge",
-        "{lock}",
-        "Leases with a renewal that is due and not confirmed now.",
-        _one(lambda reading: reading.overdue),
+    _gauge("locks.held", "{lock}", "Locks held now.", lambda of: of.held),
+    _gauge(
+        "locks.overdue", "{lock}", "Leases with a renewal that is due and not confirmed now.", lambda of: of.overdue
     ),
-    Metric(
+    _gauge(
         "locks.overdue.most",
-        "gauge",
         "{lock}",
         "The most leases of one node that were overdue at once.",
-        _one(lambda reading: reading.counters.overdue_most),
+        lambda of: of.counters.overdue_most,
     ),
-    Metric("callers.waiting", "gauge", "{caller}", "Callers waiting for a lock now.", _one(lambda of: of.waiting)),
-    Metric(
+    _gauge("callers.waiting", "{caller}", "Callers waiting for a lock now.", lambda of: of.waiting),
+    _gauge(
         "wait.longest",
-        "gauge",
         "s",
         "The time for which the longest of the waiting callers has been waiting.",
-        _one(lambda reading: reading.longest_wait_s),
+        lambda of: of.longest_wait_s,
     ),
-    Metric("contexts", "gauge", "{context}", "Open contexts with this label.", _one(lambda reading: reading.contexts)),
+    _gauge("contexts", "{context}", "Open contexts with this label.", lambda of: of.contexts),
     _counter("locks.acquired", "{lock}", "Locks granted.", lambda counters: counters.acquired),
     _counter("locks.released", "{lock}", "Locks released by their holders.", lambda counters: counters.released),
     Metric("locks.lost", "counter", "{lock}", "Leases that ended without a release.", _lost, ("reason",)),
@@ -154,48 +150,42 @@ METRICS: tuple[Metric, ...] = (
     _histogram(
         "callback.duration", "The run times of on_lost callbacks of threads.", lambda counters: counters.callback
     ),
-    Metric(
+    _gauge_of_nodes(
         "node.connected",
-        "gauge",
         "{connection}",
         "1 if there is a connection to the node, and it answers; else 0.",
-        _connected,
-        ("node",),
+        lambda node: int(node.connected),
     ),
-    Metric(
+    _gauge_of_nodes(
         "node.overdue",
-        "gauge",
         "{lock}",
         "Leases of the node with a renewal that is due and not confirmed now.",
-        _node_overdue,
-        ("node",),
+        lambda node: node.overdue,
     ),
-    Metric(
+    _gauge_of_nodes(
         "node.confirmation.age",
-        "gauge",
         "s",
         "The time since the node last confirmed a grant or a renewal.",
-        _confirmation_age,
-        ("node",),
+        lambda node: node.last_confirmation_age_s,
     ),
-    _of_nodes(
+    _of_quorum(
         "node.renewals",
         "counter",
         "{renewal}",
         "Renewals of votes that a node of a quorum confirmed.",
         lambda c: c.renewed,
     ),
-    _of_nodes(
+    _of_quorum(
         "node.renewals.unknown",
         "counter",
         "{renewal}",
         "Renewals of votes without a known outcome, at a node of a quorum.",
         lambda counters: counters.unknown,
     ),
-    _of_nodes(
+    _of_quorum(
         "node.connections", "counter", "{connection}", "Connections made to a node of a quorum.", lambda c: c.connects
     ),
-    _of_nodes(
+    _of_quorum(
         "node.renewal.lag",
         "histogram",
         "s",
@@ -203,7 +193,7 @@ METRICS: tuple[Metric, ...] = (
         lambda counters: counters.lag,
         EXPORTED,
     ),
-    _of_nodes(
+    _of_quorum(
         "node.renewal.time_left",
         "histogram",
         "s",
@@ -211,7 +201,7 @@ METRICS: tuple[Metric, ...] = (
         lambda counters: counters.time_left,
         EXPORTED,
     ),
-    _of_nodes(
+    _of_quorum(
         "node.renewal.slack",
         "histogram",
         "s",
