@@ -14,7 +14,7 @@ import logging
 import os
 import selectors
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
