@@ -27,7 +27,7 @@ import pytest
 import redis
 import redis.utils
 
-from tests.support.backend import Backend, connected
+from tests.support.backend import Backend, connected, without_collection
 from tests.support.background import EVENTUALLY_S
 from tests.support.callers import APIS, Caller, NewCaller, callers
 from tests.support.draws import SEED
@@ -297,6 +297,12 @@ def log() -> Iterator[Log]:
     """What the library logs while the test runs."""
     with logged() as log:
         yield log
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    with without_collection():
+        yield
 
 
 @pytest.fixture

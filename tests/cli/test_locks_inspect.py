@@ -19,11 +19,6 @@ from wheel_lock.protocol.owners import owner_head, token_id
 TIMEOUT_S = 30.0
 
 
-@pytest.fixture
-def run(real: Backend, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(real.url, capsys)
-
-
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multi"])
 def test_a_held_lock_of_each_kind(real: Backend, run: CommandLine, kind: str) -> None:
     with make(real.context(), kind, timeout=TIMEOUT_S) as lock:

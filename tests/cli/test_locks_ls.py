@@ -17,11 +17,6 @@ TIMEOUT_S = 30.0
 KIND_OF = {"read": "read-write", "write": "read-write"}
 
 
-@pytest.fixture
-def run(real: Backend, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(real.url, capsys)
-
-
 def lock(client: redis.Redis, *names: str, head: bytes = b"") -> None:
     for name in names:
         client.set(name, head + TOKEN, px=60_000)

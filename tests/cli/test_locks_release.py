@@ -26,11 +26,6 @@ from wheel_lock.protocol.owners import owner_head, token_id
 FORCED = (NAME, "--force", "--yes")
 
 
-@pytest.fixture
-def run(real: Backend, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(real.url, capsys)
-
-
 @pytest.mark.parametrize("kind", ["exclusive", "reentrant", "write", "fair", "semaphore"])
 def test_a_lock_of_each_kind_is_released_and_its_waiter_is_woken(real: Backend, run: CommandLine, kind: str) -> None:
     holder = make(real.context(), kind, timeout=NEVER_S)

@@ -28,11 +28,6 @@ LONG_S = 60.0
 
 
 @pytest.fixture
-def run(real: Backend, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(real.url, capsys)
-
-
-@pytest.fixture
 def found(real: Backend) -> Iterator[Target]:
     with closing(target.find(real.url)) as found:
         yield found

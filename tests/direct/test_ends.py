@@ -6,13 +6,13 @@ import gc
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.direct.opened import on_path, only_hold, opened, path_of
 from tests.faults.support import recorded_warnings
-from tests.support.backend import LONG_S, Backend, Losses, token_of, without_collection
+from tests.support.backend import LONG_S, Backend, Losses, token_of
 from tests.support.background import Background, in_a_fork
 from tests.support.interruptions import Interruption, at_every_place
 from tests.support.proxy import TcpProxy
@@ -41,13 +41,7 @@ def ready(context: LockContext) -> None:
 # Interruptions
 
 
-@pytest.fixture
-def _no_collection() -> Iterator[None]:
-    with without_collection():
-        yield
-
-
-@pytest.mark.usefixtures("_no_collection")
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("name", [NAME, "another"])
 def test_a_signal_handler_that_uses_a_lock_in_the_middle(context: LockContext, real: Backend, name: str) -> None:
     taken: list[bool] = []
@@ -75,7 +69,7 @@ def test_a_signal_handler_that_uses_a_lock_in_the_middle(context: LockContext, r
     assert (name == NAME) is (not all(taken))
 
 
-@pytest.mark.usefixtures("_no_collection", "unwatched")
+@pytest.mark.usefixtures("no_collection", "unwatched")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupted_release_that_the_server_has_refused_is_carried_out(context: LockContext, real: Backend) -> None:
     def scene(interruption: Interruption) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.quorum.masters import UNHURRIED_S, Masters
+from tests.quorum.rig import QuorumRig
 from wheel_lock.quorum.context import QuorumContext
 
 
@@ -27,3 +28,9 @@ def masters(running: Masters) -> Masters:
 def context(masters: Masters) -> Iterator[QuorumContext]:
     with masters.connected(close_timeout=1.0, node_timeout=UNHURRIED_S) as context:
         yield context
+
+
+@pytest.fixture
+def rig() -> Iterator[QuorumRig]:
+    with QuorumRig() as rig:
+        yield rig

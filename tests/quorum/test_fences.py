@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -19,12 +18,6 @@ from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.quorum.lease import QuorumLease
 
 HELD = array(900)  # the reply of a master whose lock another one holds
-
-
-@pytest.fixture
-def rig() -> Iterator[QuorumRig]:
-    with QuorumRig() as rig:
-        yield rig
 
 
 def begin(rig: QuorumRig, limit: float | None = None) -> tuple[QuorumLease, Waiting]:

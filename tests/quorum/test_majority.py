@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +15,6 @@ from tests.support.backend import without_collection
 from wheel_lock.errors import LockLost, LockServerError, LossReason, WheelLockError
 from wheel_lock.lease import Owner, State
 from wheel_lock.quorum.lease import QuorumLease
-
-
-@pytest.fixture
-def rig() -> Iterator[QuorumRig]:
-    with QuorumRig() as rig:
-        yield rig
 
 
 def lease_of(rig: QuorumRig, *votes: tuple[float, float]) -> QuorumLease:

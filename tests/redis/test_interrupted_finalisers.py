@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.backend import Backend, without_collection
+from tests.support.backend import Backend
 from tests.support.interruptions import Interruption, at_every_place
 from tests.support.lock_types import make
 from tests.support.timers import NewTimer, ask, drain, fall_asleep
@@ -20,17 +20,12 @@ from wheel_lock.sync.call import _ThreadMark
 from wheel_lock.testing import settle
 
 pytestmark = [
+    pytest.mark.usefixtures("no_collection"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
     pytest.mark.servers("real"),
 ]
 
 TIMEOUT_S = 60.0  # long, so that what is left behind is seen
-
-
-@pytest.fixture(autouse=True)
-def _no_collection() -> Iterator[None]:
-    with without_collection():
-        yield
 
 
 def played(scene: Callable[[Interruption], object], *, again_after: int | None = None) -> Iterator[str]:

@@ -17,7 +17,7 @@ import redis
 import redis.asyncio
 
 from tests.redis_lock.callers import ours
-from tests.support.backend import LONG_S, Backend, without_collection
+from tests.support.backend import LONG_S, Backend
 from tests.support.interruptions import Interrupted, InterruptedTypeError, Interruption, at_every_place
 from tests.support.lock_types import make
 from tests.support.redis_server import RedisServer
@@ -28,6 +28,7 @@ from wheel_lock.testing import settle
 
 # An interruption of a finaliser is swallowed by the interpreter: then the program just goes on.
 pytestmark = [
+    pytest.mark.usefixtures("no_collection"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.servers("real"),
 ]
@@ -39,12 +40,6 @@ NAMES = [f"{NAME}:{number}" for number in range(3)]
 TIMEOUT_S = 60.0  # long, so that what is left behind is seen
 OF_THEIR_OWN = ("exclusive", "reentrant", "write", "multi")
 """The kinds whose methods have bodies of their own; the others have those of one of these."""
-
-
-@pytest.fixture(autouse=True)
-def _no_collection() -> Iterator[None]:
-    with without_collection():
-        yield
 
 
 async def done(outcome: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.backend import Backend, none_left, without_collection
+from tests.support.backend import Backend, none_left
 from tests.support.background import EVENTUALLY_S, Background
 from tests.support.timers import Gate, NewTimer, ask, drain
 from tests.support.waiting import eventually
@@ -179,13 +179,7 @@ def test_counters_are_read_without_waiting(own: LockContext) -> None:
 # Finalisers, as they come about
 
 
-@pytest.fixture
-def _no_collection() -> Iterator[None]:
-    with without_collection():
-        yield
-
-
-@pytest.mark.usefixtures("_no_collection")
+@pytest.mark.usefixtures("no_collection")
 def test_a_generator_that_is_collected_on_the_thread_gives_its_lock_back(
     own: LockContext, backend: Backend, view: redis.Redis
 ) -> None:
