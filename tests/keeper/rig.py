@@ -9,7 +9,7 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import redis
 
@@ -32,6 +32,11 @@ class Holder:
 
     def line(self) -> str:
         return self._out.readline().rstrip("\n")
+
+    def ready(self) -> Self:
+        """Wait until it holds its locks, and a keeper knows."""
+        assert self.line() == "ready"
+        return self
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)

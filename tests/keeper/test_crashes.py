@@ -40,8 +40,7 @@ def keeper(tmp_path: Path) -> Iterator[HostKeeper]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
 def test_a_signal_frees_what_a_process_held(hold: Hold, client: redis.Redis, number: int) -> None:
-    holder = hold("exclusive")
-    assert holder.line() == "ready"
+    holder = hold("exclusive").ready()
     assert client.pttl(NAME) > 0
     holder.kill(number)
     eventually(lambda: all_free(client), AT_ONCE_S)
@@ -63,16 +62,14 @@ def test_an_end_without_any_clean_up_frees_what_a_process_held(
     ],
 )
 def test_locks_of_each_kind_are_freed(hold: Hold, client: redis.Redis, act: str) -> None:
-    holder = hold(act)
-    assert holder.line() == "ready"
+    holder = hold(act).ready()
     assert not all_free(client)
     holder.kill()
     eventually(lambda: all_free(client), AT_ONCE_S)
 
 
 def test_a_waiter_is_woken(hold: Hold, redis_server: RedisServer) -> None:
-    holder = hold("exclusive")
-    assert holder.line() == "ready"
+    holder = hold("exclusive").ready()
     # Without a wake-up it would look again when the holder's timeout has passed.
     with LockContext.from_url(redis_server.url, fallback_interval=TIMEOUT_S) as context:
         waiting = context.lock(NAME, blocking_timeout=AT_ONCE_S)
@@ -84,8 +81,7 @@ def test_a_waiter_is_woken(hold: Hold, redis_server: RedisServer) -> None:
 @pytest.mark.parametrize("act", ["working", "alone"])
 def test_what_was_under_way_is_freed(hold: Hold, client: redis.Redis, act: str) -> None:
     for kill in range(8):
-        holder = hold(act)
-        assert holder.line() == "ready"
+        holder = hold(act).ready()
         time.sleep(0.013 * kill)
         holder.kill()
         eventually(lambda: all_free(client), AT_ONCE_S)
@@ -95,8 +91,7 @@ def test_what_was_under_way_is_freed(hold: Hold, client: redis.Redis, act: str) 
 
 
 def test_a_stopped_process_keeps_its_lock(hold: Hold, client: redis.Redis) -> None:
-    holder = hold("exclusive")
-    assert holder.line() == "ready"
+    holder = hold("exclusive").ready()
     os.kill(holder.pid, signal.SIGSTOP)
     assert is_kept(client)
     holder.kill()
@@ -151,16 +146,14 @@ def test_an_exported_lock_stays_its_adopters(hold: Hold, client: redis.Redis, re
 
 
 def test_a_lock_with_a_chosen_token_stays(hold: Hold, client: redis.Redis) -> None:
-    holder = hold("caller_token")
-    assert holder.line() == "ready"
+    holder = hold("caller_token").ready()
     holder.kill()
     assert is_kept(client)
     assert client.get(NAME) == b"mine"
 
 
 def test_the_lock_of_another_holder_stays(hold: Hold, client: redis.Redis) -> None:
-    holder = hold("exclusive")
-    assert holder.line() == "ready"
+    holder = hold("exclusive").ready()
     client.set(NAME, "another's")
     holder.kill()
     assert is_kept(client)
@@ -170,8 +163,7 @@ def test_the_lock_of_another_holder_stays(hold: Hold, client: redis.Redis) -> No
 
 
 def test_a_command_that_arrives_after_the_release_is_undone(hold: Hold, client: redis.Redis) -> None:
-    holder = hold("exclusive")
-    assert holder.line() == "ready"
+    holder = hold("exclusive").ready()
     token = client.get(NAME)
     assert isinstance(token, bytes)
     holder.kill()
@@ -182,8 +174,7 @@ def test_a_command_that_arrives_after_the_release_is_undone(hold: Hold, client: 
 
 
 def test_the_delay_is_kept(hold: Hold, client: redis.Redis) -> None:
-    holder = hold("exclusive", delay=2 * NOT_MEANWHILE_S)
-    assert holder.line() == "ready"
+    holder = hold("exclusive", delay=2 * NOT_MEANWHILE_S).ready()
     holder.kill()
     assert is_kept(client)
     eventually(lambda: all_free(client), AT_ONCE_S)
@@ -208,8 +199,7 @@ def test_a_keeper_serves_many_processes(hold: Hold, client: redis.Redis, keeper:
 def test_a_keeper_that_is_killed_costs_one_warning_and_is_found_again(
     hold: Hold, client: redis.Redis, keeper: HostKeeper
 ) -> None:
-    holder = hold("exclusive", where=keeper.path)
-    assert holder.line() == "ready"
+    holder = hold("exclusive", where=keeper.path).ready()
     keeper.kill()
     warning = "WARNING no keeper: if this process is killed, locks stay until their timeouts: "
     assert holder.line() == f"{warning}it has ended; another one is looked for"
@@ -222,8 +212,7 @@ def test_a_keeper_that_is_killed_costs_one_warning_and_is_found_again(
 
 
 def test_a_child_keeper_that_is_killed_is_started_again(hold: Hold, client: redis.Redis) -> None:
-    holder = hold("exclusive")
-    assert holder.line() == "ready"
+    holder = hold("exclusive").ready()
     (first,) = keepers_of(holder.pid)
     os.kill(first, signal.SIGKILL)
     assert holder.line().startswith("WARNING no keeper")
@@ -241,8 +230,7 @@ def test_a_keeper_that_is_stopped_delays_nothing_but_the_release(
 ) -> None:
     keeper.kill()
     pid = keeper.start()
-    holder = hold("alone", where=keeper.path)
-    assert holder.line() == "ready"
+    holder = hold("alone", where=keeper.path).ready()
     os.kill(pid, signal.SIGSTOP)
     before = client.info("commandstats")["cmdstat_set"]["calls"]
     eventually(lambda: client.info("commandstats")["cmdstat_set"]["calls"] > before + 100, AT_ONCE_S)
@@ -256,8 +244,7 @@ def test_the_keeper_gets_another_connection_when_the_server_has_closed_one(
 ) -> None:
     keeper.kill()
     pid = keeper.start()
-    holder = hold("exclusive", where=keeper.path)
-    assert holder.line() == "ready"
+    holder = hold("exclusive", where=keeper.path).ready()
     client.client_kill_filter(_type="normal", skipme=True)
     eventually(lambda: connections_of(pid) == 0 or len(client.client_list()) >= 3, AT_ONCE_S)
     eventually(lambda: connections_of(pid) > 0 and len(client.client_list()) >= 3, AT_ONCE_S)
@@ -272,8 +259,7 @@ def test_a_keeper_that_is_not_there_is_reported_once(hold: Hold, client: redis.R
 
 
 def test_a_child_keeper_ends_with_its_process(hold: Hold, client: redis.Redis) -> None:
-    holder = hold("closes")
-    assert holder.line() == "ready"
+    holder = hold("closes").ready()
     (pid,) = keepers_of(holder.pid)
     files = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
     assert sum("wheel_lock-record" in file for file in files) == 1  # those of closed contexts are gone
@@ -282,8 +268,7 @@ def test_a_child_keeper_ends_with_its_process(hold: Hold, client: redis.Redis) -
 
 
 def test_locks_that_a_closed_context_leaves_to_expire_stay(hold: Hold, client: redis.Redis) -> None:
-    holder = hold("leaves")
-    assert holder.line() == "ready"
+    holder = hold("leaves").ready()
     holder.kill()
     eventually(lambda: not client.exists(NAME), AT_ONCE_S)
     assert is_kept(client, "left")

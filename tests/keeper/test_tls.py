@@ -65,8 +65,7 @@ def own(files: TlsFiles) -> dict[str, str]:
 def test_the_keeper_connects_as_the_process_did_when_it_has_died(hold: Hold, strict: RedisServer) -> None:
     url = url_of(strict, f"app:{SECRET}%3Aapp", 3, **own(strict.tls))
     with strict.client(db=3) as client:
-        holder = hold("several", url=url)
-        assert holder.line() == "ready"
+        holder = hold("several", url=url).ready()
         (keeper,) = keepers_of(holder.pid)
         for what in ("cmdline", "environ"):
             assert SECRET.encode() not in Path(f"/proc/{keeper}/{what}").read_bytes()
@@ -79,8 +78,7 @@ def test_what_tls_needs_is_loaded_only_with_a_server_that_speaks_it(
     hold: Hold, redis_server: RedisServer, strict: RedisServer
 ) -> None:
     for url, needed in ((redis_server.url, False), (url_of(strict, f":{SECRET}", 0, **own(strict.tls)), True)):
-        holder = hold("exclusive", url=url)
-        assert holder.line() == "ready"
+        holder = hold("exclusive", url=url).ready()
         (keeper,) = keepers_of(holder.pid)
         assert ("libssl" in Path(f"/proc/{keeper}/maps").read_text()) is needed
         holder.kill()
@@ -235,8 +233,7 @@ def test_a_server_whose_certificate_does_not_verify_gets_no_password_and_no_comm
     keeper.start()
     try:
         with RedisServer(tls=tls_files, password=SECRET) as server:
-            holder = hold("exclusive", where=keeper.path, url=server.url)
-            assert holder.line() == "ready"
+            holder = hold("exclusive", where=keeper.path, url=server.url).ready()
             os.kill(holder.pid, signal.SIGSTOP)  # it connects no more
             with in_place_of(server, make_tls_files(tmp_path)) as impostor:
                 holder.kill()
@@ -436,8 +433,7 @@ def test_locks_at_several_servers_are_freed(topology: str, tls_files: TlsFiles, 
         else:
             servers = [stack.enter_context(RedisServer(tls=tls_files, password=SECRET)) for _ in range(3)]
             url = " ".join(server.url for server in servers)
-        holder = hold(f"names {NAME}", url=url)
-        assert holder.line() == "ready"
+        holder = hold(f"names {NAME}", url=url).ready()
         clients = [stack.enter_context(server.client()) for server in servers]
         eventually(lambda: all(client.exists(NAME) for client in clients))
         holder.kill()

@@ -50,13 +50,11 @@ def left(nodes: Nodes) -> list[bytes]:
 
 def test_locks_at_all_masters_of_a_cluster_are_freed(nodes: Nodes, hold: Hold) -> None:
     names = [name for number in range(3) for name in names_at(number, 3)]
-    holder = hold(f"names {' '.join(names)}", url=url_of(nodes))
-    assert holder.line() == "ready"
+    holder = hold(f"names {' '.join(names)}", url=url_of(nodes)).ready()
     assert len(left(nodes)) == 9
     holder.kill()
     eventually(lambda: not left(nodes), AT_ONCE_S)
-    holder = hold("working", url=url_of(nodes))
-    assert holder.line() == "ready"
+    holder = hold("working", url=url_of(nodes)).ready()
     holder.kill()
     eventually(lambda: not left(nodes), AT_ONCE_S)
 
@@ -66,8 +64,7 @@ def test_what_has_moved_to_a_node_that_the_process_has_not_heard_of_is_freed(
     nodes: Nodes, hold: Hold, moved: str
 ) -> None:
     slot = 100
-    holder = hold(f"kinds {names_in(slot, 1)[0]}", url=url_of(nodes))
-    assert holder.line() == "ready"
+    holder = hold(f"kinds {names_in(slot, 1)[0]}", url=url_of(nodes)).ready()
     held = len(left(nodes))
     with on_its_way(nodes, slot) as (source, target):
         if moved == "half":
@@ -88,8 +85,7 @@ def test_what_has_moved_to_a_node_that_the_process_has_not_heard_of_is_freed(
 
 def test_a_waiter_at_another_node_than_the_first_is_woken(nodes: Nodes, hold: Hold) -> None:
     (name,) = names_at(2, 1)
-    holder = hold(f"names {name}", url=url_of(nodes))
-    assert holder.line() == "ready"
+    holder = hold(f"names {name}", url=url_of(nodes)).ready()
     with LockContext.from_url(url_of(nodes), fallback_interval=TIMEOUT_S) as context:
         waiting = context.lock(name, blocking_timeout=AT_ONCE_S)
         timer = context.timer.new_timeout(lambda timeout: os.kill(holder.pid, signal.SIGKILL), 0.5)
@@ -128,8 +124,7 @@ def test_a_master_that_is_stopped_delays_no_other_one_and_is_asked_again(
 def test_a_living_process_keeps_what_moves(nodes: Nodes, hold: Hold) -> None:
     slot = 100
     (name,) = names_in(slot, 1)
-    holder = hold(f"names {name}", url=url_of(nodes))
-    assert holder.line() == "ready"
+    hold(f"names {name}", url=url_of(nodes)).ready()
     source, target = nodes.masters[:2]
     nodes.move(slot, source, target)
     assert is_kept(target.admin, name)
@@ -155,8 +150,7 @@ def connections(server: RedisServer) -> int:
 
 @pytest.mark.parametrize("dies", [True, False], ids=["the old one dies", "the old one lives"])
 def test_a_lock_is_freed_at_the_new_master(watched: Watched, hold: Hold, dies: bool) -> None:
-    holder = hold("exclusive", url=url_of_sentinels(watched))
-    assert holder.line() == "ready"
+    holder = hold("exclusive", url=url_of_sentinels(watched)).ready()
     eventually(watched.replicated)
     old = watched.master
     if dies:
@@ -174,8 +168,7 @@ def test_a_lock_is_freed_at_the_new_master(watched: Watched, hold: Hold, dies: b
 def test_a_lock_expires_by_itself_if_the_process_dies_without_having_met_the_new_master(
     watched: Watched, hold: Hold
 ) -> None:
-    holder = hold("exclusive", url=url_of_sentinels(watched))
-    assert holder.line() == "ready"
+    holder = hold("exclusive", url=url_of_sentinels(watched)).ready()
     eventually(watched.replicated)
     os.kill(holder.pid, signal.SIGSTOP)
     watched.fail_over()
@@ -194,8 +187,7 @@ def masters() -> Iterator[Masters]:
 
 def test_the_votes_of_all_masters_are_freed(masters: Masters, hold: Hold) -> None:
     url = " ".join(server.url for server in masters.servers)
-    holder = hold(f"names {NAME} other", url=url)
-    assert holder.line() == "ready"
+    holder = hold(f"names {NAME} other", url=url).ready()
     eventually(lambda: masters.count(NAME) == 5)
     assert is_kept(masters.servers[0].admin)
     holder.kill()
@@ -204,8 +196,7 @@ def test_the_votes_of_all_masters_are_freed(masters: Masters, hold: Hold) -> Non
 
 def test_a_master_that_hangs_or_is_gone_keeps_no_vote_of_the_others(masters: Masters, hold: Hold) -> None:
     url = " ".join(server.url for server in masters.servers)
-    holder = hold(f"names {NAME}", url=url)
-    assert holder.line() == "ready"
+    holder = hold(f"names {NAME}", url=url).ready()
     eventually(lambda: masters.count(NAME) == 5)
     masters.servers[0].kill()
     masters.servers[1].pause()
