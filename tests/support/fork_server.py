@@ -21,7 +21,6 @@ from os import close, dup2, fork, waitpid
 from pathlib import Path
 from select import poll
 from socket import AF_UNIX, SHUT_RDWR, SOCK_SEQPACKET, recv_fds, send_fds, socket, socketpair
-from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
@@ -91,9 +90,7 @@ class ForkServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

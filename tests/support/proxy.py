@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
-from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 from tests.support.ports import candidate_port
@@ -153,9 +152,7 @@ class TcpProxy:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # What it is doing
