@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
 from tests.cli.test_arguments import refused
+from tests.redis.test_tenants import documented_rights
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
@@ -22,7 +22,6 @@ from wheel_lock.cli.doctor.rights import grant
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 KINDS = [
     "lock", "lock with fencing", "reentrant lock", "fair lock", "read lock", "write lock", "semaphore", "multi-lock",
 ]  # fmt: skip
@@ -149,11 +148,8 @@ def test_the_line_for_channels_suffices(fresh_redis: RedisServer, capsys: pytest
 
 
 def test_the_rights_are_those_of_the_documentation() -> None:
-    text = (ROOT / "docs" / "operations" / "rights.md").read_text()
-    block = re.search(r"```acl\n(.*?)```", text, re.DOTALL)
-    assert block is not None
-    documented = {rule for rule in block[1].split() if rule[0] in "~&+"}
-    assert documented == {rule.replace("order:", "<prefix>") for rule in grant("app", "order:", PARTS).split()[3:]}
+    documented = {rule for rule in documented_rights("order:") if rule[0] in "~&+"}
+    assert documented == {*grant("app", "order:", PARTS).split()[3:]}
 
 
 def test_without_the_right_to_info_the_rest_is_checked(
