@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -20,33 +19,6 @@ from wheel_lock import ContextClosed, HeldLock, LockContext, LockLost, LossReaso
 pytestmark = pytest.mark.servers("real")
 
 # stats() and held()
-
-
-def test_statistics_count_what_has_happened(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    nothing = context.stats()
-    assert (nothing.held, nothing.acquired, nothing.released, nothing.renewed, nothing.lost) == (0, 0, 0, 0, 0)
-    kept, lost, released = (context.lock(name, timeout=30.0) for name in ("kept", "lost", "released"))
-    for lock in (kept, lost, released):
-        lock.acquire()
-    assert not context.lock("kept").acquire(blocking=False)
-    released.release()
-    clock.advance(20.0)
-    backend.view.delete("lost")
-    clock.advance(10.0)
-    stats = context.stats()
-    assert (stats.held, stats.acquired, stats.released) == (1, 3, 1)
-    assert stats.renewed == 3 + 2
-    assert (stats.lost, dict(stats.lost_by_reason)) == (1, {LossReason.KEY_GONE: 1})
-    assert (stats.unknown, stats.overdue, stats.connects) == (0, 0, 1)
-    assert 3 <= stats.batches <= 5
-    assert 0.0 <= stats.renewal_lag_p50_s <= stats.renewal_lag_p99_s <= stats.renewal_lag_max_s
-    assert 0.0 < stats.renewal_time_left_min_s == stats.renewal_slack_min_s <= 20.0
-    kept.release()
-    assert context.stats().held == 0
-    assert nothing.acquired == 0  # a snapshot stays as it was
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        nothing.held = 5  # type: ignore[misc]
 
 
 @BOTH

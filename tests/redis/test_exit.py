@@ -170,26 +170,6 @@ def test_an_error_that_ends_the_program_is_all_that_is_shown(real: Backend) -> N
     assert not real.view.exists("order:42")
 
 
-def test_a_program_that_ends_by_a_signal_it_handles_releases(real: Backend) -> None:
-    script = Script(
-        real.port,
-        """
-signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))
-lock = context.lock('order:42')
-lock.acquire()
-print("ready", flush=True)
-while True:
-    time.sleep(0.05)  # a signal that comes right before a sleep does not end that
-""",
-    )
-    began = time.monotonic()
-    script.signal(signal.SIGTERM)
-    returncode, errors, _ = script.end()
-    assert (returncode, errors) == (7, "")
-    assert time.monotonic() - began < ALLOWED_S
-    assert not real.view.exists("order:42")
-
-
 @pytest.mark.parametrize("end", [RedisServer.pause, RedisServer.kill], ids=["silent", "gone"])
 def test_a_server_that_does_not_answer_does_not_keep_the_interpreter(
     fresh_redis: RedisServer, fresh: Backend, end: Callable[[RedisServer], None]

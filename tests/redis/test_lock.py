@@ -21,16 +21,6 @@ pytestmark = pytest.mark.servers("real")
 # Acquire and release
 
 
-@BOTH
-def test_a_lock_is_held_inside_with_and_free_after_it(backend: Backend, me: Caller) -> None:
-    with me.locks.lock("order:42", timeout=30.0) as lock:
-        assert lock.is_held
-        assert backend.view.get("order:42") == token_of(lock)
-        assert 0 < backend.view.pttl("order:42") <= 30_000
-    assert not lock.is_held
-    assert not backend.view.exists("order:42")
-
-
 def test_a_lock_that_is_renamed_is_the_lock_of_its_new_name(backend: Backend) -> None:
     lock = backend.context().lock("order:42")
     with lock:

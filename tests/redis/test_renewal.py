@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
-from tests.support.backend import BOTH, LONG_S, Backend, Clock, Losses, token_of
+from tests.support.backend import BOTH, Backend, Clock, Losses, token_of
 from tests.support.redis_server import redis_server_version
 from wheel_lock import HashedWheelTimer, LockLost, LossReason, LostEvent
 from wheel_lock.protocol import scripts
-from wheel_lock.runtime.notifier import NOTIFIER
 
 pytestmark = pytest.mark.servers("real")
 
@@ -90,17 +87,3 @@ def test_a_server_gets_the_form_of_the_scripts_that_it_understands(fresh: Backen
 
 def test_contexts_share_one_timer_unless_they_are_given_another(backend: Backend) -> None:
     assert backend.context().timer is backend.context().timer is HashedWheelTimer.shared()
-
-
-def test_users_tasks_run_on_the_same_timer_and_the_notifier_thread(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    ran: list[str] = []
-    with context.lock("order:42", timeout=30.0) as lock:
-        timeout = context.timer.new_timeout(lambda timeout: ran.append(threading.current_thread().name), delay=2.5)
-        clock.advance(2.4)
-        assert ran == []
-        clock.advance(0.2)
-        assert NOTIFIER.drain(LONG_S)
-        assert timeout.expired
-        assert [name.startswith("wheel-lock-notifier") for name in ran] == [True]
-        assert lock.is_held
