@@ -101,6 +101,7 @@ def test_lag_of_merged_ticks_is_each_leases_own(rig: Rig) -> None:
     stats = rig.stats()
     assert stats.renewal_lag_max_s == pytest.approx(1.0)
     assert stats.renewal_lag_p50_s == pytest.approx(0.5, rel=0.06)
+    assert stats.renewal_lag_p99_s == pytest.approx(1.0, rel=0.06)
     assert stats.renewed == 10
     assert stats.batches == 1
 
