@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
-import warnings
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.faults.support import recorded_warnings
 from tests.support.background import EVENTUALLY_S
 from tests.support.timers import ask, drain
 from tests.support.waiting import eventually
@@ -23,11 +23,7 @@ def descriptors() -> int:
 
 @pytest.fixture
 def warned() -> Iterator[list[str]]:
-    """The texts of all ResourceWarnings, which are given on a thread of the library's; elsewhere they are errors."""
-    texts: list[str] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", ResourceWarning)
-        warnings.showwarning = lambda message, *_: texts.append(str(message))
+    with recorded_warnings() as texts:
         yield texts
         drain()
 
