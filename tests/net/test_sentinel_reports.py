@@ -97,12 +97,6 @@ def test_which_report_counts(asked: Asked, case: str) -> None:
         assert set(asked.after(*opinions)) == counted
 
 
-def test_a_change_is_reported_once(asked: Asked) -> None:
-    assert asked.after((1, A), (1, A), (1, A)) == asked.counted == (A,)
-    assert asked.after((2, B)) == asked.counted == (B,)
-    assert asked.changes == [(A,), (B,)]
-
-
 def test_an_old_epoch_does_not_count_when_the_others_have_been_silent_for_long_and_the_master_is_well(
     asked: Asked,
 ) -> None:

@@ -115,19 +115,6 @@ def test_what_others_hold_is_waited_for_until_the_callers_limit(
     assert ends_s <= ends_at(rig, future) + 1e-6 <= ends_s + 3 * TICK_S
 
 
-def test_what_others_held_is_the_callers_when_it_is_granted(rig: WaitingRig) -> None:
-    future: Future[None] = Future(lambda: None)
-    each = AcquireEach(rig.engine.wait_queues, lock_options(30.0), future)
-    lease = rig.lease("a", 30.0)
-    for work in (lambda: each.begin(1), lambda: each.add([lease]), each.seal):
-        rig.post(work)
-    rig.say(array(1, TAKEN))
-    rig.go_on(1.0, rig.agree)
-    assert future.done
-    assert list(each.granted) == [lease]
-    assert all(map(rig.is_valid, each.granted.values()))
-
-
 @pytest.mark.parametrize("timeout", [3.0, 30.0])
 def test_a_grant_behind_the_hold_limit_is_the_callers_to_know_of(rig: WaitingRig, timeout: float) -> None:
     wait = rig.wait("a", timeout, max_hold=1.0)
