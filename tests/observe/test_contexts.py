@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import threading
-import warnings
 from collections import Counter
 from typing import Self
 
+from tests.support.background import in_a_fork
 from wheel_lock.errors import LossReason
 from wheel_lock.observe import HeldLock
 from wheel_lock.observe.contexts import CONTEXTS, ContextRegistry, Reading
@@ -142,22 +140,16 @@ def test_a_fork_in_the_middle_of_a_scrape_does_not_block_the_child() -> None:
                 begun.set()
                 forked.wait(30.0)
 
+    def check() -> None:
+        assert "slow" in acquired(CONTEXTS)
+
     stays = Slow("slow", 1)
     CONTEXTS.add(stays)
     slow = threading.Thread(target=CONTEXTS.readings)
     slow.start()
     assert begun.wait(30.0)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads
-            pid = os.fork()
-        if pid == 0:
-            signal.alarm(30)
-            try:
-                os._exit(0 if "slow" in acquired(CONTEXTS) else 1)
-            finally:
-                os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        in_a_fork(check)
     finally:
         forked.set()
         slow.join()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import math
 import pickle
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 from redis.exceptions import LockError
 
 from tests.support.backend import BOTH, Backend, expires_no_later_than_the_server, token_of
@@ -189,26 +187,6 @@ def test_a_name_of_any_bytes_arrives_as_it_is(backend: Backend, context: LockCon
     assert caught.value.lock_name == name
     assert str(caught.value).isprintable()
     assert backend.view.get("bystander") == b"untouched"
-
-
-# Misuse
-
-
-def test_a_context_refuses_settings_that_cannot_work() -> None:
-    settings: dict[str, Any] = {
-        "batch_size": 0,
-        "response_timeout": 0,
-        "connect_timeout": math.nan,
-        "close_timeout": -1,
-        "renewal_slack": 0.6,
-    }
-    for name, value in {**settings, "max_held": 0}.items():
-        with pytest.raises(ValueError, match=name):
-            LockContext(redis.Redis(), **{name: value})
-    with pytest.raises(ValueError, match=r"renewal_slack must be a number from 0 to 0\.5, not -1"):
-        LockContext.quorum([redis.Redis(port=port) for port in (1, 2, 3)], renewal_slack=-1)
-    with pytest.raises(ValueError, match=r"renewal_slack must be a number from 0 to 0\.5, not None"):
-        LockContext.from_url("redis://localhost", renewal_slack=None)  # type: ignore[arg-type]
 
 
 # Copies
