@@ -54,11 +54,14 @@ def test_a_close_waits_for_the_first_connection_of_a_clean_up() -> None:
 
 def test_a_close_waits_for_one_that_is_under_way_as_long_as_its_own_may_take(rig: Rig) -> None:
     rig.hold("a")
-    first = rig.close_engine()
-    second = rig.close_engine(0.1)
+    first, second, brief = rig.close_engine(), rig.close_engine(), rig.close_engine(0.1)
     rig.go_on(0.15)
+    assert [first.done, second.done, brief.done] == [False, False, True]
+    rig.agree()
+    assert first.done
     assert second.done
-    assert not first.done
+    assert rig.close_engine().done
+    assert len(rig.losses) == 1
 
 
 def test_a_close_of_the_parent_is_not_waited_for_in_a_forked_child(rig: Rig) -> None:
@@ -66,18 +69,6 @@ def test_a_close_of_the_parent_is_not_waited_for_in_a_forked_child(rig: Rig) -> 
     rig.close_engine()
     rig.engine.end(End.FORKED, RuntimeError("forked"))
     assert rig.close_engine().done
-
-
-def test_closing_twice_is_harmless(rig: Rig) -> None:
-    rig.hold("a")
-    first = rig.close_engine()
-    second = rig.close_engine()
-    assert not second.done  # nor would the process end before the first is done
-    rig.agree()
-    assert first.done
-    assert second.done
-    assert rig.close_engine().done
-    assert len(rig.losses) == 1
 
 
 @pytest.mark.parametrize("dies", [False, True])
