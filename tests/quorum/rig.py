@@ -39,15 +39,16 @@ class QuorumRig:
 
     Args:
         connected: Whether the masters are connected to. Where not, ``connect()`` lets them be.
+        tick_ms: The tick of the timer.
         options: Settings of the context.
 
     Attributes:
         losses: The losses that were reported, in order.
     """
 
-    def __init__(self, *, connected: bool = True, **options: Any) -> None:
+    def __init__(self, *, connected: bool = True, tick_ms: int = 10, **options: Any) -> None:
         self.clock = ManualClock(START)
-        self.timer = HashedWheelTimer(clock=self.clock, threaded=False)
+        self.timer = HashedWheelTimer(tick_ms=tick_ms, clock=self.clock, threaded=False)
         self._connectors = [_Connector(self.clock) for _ in range(3)]
         connectors: list[Any] = self._connectors
         others = list(NOTIFIERS)

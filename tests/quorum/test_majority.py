@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import GONE, error, failure, integer
+from tests.engine.rig import GONE, TAKEN, array, error, failure, integer
 from tests.quorum.rig import QuorumRig
 from tests.support.backend import without_collection
 from wheel_lock.errors import LockLost, LockServerError, LossReason, WheelLockError
@@ -108,3 +108,41 @@ def test_a_question_that_too_few_nodes_answer_fails(rig: QuorumRig) -> None:
     owned = rig.ask(lambda future: rig.engine.owned(lease, future))
     rig.go_on(5.5)
     failure(owned, WheelLockError, "Only 0 of 3 nodes")
+
+
+@pytest.mark.parametrize("verb", ["release", "extend"])
+def test_what_is_lost_can_be_neither_released_nor_extended(rig: QuorumRig, verb: str) -> None:
+    lease, engine = rig.hold(3.0, 0, 1, 2), rig.engine
+    engine.leases.mark_lost([lease], LossReason.TAKEN)
+    future = rig.ask(
+        lambda future: engine.release(lease, future) if verb == "release" else engine.extend(lease, 1000, False, future)
+    )
+    assert failure(future, LockLost).reason is LossReason.TAKEN
+
+
+def test_an_extension_is_a_lease_that_a_master_may_forget(rig: QuorumRig) -> None:
+    lease = rig.hold(3.0, 0, 1, 2)
+    rig.ask(lambda future: rig.engine.extend(lease, 20_000, False, future))
+    assert rig.engine.router.longest_s > 22.0
+
+
+def test_the_loss_of_a_majority_has_the_reason_of_its_last_vote(rig: QuorumRig) -> None:
+    rig.hold(3.0, 0, 1, 2)
+    rig.go_on(1.1)
+    for server in rig.servers:
+        server.one("renew")
+        server.say(array(1, TAKEN))
+    rig.turn()
+    assert [event.reason for event in rig.losses] == [LossReason.TAKEN]
+
+
+def test_a_lease_that_is_not_renewed_asks_for_no_vote_that_it_has_not_got(rig: QuorumRig) -> None:
+    lease = rig.hold(3.0, 0, 1, renew=False)
+    rig.go_on(2.0)
+    assert lease.is_valid(rig.now)
+    assert rig.commands() == [[], [], []]
+
+
+def test_a_timeout_is_long_enough_for_the_ticks_of_the_nodes() -> None:
+    with QuorumRig(tick_ms=100) as rig, pytest.raises(ValueError, match="tick"):
+        rig.lease(0.2)

@@ -160,3 +160,13 @@ def test_the_engines_of_a_retired_context_hang_up(rig: QuorumRig) -> None:
     rig.go_on(1.0, 0, 1, 2)
     rig.commands()
     assert all(server.hung_up for server in rig.servers)
+
+
+def test_one_that_others_hold_the_lock_against_is_refused_when_its_time_is_up(rig: QuorumRig) -> None:
+    future = waiting(rig, limit=0.5)
+    while not future.done:
+        rig.go_on(0.05)
+        for server in rig.servers:
+            for command in server.take():
+                server.say({"SET": NIL, "acquire": array(300)}.get(command.what, agreement(command)))
+    assert future.result() is None

@@ -219,3 +219,14 @@ def test_its_size_can_be_asked_for_while_the_first_of_another_kind_comes(rig: Ri
     scripts["another"] = Counted()
     assert len(overdue) == 1
     assert len(overdue) == 2
+
+
+def test_several_that_are_granted_with_hardly_any_time_left_are_renewed_at_once_and_once(rig: Rig) -> None:
+    rig.hold("warm-up", 60.0)
+    attempt = rig.acquire_many(names(10), 1.0)  # as many as in a block
+    rig.jump(0.96)
+    rig.agree()
+    rig.reply("renew", FINE)
+    rig.go_on(0.2, rig.agree)
+    assert [lease.renewals for lease in attempt.leases] == [1] * 10
+    assert rig.losses == []

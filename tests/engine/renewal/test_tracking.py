@@ -213,3 +213,13 @@ def test_the_feed_is_closed_when_nothing_has_been_held_for_long_and_comes_back(r
     rig.pass_time(0.1)
     assert rig.stats().watching
     assert rig.connector.listeners.attempts == 2
+
+
+def test_a_feed_that_is_older_than_a_trouble_is_made_anew(rig: WatchedRig) -> None:
+    rig.hold("a")
+    rig.settle()
+    feed = rig.feed
+    rig.server.close()
+    rig.pass_time(1.0)
+    assert feed.hung_up
+    assert rig.stats().watching

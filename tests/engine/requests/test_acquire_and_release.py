@@ -8,6 +8,7 @@ import pytest
 
 from tests.engine.rig import BUSY, NIL, TAKEN, Rig, agreement, array, error, failure, integer, names
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests.acquire_all import AcquireAll
 from wheel_lock.engine.requests.adopt import Adopt, AdoptMany
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import InvalidHandoff, LockServerError, LockTimeout, LockUnavailable, LossReason, TooManyLocks
@@ -16,6 +17,7 @@ from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
 from wheel_lock.lock_types.replies import OTHER_FENCE
 from wheel_lock.options import lock_options
 from wheel_lock.protocol.handoff import Handoff
+from wheel_lock.protocol.resp import MalformedReply
 from wheel_lock.runtime.tokens import new_token
 
 
@@ -145,3 +147,9 @@ def test_a_lease_that_is_adopted_with_another_fence_is_refused(rig: Rig) -> None
     rig.say(integer(OTHER_FENCE))
     failure(future, InvalidHandoff)
     assert lease.state is State.REFUSED
+
+
+def test_a_number_is_no_refusal_of_several(rig: Rig) -> None:
+    request = AcquireAll(rig.engine.leases, [rig.lease("a"), rig.lease("b")], lock_options(3.0), Future(lambda: None))
+    with pytest.raises(MalformedReply):
+        request.read(1)

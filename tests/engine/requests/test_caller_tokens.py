@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.rig import NOSCRIPT, Rig, error, failure, names
+from tests.engine.rig import NOSCRIPT, OK, Rig, error, failure, integer, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later
-from wheel_lock.errors import LockLost, LossReason
+from wheel_lock.errors import LockLost, LockUnavailable, LossReason
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types.caller_token import CALLER_TOKEN
 
@@ -86,3 +86,20 @@ def test_nor_is_what_a_close_releases(rig: Rig, reply: bytes) -> None:
     assert future.done
     assert rig.server.hung_up
     assert sorted(rig.reasons) == [(name, LossReason.CONTEXT_CLOSED) for name in names(3)]
+
+
+def test_a_grant_that_comes_too_late_to_be_lost_in_time_is_released(rig: Rig) -> None:
+    attempt = rig.acquire("a", kind=CALLER_TOKEN, token=TOKEN.decode())
+    rig.clock.jump(2.96)
+    rig.reply("SET", OK)
+    assert attempt.future.result() is False
+    assert rig.whats() == ["release_many"]
+
+
+def test_a_grant_that_too_few_replicas_have_is_released() -> None:
+    with Rig(min_replicas=1) as rig:
+        attempt = rig.acquire("a", kind=CALLER_TOKEN, token=TOKEN.decode())
+        rig.reply("SET", OK)
+        rig.reply("WAIT", integer(0))
+        failure(attempt.future, LockUnavailable, "replicas")
+        assert rig.whats() == ["release_many"]

@@ -67,3 +67,20 @@ def test_a_broken_extend_is_not_sent_again_for_a_lease_that_was_lost_meanwhile(r
     rig.turn()
     assert "extend" not in rig.whats()
     failure(future, LockLost)
+
+
+def test_what_lapses_while_it_is_extended_cannot_be_released(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.extend(lease, 5.0)
+    rig.clock.jump(4.0)  # the alarms of this turn come later
+    assert isinstance(rig.engine.leases.check_owned(lease), LockLost)
+    assert lease.state is State.LOST
+
+
+def test_an_extension_that_was_not_executed_ends_with_its_lease(rig: Rig) -> None:
+    lease = rig.hold("a", 1.0)
+    future = rig.extend(lease, 5.0)
+    rig.be_silent(1.1)
+    assert lease.state is State.LOST
+    rig.say(NOSCRIPT)
+    failure(future, LockLost)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from tests.engine.rig import FINE, NOSCRIPT, Command, Rig, error, integer, names
+from tests.engine.rig import FINE, NOSCRIPT, Command, Rig, error, failure, integer, names
+from wheel_lock.engine.future import Future
+from wheel_lock.errors import LockServerError
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import READ
 from wheel_lock.lock_types.base import LockType
@@ -71,3 +73,32 @@ def test_a_kind_that_is_not_refused_goes_on_as_if_nothing_were(rig: Rig) -> None
     assert [lease.renewals for lease in others] == [1] * 20
     # One probe of the other kind at each retry; by now the retries are half a second apart.
     assert 8 <= sum(command.what == "renew" for command in seen) <= 18
+
+
+# -- rights ------------------------------------------------------------------------------------------------------------
+
+FORBIDDEN = error("NOPERM User app has no permissions to run the 'evalsha' command")
+
+
+def test_a_plain_command_that_is_forbidden_is_an_error(rig: Rig) -> None:
+    lease = rig.hold("a")
+    future: Future[bool] = rig.ask(lambda future: rig.engine.owned(lease, future))
+    rig.reply("GET", error("NOPERM User app has no permissions to run the 'get' command"))
+    failure(future, LockServerError, "NOPERM")
+
+
+def test_what_may_have_been_granted_before_a_right_was_missing_is_cleaned_up(rig: Rig) -> None:
+    attempt = rig.acquire("a")
+    rig.post(lambda: attempt.request.forbidden(["get"]))
+    failure(attempt.future, LockServerError, "NOPERM")
+    assert rig.whats() == ["SET", "release_many"]
+
+
+def test_a_check_of_rights_that_fails_changes_nothing_about_what_is_known(rig: Rig) -> None:
+    rig.hold("warm-up", 60.0)
+    node, known = rig.engine.router.renewer.node, frozenset({"get"})
+    node.missing_rights = known
+    attempt = rig.acquire("a")
+    rig.reply("rights", FORBIDDEN)
+    assert node.missing_rights == known
+    failure(attempt.future, LockServerError, "NOPERM")

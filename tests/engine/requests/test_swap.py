@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, START, Rig, breaking, failure, integer
+from tests.engine.rig import FINE, START, Rig, breaking, error, failure, integer
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import Later
 from wheel_lock.engine.requests.swap import Swap
-from wheel_lock.errors import LockLost, LockNotHeld, LossReason, WheelLockError
+from wheel_lock.errors import LockLost, LockNotHeld, LockUnavailable, LossReason, WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import READ, WRITE
 from wheel_lock.options import lock_options
@@ -145,6 +146,27 @@ def test_one_that_is_confirmed_behind_the_deadline_is_a_loss(rig: Rig, swapping:
     rig.say(integer(1))
     failure(swapping.future, LockLost)
     swapping.assert_over(reason=LossReason.NOT_CONFIRMED)
+
+
+def test_one_without_an_answer_is_a_loss_by_the_deadline_of_what_it_replaces(rig: Rig, swapping: Swapping) -> None:
+    deadline = swapping.old.deadline
+    swapping.swap.node.expected_delay_s = 0.5  # a WAIT for replicas
+    swapping.begun()
+    rig.launch.slow = True
+    rig.go_to(deadline)
+    failure(swapping.future, WheelLockError)
+    swapping.assert_over(reason=LossReason.NOT_CONFIRMED)
+
+
+def test_one_that_waits_for_an_alarm_ends_with_the_thread(
+    rig: Rig, swapping: Swapping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rig.engine.router, "redirection", lambda request, _: Later(1.0))
+    swapping.begun()
+    rig.say(error("TRYAGAIN the slot is being moved"))
+    rig.end(End.DIED)
+    failure(swapping.future, LockUnavailable)
+    assert rig.swaps == {}
 
 
 def test_a_failure_of_the_librarys_own_is_reported(failing: Rig) -> None:

@@ -7,10 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.rig import BUG, NIL, OK, array, failure, integer
+from tests.engine.rig import BUG, NIL, OK, TAKEN, array, failure, integer, names
 from tests.engine.waiting_rig import Wait, WaitingRig
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.waiting import many
 from wheel_lock.errors import ContextClosed, LockUnavailable, TooManyLocks, WheelLockError
 from wheel_lock.lock_types import FAIR
+from wheel_lock.options import lock_options
 from wheel_lock.runtime.ends import End
 
 
@@ -134,3 +137,17 @@ def test_waiters_of_fair_locks_count_when_granted_and_do_not_try_once_they_have_
     tried: list[str] = []
     rig.go_on(10.0, lambda: tried.extend(command.what for command in rig.server.agree()))
     assert "acquire_fair" not in tried
+
+
+def test_very_many_that_one_call_waits_for_are_given_up_part_by_part(
+    rig: WaitingRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "_PART", 1)
+    call = many.AcquireEach(rig.lines, lock_options(3.0), Future(lambda: None))
+    leases = [rig.lease(name) for name in names(3)]
+    rig.post(lambda: (call.begin(3), call.add(leases), call.seal()))
+    rig.reply("acquire_many", array(1, TAKEN, 2, TAKEN, 3, TAKEN))
+    rig.turn()
+    assert rig.lines.count == 3
+    rig.post(call.give_up)
+    assert rig.lines.count == 0
