@@ -531,6 +531,7 @@ class Process:
             self.world.scheduler.wait()
             self.world.enter(self)
             self.turned_at[-1] = self.clock.now()  # what is left of the turn is done now
+            self.world.rules.look(self)  # as a caller may, ahead of what is left
 
     def _go_on(self) -> None:
         self.paused = False

@@ -240,7 +240,9 @@ async def _hold_many(user: User, dice: Dice) -> None:
     for _ in range(5 if user.world.settings.context["watch"] else 0):
         name = dice.pick(NAMES["exclusive"]).encode()
         server = user.world.host_of(name).server
-        user.process.when_sent(partial(user.world.scheduler.after, dice.pick([0.0, 0.02]), partial(server.report, name)))
+        user.process.when_sent(
+            partial(user.world.scheduler.after, dice.pick([0.0, 0.02]), partial(server.report, name))
+        )
         await user.sleep(0.75)
     await user.do(context.release_many(locks))
 
@@ -463,7 +465,7 @@ def robberies(settings: Settings, dice: Dice) -> None:
 
 
 def thefts(settings: Settings, dice: Dice) -> None:
-    """A stranger takes one of several locks that are renewed together, or is said to, also while they are: the others are held on."""
+    """A stranger takes one of several locks that are renewed together, or is said to, in a renewal: the others are held on."""
     said = dice.one_in(2)
     _only(settings, _hold_many, *(() if said else ("tamper",)), processes=1, users=1)
     settings.calm_s, settings.context["batch_size"] = 0.3, 500

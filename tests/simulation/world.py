@@ -52,6 +52,8 @@ _OFTEN = (
     "crowds",
     "crowds",
     "stops",
+    "stops",
+    "thefts",
     "restarts",
     "late votes",
     "late votes",

@@ -77,9 +77,9 @@ BY_HAND = tuple(
         ),
         (
             "a keeper knows nothing of a cluster",
-            "keeper/program.py",
-            'if len(words) == 3 and words[0] in ("MOVED", "ASK"):',
-            'if len(words) == 3 and words[0] == "ASK":',
+            "keeper/store.py",
+            "by_name = {name: server for server in self.servers for name in server.names}",
+            "by_name: dict[str, Asked] = {}",
         ),
         (
             "a keeper gets no connection to a new master while locks are held",
