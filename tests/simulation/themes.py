@@ -465,7 +465,7 @@ def robberies(settings: Settings, dice: Dice) -> None:
 
 
 def thefts(settings: Settings, dice: Dice) -> None:
-    """A stranger takes one of several locks that are renewed together, or is said to, in a renewal: the others are held on."""
+    """A stranger takes one of several locks that are renewed together, or is said to, meanwhile: the others are held on."""
     said = dice.one_in(2)
     _only(settings, _hold_many, *(() if said else ("tamper",)), processes=1, users=1)
     settings.calm_s, settings.context["batch_size"] = 0.3, 500

@@ -69,3 +69,11 @@ def test_a_message_that_lists_no_keys_drops_the_feed(rig: WatchedRig) -> None:
     assert rig.connector.listeners.attempts == 2
     assert rig.stats().watching
     assert lease.state is State.HELD
+
+
+def test_a_check_of_a_lease_with_counted_renewals_is_none_of_them(rig: WatchedRig) -> None:
+    lease = rig.hold("a", max_renewals=3)
+    rig.settle()
+    rig.invalidate("a")
+    rig.pass_time(0.1)
+    assert lease.renewals == 0

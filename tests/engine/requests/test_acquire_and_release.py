@@ -153,3 +153,12 @@ def test_a_number_is_no_refusal_of_several(rig: Rig) -> None:
     request = AcquireAll(rig.engine.leases, [rig.lease("a"), rig.lease("b")], lock_options(3.0), Future(lambda: None))
     with pytest.raises(MalformedReply):
         request.read(1)
+
+
+def test_an_acquire_has_another_master_looked_out_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[None] = []
+    monkeypatch.setattr(rig.engine.router, "watch_master", lambda: looks.append(None))
+    rig.acquire("a")
+    assert len(looks) == 1
+    rig.acquire_many(names(2))
+    assert len(looks) == 2

@@ -11,7 +11,7 @@ from tests.engine.rig import BUG, NIL, OK, TAKEN, array, failure, integer, names
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.waiting import many
-from wheel_lock.errors import ContextClosed, LockUnavailable, TooManyLocks, WheelLockError
+from wheel_lock.errors import ContextClosed, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
 from wheel_lock.lock_types import FAIR
 from wheel_lock.options import lock_options
 from wheel_lock.runtime.ends import End
@@ -151,3 +151,12 @@ def test_very_many_that_one_call_waits_for_are_given_up_part_by_part(
     assert rig.lines.count == 3
     rig.post(call.give_up)
     assert rig.lines.count == 0
+
+
+def test_the_limit_of_one_caller_ends_no_other_wait(rig: WaitingRig) -> None:
+    rig.hold("warm-up", 60.0)
+    hasty, patient = rig.wait("a", blocking_timeout=1.0), rig.wait("a")
+    rig.launch.slow = True
+    rig.go_on(1.1)
+    assert isinstance(hasty.error, LockTimeout)
+    assert patient.goes_on
