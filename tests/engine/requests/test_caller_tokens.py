@@ -103,3 +103,10 @@ def test_a_grant_that_too_few_replicas_have_is_released() -> None:
         rig.reply("WAIT", integer(0))
         failure(attempt.future, LockUnavailable, "replicas")
         assert rig.whats() == ["release_many"]
+
+
+def test_a_clean_up_of_what_was_lost_is_not_sent(rig: Rig) -> None:
+    lease = hold(rig, "a")
+    rig.post(lambda: rig.engine.leases.mark_lost([lease], LossReason.ABANDONED))
+    rig.post(lambda: rig.engine.leases.clean_up([lease]))
+    assert rig.server.take() == []
