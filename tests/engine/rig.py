@@ -462,12 +462,16 @@ class Rig:
         self.launch = Launch()
         self.connector = ScriptedConnector(self.clock)
         others = list(NOTIFIERS)
-        self.engine = Engine(self.connector, ContextOptions(**options), self.timer, self.launch)
+        self.engine = Engine(self._connects(), ContextOptions(**options), self.timer, self.launch)
         self._notifiers = [notifier for notifier in NOTIFIERS if notifier not in others]
         self.turned_at: list[float] = []
         self._losses: list[tuple[Lease, LostEvent]] = []
         self._failures = _Failures()
         logging.getLogger("wheel_lock").addHandler(self._failures)
+
+    def _connects(self) -> Any:
+        """Return what the engine connects by."""
+        return self.connector
 
     # -- time --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,105 @@
+"""The map of a cluster's slots: what is not sent before it is there, and which nodes stay known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from tests.engine.rig import FINE, Rig, ScriptedConnector, array, names
+from wheel_lock.engine.topology import cluster
+from wheel_lock.engine.topology.cluster import ClusterRouter
+from wheel_lock.net.cluster import ClusterConnector, SlotRange
+from wheel_lock.net.connector import Server
+from wheel_lock.protocol.keys import SLOTS
+
+FIRST, SECOND = ("first", "1"), ("second", "2")
+GONE_S = 2.0
+NOT_LOCAL = "ERR Script attempted to access a non local key in a cluster node"
+
+
+class Nodes(ClusterConnector):
+    """The nodes of a cluster; the first one is the scripted server of a rig.
+
+    Attributes:
+        owners: The map that they say: who owns each half of the slots. Empty if none answers.
+    """
+
+    def __init__(self, first: ScriptedConnector) -> None:
+        super().__init__(redis.asyncio.RedisCluster(host=FIRST[0], port=int(FIRST[1])))
+        self._first = first
+        self.owners: tuple[Server, ...] = ()
+
+    def to(self, server: Server) -> Any:
+        return self._first if server == FIRST else ScriptedConnector(self._first._clock)
+
+    def listener(self) -> Any:
+        return self._first.listener()
+
+    def ask(self, timeout_s: float) -> list[SlotRange]:
+        half = SLOTS // 2
+        return [SlotRange(number * half, (number + 1) * half - 1, owner) for number, owner in enumerate(self.owners)]
+
+
+class ClusterRig(Rig):
+    """A rig whose server is the first node of a cluster."""
+
+    def _connects(self) -> Nodes:
+        self.connector.in_cluster = True
+        self.nodes = Nodes(self.connector)
+        return self.nodes
+
+    @property
+    def router(self) -> ClusterRouter:
+        assert isinstance(self.engine.router, ClusterRouter)
+        return self.engine.router
+
+    def have_map_read(self, *owners: Server) -> None:
+        self.nodes.owners = owners
+        self.post(self.router.refresh)
+        self.go_on(0.5)
+
+
+@pytest.fixture
+def rig() -> Iterator[ClusterRig]:
+    with ClusterRig() as rig:
+        yield rig
+
+
+def test_many_are_sent_without_a_map_when_none_comes(rig: ClusterRig) -> None:
+    rig.acquire_many(names(3))
+    rig.go_on(0.9)
+    assert rig.connector.servers == []
+    rig.go_on(0.2)
+    assert rig.whats() == ["acquire_many"]
+
+
+def test_nodes_without_slots_are_forgotten_when_they_have_been_idle_and_no_others(
+    rig: ClusterRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_GONE_S", GONE_S)
+    rig.have_map_read(FIRST, SECOND)
+    both = list(rig.router.shards)
+    assert len(both) == 2
+    for _ in range(2):  # with slots
+        rig.go_on(GONE_S + 0.1)
+        rig.have_map_read(FIRST, SECOND)
+        assert rig.router.shards == both
+    rig.have_map_read(FIRST, FIRST)
+    assert rig.router.shards == both
+    rig.go_on(GONE_S + 0.1)
+    rig.have_map_read(FIRST, FIRST)
+    assert rig.router.shards == both[:1]
+
+
+def test_leases_that_a_call_for_several_has_not_found_are_renewed_one_by_one(rig: ClusterRig) -> None:
+    rig.have_map_read(FIRST, FIRST)
+    leases = rig.hold_many(names(3), 3.0)
+    rig.go_on(1.1)
+    rig.reply("renew", array(*[item for number in (1, 2, 3) for item in (number, NOT_LOCAL)]))
+    calls = rig.server.take()
+    assert [command.what for command in calls] == ["renew"] * 3
+    rig.say(*[FINE] * 3)
+    assert [lease.renewals for lease in leases] == [1] * 3
