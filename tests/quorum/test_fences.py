@@ -8,13 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
-from tests.engine.rig import agreement, array, error, integer
+from tests.engine.rig import agreement, array, error, failure, integer
 from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters
 from tests.quorum.rig import QuorumRig, Waiting
 from tests.support.waiting import eventually
+from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import State
 from wheel_lock.protocol.keys import fence_key
 from wheel_lock.quorum.context import QuorumContext
+from wheel_lock.quorum.fences import WriteFence
 from wheel_lock.quorum.lease import QuorumLease
 
 HELD = array(900)  # the reply of a master whose lock another one holds
@@ -95,6 +97,19 @@ def test_without_a_majority_that_has_the_fence_there_is_no_grant(rig: QuorumRig,
     first, second, _ = ([command.what for command in some] for some in rig.commands())
     lost = reply in (integer(0), integer(-1))
     assert (first, second) == (["release"], [] if lost else ["release"])
+
+
+def test_fences_that_cannot_be_written_at_once_end_the_round_once(
+    rig: QuorumRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WriteFence, "start", lambda write: write.on_unavailable(ConnectionResetError()))
+    _, future = begin(rig)
+    begin(rig)  # another one, which is not answered yet
+    for server in rig.servers:
+        server.say(integer(7))
+    rig.turn()
+    failure(future, LockUnavailable)
+    assert rig.engine.leases.acquiring == 1
 
 
 def test_fences_grow_across_majorities_with_the_largest_on_one_master(masters: Masters) -> None:

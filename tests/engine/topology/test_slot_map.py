@@ -9,6 +9,9 @@ import pytest
 import redis.asyncio
 
 from tests.engine.rig import FINE, Rig, ScriptedConnector, array, names
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests import bulk_operations
+from wheel_lock.engine.requests.bulk_operations import ReleaseMany
 from wheel_lock.engine.topology import cluster
 from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.net.cluster import ClusterConnector, SlotRange
@@ -103,3 +106,15 @@ def test_leases_that_a_call_for_several_has_not_found_are_renewed_one_by_one(rig
     assert [command.what for command in calls] == ["renew"] * 3
     rig.say(*[FINE] * 3)
     assert [lease.renewals for lease in leases] == [1] * 3
+
+
+def test_what_an_interrupted_release_has_begun_without_a_map_is_released_once(
+    rig: ClusterRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_operations, "LEASES_A_TURN", 1)
+    leases = [rig.hold(name) for name in names(3)]
+    release = ReleaseMany(rig.engine.leases, leases, Future(lambda: None), lambda: None)
+    for after in (None, KeyboardInterrupt(), None):
+        release.begin_part(after)
+    rig.have_map_read(FIRST, FIRST)
+    assert [name for command in rig.server.take() for name in command.names] == names(3)
