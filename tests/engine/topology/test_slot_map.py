@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis.asyncio
@@ -14,6 +15,9 @@ from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.engine.requests.bulk_operations import ReleaseMany
 from wheel_lock.engine.topology import cluster
 from wheel_lock.engine.topology.cluster import ClusterRouter
+from wheel_lock.engine.topology.sharded_pubsub import ClusterPubSub
+from wheel_lock.errors import LossReason
+from wheel_lock.net.capabilities import SHARDED
 from wheel_lock.net.cluster import ClusterConnector, SlotRange
 from wheel_lock.net.connector import Server
 from wheel_lock.protocol.keys import SLOTS
@@ -28,15 +32,17 @@ class Nodes(ClusterConnector):
 
     Attributes:
         owners: The map that they say: who owns each half of the slots. Empty if none answers.
+        others: What connects to the other nodes.
     """
 
     def __init__(self, first: ScriptedConnector) -> None:
         super().__init__(redis.asyncio.RedisCluster(host=FIRST[0], port=int(FIRST[1])))
         self._first = first
         self.owners: tuple[Server, ...] = ()
+        self.others: dict[Server, ScriptedConnector] = {}
 
     def to(self, server: Server) -> Any:
-        return self._first if server == FIRST else ScriptedConnector(self._first._clock)
+        return self._first if server == FIRST else self.others.setdefault(server, ScriptedConnector(self._first._clock))
 
     def listener(self) -> Any:
         return self._first.listener()
@@ -50,7 +56,7 @@ class ClusterRig(Rig):
     """A rig whose server is the first node of a cluster."""
 
     def _connects(self) -> Nodes:
-        self.connector.in_cluster = True
+        self.connector.in_cluster, self.connector.address = True, FIRST
         self.nodes = Nodes(self.connector)
         return self.nodes
 
@@ -58,6 +64,17 @@ class ClusterRig(Rig):
     def router(self) -> ClusterRouter:
         assert isinstance(self.engine.router, ClusterRouter)
         return self.engine.router
+
+    def close(self) -> None:
+        super().close()
+        for connector in self.nodes.others.values():
+            for end in (
+                *connector.servers,
+                *connector.sockets,
+                *connector.listeners.servers,
+                *connector.listeners.sockets,
+            ):
+                end.close()
 
     def have_map_read(self, *owners: Server) -> None:
         self.nodes.owners = owners
@@ -118,3 +135,19 @@ def test_what_an_interrupted_release_has_begun_without_a_map_is_released_once(
         release.begin_part(after)
     rig.have_map_read(FIRST, FIRST)
     assert [name for command in rig.server.take() for name in command.names] == names(3)
+
+
+def test_the_connection_for_the_channels_of_a_node_is_ended_with_its_slots(rig: ClusterRig) -> None:
+    rig.connector.flagged = SHARDED
+    rig.have_map_read(FIRST, FIRST)
+    lease = rig.hold("a")
+    wakeups = rig.router.wakeups
+    assert isinstance(wakeups, ClusterPubSub)
+    rig.post(lambda: wakeups.listen(b"channel", Mock(above=None)))
+    assert len(wakeups._shards) == 1
+    (end,) = rig.connector.listeners.servers
+    rig.post(lambda: rig.engine.leases.mark_lost([lease], LossReason.KEY_GONE))
+    rig.have_map_read(SECOND, SECOND)
+    assert wakeups._shards == {}
+    end.take()
+    assert end.hung_up
