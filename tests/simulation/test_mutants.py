@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import shutil
 from collections.abc import Iterator
 from itertools import count, islice
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,14 @@ def test_a_mistake_whose_place_is_gone_is_an_error() -> None:
 
 def test_the_same_seed_chooses_the_same_mutants() -> None:
     assert chosen(PACKAGE, 1, 5) == chosen(PACKAGE, 1, 5) != chosen(PACKAGE, 2, 5)
+
+
+def test_the_others_stay_chosen_when_some_code_has_changed(tmp_path: Path) -> None:
+    changed = Path(shutil.copytree(PACKAGE, tmp_path / "changed"))
+    with (changed / "lease.py").open("a") as file:
+        file.write("\n\ndef more(a: int, b: int) -> bool:\n    return a + 1 < b and a > 0\n")
+    before, after = ({mutant.key for mutant in chosen(package, 1, 100)} for package in (PACKAGE, changed))
+    assert len(before - after) <= 3
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ What else is equivalent survives, and is listed with its reason in `survivors.tx
 from __future__ import annotations
 
 import ast
-import random
+import hashlib
 import re
 from collections.abc import Iterator
 from itertools import islice
@@ -221,10 +221,15 @@ def places(package: Path) -> Iterator[tuple[str, _Place]]:
                 yield from ((name, each) for each in of_text(name, path.read_text()))
 
 
+def _keyed(package: Path) -> Iterator[tuple[str, str, _Place]]:
+    """Return the key of each mutant by operators, the path of its file, and its place."""
+    data = {name: (package / name).read_bytes() for name in {name for name, _ in places(package)}}
+    return ((_key(data[name], name, place), name, place) for name, place in places(package))
+
+
 def keys(package: Path) -> Iterator[str]:
     """Return the keys of all mutants by operators."""
-    data = {name: (package / name).read_bytes() for name in {name for name, _ in places(package)}}
-    return (_key(data[name], name, place) for name, place in places(package))
+    return (key for key, _, _ in _keyed(package))
 
 
 def _key(data: bytes, name: str, place: _Place) -> str:
@@ -235,10 +240,9 @@ def _key(data: bytes, name: str, place: _Place) -> str:
 
 
 def chosen(package: Path, seed: int, count: int) -> list[Mutant]:
-    """Return ``count`` mutants by operators, chosen by ``seed``."""
-    everywhere = list(places(package))
-    random.Random(seed).shuffle(everywhere)
-    mutants = filter(None, (_mutant(package, name, place) for name, place in everywhere))
+    """Return ``count`` mutants by operators, chosen by ``seed``; when some code has changed the others stay the same."""
+    ranked = sorted(_keyed(package), key=lambda each: hashlib.sha256(f"{seed} {each[0]}".encode()).digest())
+    mutants = filter(None, (_mutant(package, name, place) for _, name, place in ranked))
     return sorted(islice(mutants, count))
 
 
