@@ -282,17 +282,28 @@ def outcome(result: Result, reasons: dict[str, tuple[str, str]]) -> tuple[str, s
 def summary(wanted: list[Mutant], results: dict[str, Result], reasons: dict[str, tuple[str, str]]) -> int:
     """Print how many are found, by how they were made, and by folder; return how many by hand are not."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
+    kinds: Counter[str] = Counter()
     for mutant in wanted:
-        found = outcome(results[mutant.name], reasons)[0] if mutant.name in results else "equivalent"
+        found, kind, _ = outcome(results[mutant.name], reasons) if mutant.name in results else ("equivalent", "", "")
         folder = str(Path(mutant.path).parent) if "/" in mutant.path else mutant.path
         counts[mutant.operator][found] += 1
         if mutant.operator not in ("by hand", "old bug"):
             counts[folder][found] += 1
             counts["all by operators"][found] += 1
+            kinds[kind] += 1
     print(f"{'':24} {'number':>10} {'simulation':>10} {'tests':>10} {'survived':>10} {'equivalent':>10}")
     for name, count in counts.items():
         numbers = [count.total(), *(count[found] for found in ("simulation", "tests", "survived", "equivalent"))]
         print(f"{name:24} {' '.join(f'{number:10}' for number in numbers)}")
+    if together := counts["all by operators"]:
+        found_here = together["simulation"] + together["tests"]
+        harmful = together.total() - together["equivalent"] - kinds["figures"] - kinds["pace"]
+        others = ", ".join(
+            f"{kind} {number}" for kind, number in sorted(kinds.items()) if kind not in ("", "equivalent")
+        )
+        print(
+            f"by operators: {harmful} change what is promised, {found_here} of these are found here; of others: {others}"
+        )
     return counts["by hand"]["survived"] + counts["old bug"]["survived"]
 
 
