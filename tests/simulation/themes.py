@@ -167,6 +167,8 @@ async def _keep(user: User, dice: Dice) -> None:
     if share:
         process.when_sent(partial(process.pause, share * terms["timeout"]))
     if await user.acquire(lock, dice):
+        if dice.one_in(3):  # with the reply to a renewal unread, until behind the deadline that it moves
+            process.after(0.1 * terms["timeout"], partial(process.pause_in_turn, 0.8 * terms["timeout"]))
         await _hold(user, lock, holding, terms, dice.pick([3.0, 1.5]))
 
 
@@ -300,16 +302,20 @@ async def _extend(user: User, dice: Dice) -> None:
 
 
 async def _follow_a_slot(user: User, dice: Dice) -> None:
-    """Hold a lock whose slot moves. That is reported, so it is looked at where it was, and maybe renewed meanwhile."""
+    """Hold a lock whose slot moves. That is reported, so it is looked at where it was, and maybe renewed meanwhile.
+
+    Some are released as their slot begins to leave.
+    """
     world, holding, terms = user.world, user.new_holding(), {"timeout": 1.0, "max_renewals": dice.pick([20, 3])}
-    lock = user.context.lock(f"of {user.name}", on_lost=holding.on_lost, **terms)
+    kind = dice.pick(["exclusive", "read-write"])
+    lock = new_lock(user, kind, f"of {user.name}", holding, terms, writes=False)
     if not await user.acquire(lock, dice):
         return
     world.rules.holds(lock, holding, terms)
     for _ in range(4):
         await user.sleep(dice.pick([0.6, 0.5, 0.9]))
         assert isinstance(world.topology, Cluster)
-        world.topology.move(hash_slot(lock.name.encode()), dice.pick(world.topology.shards), 0.0)
+        world.topology.move(hash_slot(lock.name.encode()), dice.pick(world.topology.shards), dice.pick([0.0, 0.0, 0.1]))
     await user.release(lock)
 
 

@@ -53,6 +53,7 @@ _OFTEN = (
     "crowds",
     "stops",
     "stops",
+    "moves",
     "thefts",
     "restarts",
     "late votes",
