@@ -263,7 +263,7 @@ class ScriptedConnector:
         sockets: The engine's ends.
         attempts: How often a connection was asked for.
         attempted_at: When.
-        flagged: Whether the servers know scripts with a #!lua line.
+        flagged: Whether the servers know scripts with a #!lua line; or another capability of theirs.
         address: Where the next connection leads.
     """
 
@@ -276,7 +276,7 @@ class ScriptedConnector:
         self.servers: list[ScriptedServer] = []
         self.sockets: list[_Socket] = []
         self.attempted_at: list[float] = []
-        self.flagged = True
+        self.flagged: int = True
         self.address: tuple[str | None, str] = ("scripted", "6379")
         self._listeners: ScriptedConnector | None = None
 

@@ -168,6 +168,7 @@ def test_the_childs_copy_of_the_socket_is_closed_without_a_shutdown(rig: Rig) ->
     keep = sock.dup()  # the parent's
     try:
         rig.fork()
+        assert not rig.held  # it is the parent's
         assert sock.fileno() == -1
         rig.server.say(integer(1))
         assert keep.recv(10) == integer(1)

@@ -67,14 +67,11 @@ class ClusterRig(Rig):
 
     def close(self) -> None:
         super().close()
-        for connector in self.nodes.others.values():
-            for end in (
-                *connector.servers,
-                *connector.sockets,
-                *connector.listeners.servers,
-                *connector.listeners.sockets,
-            ):
-                end.close()
+        for connector in (each for other in self.nodes.others.values() for each in (other, other.listeners)):
+            for server in connector.servers:
+                server.close()
+            for sock in connector.sockets:
+                sock.close()
 
     def have_map_read(self, *owners: Server) -> None:
         self.nodes.owners = owners
@@ -137,7 +134,7 @@ def test_what_an_interrupted_release_has_begun_without_a_map_is_released_once(
     assert [name for command in rig.server.take() for name in command.names] == names(3)
 
 
-def test_the_connection_for_the_channels_of_a_node_is_ended_with_its_slots(rig: ClusterRig) -> None:
+def test_the_connections_to_a_node_end_with_its_slots(rig: ClusterRig) -> None:
     rig.connector.flagged = SHARDED
     rig.have_map_read(FIRST, FIRST)
     lease = rig.hold("a")
@@ -149,5 +146,6 @@ def test_the_connection_for_the_channels_of_a_node_is_ended_with_its_slots(rig: 
     rig.post(lambda: rig.engine.leases.mark_lost([lease], LossReason.KEY_GONE))
     rig.have_map_read(SECOND, SECOND)
     assert wakeups._shards == {}
-    end.take()
-    assert end.hung_up
+    for server in (end, rig.server):
+        server.take()
+        assert server.hung_up
