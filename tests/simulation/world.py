@@ -382,10 +382,8 @@ class World:
             waiting += [name for process in self.processes for name, task in process.tasks.items() if not task.done()]
             self.rules.broken("L1", f"of {waiting} some still wait {_LIMIT_S} s after the last fault")
         self._drop()
-        scheduler.run(
-            max(scheduler.now + _REST_S, min(self._last_expiry() + _HEARD_S, scheduler.now + _LIMIT_S)), broken
-        )
-        scheduler.run(scheduler.now + _LONGEST_S, lambda: broken() or not self._recorded())
+        scheduler.run(scheduler.now + _REST_S, broken)
+        scheduler.run(scheduler.now + _LIMIT_S, lambda: broken() or not self._lasts())
         if not broken():
             self._check_what_is_left()
             self.rules.check()
@@ -422,15 +420,13 @@ class World:
         for process in self.processes:
             process.run(lambda: None)
 
-    def _last_expiry(self) -> float:
-        """Return when the last lock expires, which may have been extended several times."""
+    def _lasts(self) -> bool:
+        """Return whether a lock lasts, which may have been granted late, or the entry of a lost one for a keeper."""
         keys = [(host, key) for host in self.hosts for key in host.server.expires if not key.startswith(b"wheel_lock:")]
-        return max((host.moment_of(host.server.expires[key]) for host, key in keys), default=0.0)
-
-    def _recorded(self) -> int:
-        """Return the number of entries for keepers: those of lost leases outlast them by a timeout."""
+        last = max((host.moment_of(host.server.expires[key]) for host, key in keys), default=0.0)
         alive = [process for process in self.processes if process.alive]
-        return sum(keepers.recorded(engine) for process in alive for engine in process.engines)
+        recorded = any(keepers.recorded(engine) for process in alive for engine in process.engines)
+        return recorded or self.scheduler.now < last + _HEARD_S
 
     def _check_what_is_left(self) -> None:
         rules = self.rules
