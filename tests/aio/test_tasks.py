@@ -6,7 +6,7 @@ import asyncio
 import gc
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -143,6 +143,54 @@ async def test_an_exit_stack_gives_back_the_permit_of_the_task_that_has_ended(
 
     assert await asyncio.create_task(work())
     await nothing_is_left(context, real.view, [NAME])
+
+
+async def test_a_generator_that_another_task_goes_on_with_gives_back_its_own_permit(
+    real: Backend, context: LockContext
+) -> None:
+    permits = context.asyncio.semaphore(NAME, 2)
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        async with permits:
+            yield 1
+
+    begun = numbers()
+    await asyncio.create_task(begun.__anext__())
+
+    async def work() -> bool:
+        async with permits:
+            assert [number async for number in begun] == []
+            await until(lambda: len(context.held()) == 1)
+            return permits.is_held
+
+    assert await asyncio.create_task(work())
+    await nothing_is_left(context, real.view, [NAME])
+
+
+@pytest.mark.parametrize("kind", ["lock", "multi_lock"])
+async def test_a_generator_that_has_lost_its_lease_leaves_that_of_the_next_holder(
+    real: Backend, context: LockContext, kind: str
+) -> None:
+    shared = context.asyncio.lock(NAME, 0.5) if kind == "lock" else context.asyncio.multi_lock([NAME, "b"], 0.5)
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        async with shared:
+            yield 1
+
+    begun = numbers()
+    await asyncio.create_task(begun.__anext__())
+    gc.collect()  # the task
+    real.view.delete(NAME, "b")
+    await until(lambda: not context.held())
+
+    async def work() -> None:
+        async with shared:
+            await asyncio.create_task(begun.aclose())
+            await context.asyncio.lock("another").acquire(blocking=False)  # behind all that was sent
+            assert shared.is_held
+            assert shared.lost is None
+
+    await asyncio.create_task(work())
 
 
 def test_a_block_guards_its_own_lease_where_another_loop_acquires_at_that_moment(

@@ -66,15 +66,15 @@ class EnteredBlock:
     Attributes:
         lease: The lease of the block.
         guard: The guard that cancels the task if the lease is lost, or None.
-        frame_id: The id of the frame that has entered it. For as long as that frame lives no other has this id.
     """
 
-    __slots__ = ("_task", "frame_id", "guard", "lease")
+    __slots__ = ("_code", "_frame_id", "_task", "guard", "lease")
 
     def __init__(self, lease: Lease, guard: CancelOnLoss | None, frame: FrameType | None) -> None:
         task = asyncio.current_task()
         self._task = None if task is None else weakref.ref(task)
-        self.frame_id: int = id(frame)
+        self._frame_id = id(frame)  # for as long as that frame lives no other has this id
+        self._code = None if frame is None else frame.f_code
         self.lease: Lease = lease
         self.guard: CancelOnLoss | None = guard
 
@@ -89,10 +89,14 @@ class EnteredBlock:
         task = self.task
         return task is None or task.done()
 
+    def entered_by(self, frame: FrameType | None) -> bool:
+        """Return whether ``frame`` has entered it. One with its id that has ended, as of an exit stack, has other code."""
+        return frame is not None and self._frame_id == id(frame) and self._code is frame.f_code
+
     @property
     def over(self) -> bool:
-        """True if the task was collected within the block, and the lease has ended."""
-        return self.task is None and self.lease.state > EXTENDING
+        """True if the task was collected within the block, and the lease was released. (A loss is told who leaves it.)"""
+        return self.task is None and self.lease.state > EXTENDING and self.lease.loss is None
 
 
 def enter(blocks: list[EnteredBlock], lease: Lease, guard: CancelOnLoss | None, frame: FrameType | None) -> None:
@@ -103,9 +107,10 @@ def enter(blocks: list[EnteredBlock], lease: Lease, guard: CancelOnLoss | None, 
 
 
 def left(blocks: list[EnteredBlock], frame: FrameType | None, *, discarded: bool, by_hand: bool) -> EnteredBlock | None:
-    """Return the block that is left: the current task's innermost, else one that another task has entered; or None.
+    """Return the block that is left: that which ``frame`` has entered, else the current task's innermost; or None.
 
-    Another task may close a generator, whose frame tells its block, or an exit stack, whose task may have ended.
+    Another task may go on with a generator, or close it, or an exit stack, whose frames are others and whose task may have
+    ended.
 
     Args:
         blocks: The blocks of one lock.
@@ -114,12 +119,12 @@ def left(blocks: list[EnteredBlock], frame: FrameType | None, *, discarded: bool
         by_hand: True if the current task has acquired the lock without a block; it may be left by an exit stack.
     """
     task = current_task()
+    here = [block for block in blocks if block.entered_by(frame)]
     own = [block for block in blocks if block.task is task]
-    here = [block for block in blocks if block.frame_id == id(frame)]
     forsaken = [block for block in blocks if block.forsaken]
     if discarded:
-        own = here or forsaken or own
-    elif not own and by_hand:
+        own = forsaken or own
+    elif not (here or own) and by_hand:
         return None
-    candidates = own or here or forsaken or blocks
+    candidates = here or own or forsaken or blocks
     return candidates[-1] if candidates else None

@@ -9,10 +9,10 @@ import sys
 import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
-from types import TracebackType, coroutine
+from types import FrameType, TracebackType, coroutine
 from typing import ClassVar, Self
 
-from wheel_lock.aio.call import TaskOwner, TaskSide, current_owner, run
+from wheel_lock.aio.call import TaskOwner, TaskSide, current_owner, current_task, run
 from wheel_lock.aio.cancellation import CancelOnLoss, EnteredBlock, enter, left
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.loss_events import LoopCallback
@@ -152,20 +152,15 @@ class Lock(TaskSide, BaseLock):
         lease = None
         try:
             discarded = exc_type is GeneratorExit
-            mine, block = self._left(discarded)
-            lease = mine or (self._lease if block is None else block.lease)
-            if block is not None and self._blocks is not None:
-                self._blocks.remove(block)
-                if isinstance(block.lease.owner, TaskOwner):
-                    block.lease.owner.in_blocks.pop(block.lease, None)
+            lease, block = self._left(sys._getframe().f_back, discarded=discarded)
+            self._end_block(block)
             if block is not None and block.guard is not None and block.guard.close(exc_type):
                 self._count_off(block.lease)
                 raise self._lost(block.lease) from exc_value
             if discarded:
                 # A coroutine that is closed in the middle may not await, so the release is not awaited.
-                given_up = self._lease if block is None else block.lease
-                if given_up is not None and self._count_off(given_up):
-                    self._engine.release_unawaited(partial(self._engine.release, given_up))
+                if lease is not None and self._count_off(lease):
+                    self._engine.release_unawaited(partial(self._engine.release, lease))
                 return
         except WheelLockError:
             raise
@@ -180,17 +175,27 @@ class Lock(TaskSide, BaseLock):
                 raise
             exc_value.add_note(f"and the lock could not be released: {error}")  # the first error is the one to see
 
-    def _left(self, discarded: bool) -> tuple[Lease | None, EnteredBlock | None]:
-        """Return the current task's own lease, or None, and the block that it leaves, or None."""
+    def _left(self, frame: FrameType | None, *, discarded: bool) -> tuple[Lease | None, EnteredBlock | None]:
+        """Return the lease with which the current task leaves a block in ``frame``, or None, and the block, or None."""
         mine = self._own_lease() if self._options.thread_local else None
         by_hand = mine is not None and self._is_valid(mine)
-        return mine, left(self._blocks or [], sys._getframe(1).f_back, discarded=discarded, by_hand=by_hand)
+        block = left(self._blocks or [], frame, discarded=discarded, by_hand=by_hand)
+        if block is None:
+            return mine or self._lease, None
+        of_another = block.entered_by(frame) and block.task is not current_task()  # the task may be in one of its own
+        return block.lease if of_another else mine or block.lease, block
+
+    def _end_block(self, block: EnteredBlock | None) -> None:
+        """Remove the block that is left, if there is one."""
+        if block is not None and self._blocks is not None:
+            self._blocks.remove(block)
+            if isinstance(block.lease.owner, TaskOwner):
+                block.lease.owner.in_blocks.pop(block.lease, None)
 
     def _let_go_left(self, lease: Lease | None) -> None:
         """Release after an interruption at the end of a block. ``lease`` is None if it was not determined yet."""
         if lease is None:
-            mine, block = self._left(discarded=False)
-            lease = mine or (self._lease if block is None else block.lease)
+            lease, _ = self._left(None, discarded=False)
         if lease is not None:
             self._let_go(lease)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
-from wheel_lock.aio.call import TaskOwner, TaskSide, current_task, current_task_itself, run
+from wheel_lock.aio.call import TaskSide, current_task, current_task_itself, run
 from wheel_lock.aio.lock import Lock
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease, Owner
@@ -115,6 +117,8 @@ class MultiLock(TaskSide, BaseMultiLock[Lock]):
     __slots__ = ()
 
     _lock_class = Lock
+    _leave_releases: ClassVar[bool] = True
+    """As of a lock: the end of a block releases by itself."""
 
     async def acquire(self, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
         """Acquire all of them, or none; see :meth:`wheel_lock.MultiLock.acquire`. Cancellation leaves no grant."""
@@ -125,39 +129,42 @@ class MultiLock(TaskSide, BaseMultiLock[Lock]):
         """Release all of them; see :meth:`wheel_lock.MultiLock.release`."""
         await run(operations.release_all(self, self._to_release, self._let_go))
 
+    @uninterrupted_start
+    async def _leave(self, leases: Sequence[Lease | None]) -> None:
+        """Release the leases with which a block was entered, in the order of the locks."""
+        held = [lease for lease in leases if lease is not None]
+        await run(operations.release_all(self, partial(self._to_release, leases), lambda _: self._let_go(held)))
+
     async def __aenter__(self) -> Self:
         if not await self.acquire():
             raise await run(operations.not_acquired(self))
         try:
-            for in_blocks, lease in self._noted():
-                in_blocks[lease] = None
+            for lock in self.locks.values():
+                lock._enter()
             return self
         except BaseException:
             insist(self._let_go, None)
             raise
 
-    def _noted(self) -> Iterator[tuple[dict[Lease, None], Lease]]:
-        """Yield each lease behind the leases of its task's blocks."""
-        for lock in self.locks.values():
-            lease = lock._own_or_latest()
-            if lease is not None and isinstance(lease.owner, TaskOwner):
-                yield lease.owner.in_blocks, lease
-
     @uninterrupted_start
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        held = None
         try:
-            for in_blocks, lease in self._noted():  # first: then these leases are no longer known here
-                in_blocks.pop(lease, None)
+            frame, discarded = sys._getframe().f_back, exc_type is GeneratorExit
+            left = [lock._left(frame, discarded=discarded) for lock in self.locks.values()]
+            held = [lease for lease, _ in left if lease is not None]
+            for lock, (_, block) in zip(self.locks.values(), left, strict=True):
+                lock._end_block(block)
+            if discarded:
+                self._let_go(held)  # a coroutine that is closed in the middle may not await
+                return
         except BaseException:
-            insist(self._let_go, None)
+            insist(self._let_go, held)
             raise
-        if exc_type is GeneratorExit:
-            self._let_go(self._to_release()[0])  # a coroutine that is closed in the middle may not await
-            return
         try:
-            await self.release()
+            await self._leave([lease for lease, _ in left])
         except WheelLockError as error:
             if exc_value is None:
                 raise

@@ -105,14 +105,21 @@ class BaseMultiLock(Side, Generic[L]):
         self._engine.interrupted = True  # some may have been taken already
         insist(self._engine.post_if_open, wait.give_up)
 
-    def _to_release(self) -> tuple[list[Lease], dict[str | bytes, LossReason], LockNotHeld | None]:
-        """Return the leases to release, the reasons of the lost ones, and the error of one that was released by itself."""
+    def _to_release(
+        self, of_block: Sequence[Lease | None] | None = None
+    ) -> tuple[list[Lease], dict[str | bytes, LossReason], LockNotHeld | None]:
+        """Return the leases to release, the reasons of the lost ones, and the error of one that was released by itself.
+
+        They are those ``of_block`` if such a one ends, in the order of the locks.
+        """
         leases: list[Lease] = []
         lost: dict[str | bytes, LossReason] = {}
         missing = None
-        for name, lock in self.locks.items():
+        for index, (name, lock) in enumerate(self.locks.items()):
             try:
-                leases.append(lock._to_change("release"))
+                leases.append(
+                    lock._to_change("release") if of_block is None else lock._changeable(of_block[index], "release")
+                )
             except LockLost as error:
                 lost[name] = error.reason
             except LockNotHeld as error:
