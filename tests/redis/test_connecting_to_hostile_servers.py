@@ -340,10 +340,11 @@ def test_what_a_server_says_moves_no_cursor(verb: bytes, caught_texts: list[str]
             caught_texts.append(repr(context))
 
 
-def test_a_refusal_that_repeats_the_password_does_not_show_it() -> None:
+@pytest.mark.parametrize("password", [SECRET, SECRET.encode(), 271828])
+def test_a_refusal_that_repeats_the_password_does_not_show_it(password: Any) -> None:
     with (
         FakeServer(lambda words: b"-ERR what is " + b" ".join(words) + b"?\r\n") as fake,
-        LockContext(client_of(fake, password=SECRET)) as context,
+        LockContext(client_of(fake, password=password)) as context,
     ):
         assert "what is AUTH ***?" in outcome(context)
 

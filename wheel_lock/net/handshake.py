@@ -12,6 +12,7 @@ from typing import Any, cast
 import hiredis
 from redis._parsers import BaseParser
 from redis.exceptions import ConnectionError, InvalidResponse
+from redis.utils import str_if_bytes
 
 from wheel_lock.protocol.reply_reader import NOTHING, TO_QUESTIONS, ReplyReader, as_malformed
 from wheel_lock.protocol.resp import MalformedReply
@@ -32,7 +33,8 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
         self._reader: ReplyReader | None = None
 
     def on_connect(self, connection: Any, **more: Any) -> None:
-        password, parse_error = connection.password, cast(Callable[[str], Exception], self.parse_error)
+        parse_error = cast(Callable[[str], Exception], self.parse_error)
+        password = str(str_if_bytes(connection.password or ""))  # redis-py sends bytes and numbers, too
 
         def error_of(text: str) -> Exception:
             error = parse_error(text)
