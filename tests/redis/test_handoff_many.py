@@ -74,7 +74,8 @@ def test_one_that_is_not_held_keeps_all_from_being_exported(context: LockContext
 def test_texts_are_read_before_anything_is_sent(other: LockContext) -> None:
     texts = [*exported(other).values()]
     with LockContext(redis.Redis(port=1)) as context:
-        for wrong in ([*texts, "no text"], [*texts, texts[0][:-1] + "x"]):
+        wrong: Any
+        for wrong in ([*texts, "no text"], [*texts, texts[0][:-1] + "x"], [*texts, []]):
             with pytest.raises(InvalidHandoff):
                 context.adopt_many(wrong)
         with pytest.raises(TypeError, match="not one str"):

@@ -122,7 +122,7 @@ class BulkAdoption(Generic[AnyLock]):
         if isinstance(texts, (str, bytes)):
             raise TypeError(f"texts must be several texts, not one {type(texts).__name__}")
         self._engine = engine
-        self._texts = dict.fromkeys(text for text in texts if text is not None)
+        self._texts = [text for text in texts if text is not None]
         self._new_lock = new_lock
         self._thread_local = thread_local
         self._handoffs: dict[bytes, Handoff] = {}
@@ -139,7 +139,7 @@ class BulkAdoption(Generic[AnyLock]):
         for number, text in enumerate(self._texts, 1):
             handoff = Handoff.from_text(text, prefix)
             adopted_type(handoff)
-            if self._handoffs.setdefault(lock_name(handoff.name, prefix), handoff) is not handoff:
+            if self._handoffs.setdefault(lock_name(handoff.name, prefix), handoff) != handoff:
                 raise InvalidHandoff(f"Two of the texts are of the lock {quoted(handoff.name)}", handoff.name)
             if number % _PART == 0:
                 yield
