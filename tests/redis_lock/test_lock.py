@@ -248,6 +248,13 @@ def test_a_timeout_that_no_key_can_have_is_refused_when_acquiring(client: redis.
         ours(client, timeout=timeout).acquire()
 
 
+@pytest.mark.parametrize("sleep", [None, -1, float("nan")], ids=case_id)
+def test_a_sleep_that_is_none_is_refused_when_acquiring(party: Party, sleep: Any) -> None:
+    with pytest.raises(ValueError, match="sleep must be a number of seconds"):
+        party.ours(timeout=30, sleep=sleep).acquire()
+    assert party.context.stats().connects == 0
+
+
 def test_a_sleep_may_be_as_long_as_anybody_likes(client: redis.Redis) -> None:
     for sleep in (1e300, float("inf"), 10**400):
         lock = ours(client, timeout=30, sleep=sleep)

@@ -131,6 +131,8 @@ class Renewed:
         """Return the lock type and the options of an acquire."""
         timeout = _as_float(self.timeout or MAX_SECONDS)
         renew = bool(self.timeout) and timeout >= RENEWED_FROM_S
+        if sleep is None or not _as_float(sleep) >= 0:
+            raise ValueError(f"sleep must be a number of seconds, at least 0, not {sleep!r:.80}")
         fallback = min(max(_as_float(sleep), _SHORTEST_SLEEP_S), MAX_SECONDS)
         # As in redis-py: a wait that is shorter than one sleep is not begun.
         once = 1 if limit_s is not None and sleep > limit_s else None
