@@ -9,12 +9,14 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tests.support.backend import Backend
 from tests.support.event_loops import nothing_is_left, until
 from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LocksLost
+from wheel_lock.aio.cancellation import EnteredBlock, enter, left
 from wheel_lock.aio.lock import Lock
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
@@ -165,6 +167,19 @@ async def test_a_generator_that_another_task_goes_on_with_gives_back_its_own_per
 
     assert await asyncio.create_task(work())
     await nothing_is_left(context, real.view, [NAME])
+
+
+async def test_a_frame_that_has_ended_leaves_its_id_to_the_next() -> None:
+    blocks: list[EnteredBlock] = []
+    frame, lease = sys._getframe(), Mock()
+
+    async def work() -> None:
+        enter(blocks, lease, None, frame)  # for that of a helper, in which each task enters and leaves
+        mine = blocks[-1]
+        await asyncio.sleep(0)
+        assert left(blocks, frame, discarded=False, by_hand=False) is mine
+
+    await asyncio.gather(work(), work())
 
 
 @pytest.mark.parametrize("kind", ["lock", "multi_lock"])

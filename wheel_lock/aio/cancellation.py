@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from inspect import CO_ASYNC_GENERATOR
 from types import FrameType
 from typing import Any
 
@@ -107,10 +108,10 @@ def enter(blocks: list[EnteredBlock], lease: Lease, guard: CancelOnLoss | None, 
 
 
 def left(blocks: list[EnteredBlock], frame: FrameType | None, *, discarded: bool, by_hand: bool) -> EnteredBlock | None:
-    """Return the block that is left: that which ``frame`` has entered, else the current task's innermost; or None.
+    """Return the block that is left: the current task's innermost, else one that another task has entered; or None.
 
-    Another task may go on with a generator, or close it, or an exit stack, whose frames are others and whose task may have
-    ended.
+    Another task may go on with a generator, or close it; its frame tells its block. The task of an exit stack that another
+    closes may have ended.
 
     Args:
         blocks: The blocks of one lock.
@@ -123,8 +124,10 @@ def left(blocks: list[EnteredBlock], frame: FrameType | None, *, discarded: bool
     own = [block for block in blocks if block.task is task]
     forsaken = [block for block in blocks if block.forsaken]
     if discarded:
-        own = forsaken or own
-    elif not (here or own) and by_hand:
+        own = here or forsaken or own
+    elif frame is not None and frame.f_code.co_flags & CO_ASYNC_GENERATOR:
+        own = here or own  # the task may be in a block of its own, too
+    if not (discarded or own) and by_hand:
         return None
-    candidates = here or own or forsaken or blocks
+    candidates = own or here or forsaken or blocks
     return candidates[-1] if candidates else None
