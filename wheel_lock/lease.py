@@ -107,6 +107,11 @@ class Owner:
         return False
 
     @property
+    def heir(self) -> Owner:
+        """The owner of its leases from when a caller has them."""
+        return self
+
+    @property
     def gone(self) -> bool:
         """True if the thread has ended, so that it will not use the lock again."""
         return self.ended

@@ -52,6 +52,10 @@ class Stopped:
 
         eventually(turned, LONG_S)
 
+    @property
+    def done(self) -> bool:
+        return all(task.done() for task in self._tasks)
+
     def close(self) -> None:
         self._loop.close()
 
@@ -148,6 +152,41 @@ def test_a_held_lock_ends_with_its_loop(real: Backend, context: LockContext, sto
     assert texts == ["the lock 'order:42' was abandoned without a release and is renewed no more"]
     assert log.said(f"the event loop that was to be notified of the loss of '{NAME}' is closed")
     assert losses.events == []
+
+
+@pytest.mark.settings(fallback_interval=0.2)
+@pytest.mark.parametrize(
+    "acquire",
+    [
+        lambda tasks, terms: tasks.lock(NAME, thread_local=False, **terms).acquire(),
+        lambda tasks, terms: tasks.lock(NAME, thread_local=False, cancel_on_lost=True, **terms).acquire(),
+        lambda tasks, terms: tasks.acquire_many([NAME], blocking=True, **terms),
+        lambda tasks, terms: tasks.acquire_many([NAME], all_or_nothing=True, blocking=True, **terms),
+    ],
+    ids=["plain", "guarded", "many", "all"],
+)
+def test_a_grant_that_its_task_has_not_got_ends_with_the_loop(
+    real: Backend, context: LockContext, stopped: Stopped, acquire: Callable[..., Any]
+) -> None:
+    real.view.set(NAME, "another")
+    stopped.start(acquire(context.asyncio, {"timeout": 60.0, "renew_every": 0.1}))
+    eventually(lambda: context.stats().waiting == 1)
+    real.view.delete(NAME)
+    eventually(lambda: context.stats().held == 1, LONG_S)
+    with recorded_warnings() as texts:
+        stopped.close()  # the task is kept, so nothing is thrown into it
+        eventually(lambda: texts)
+    expires(real)
+
+
+def test_what_any_task_may_release_outlives_its_loop(real: Backend, context: LockContext, stopped: Stopped) -> None:
+    names = [f"{NAME}:{number}" for number in range(10)]  # a block
+    stopped.start(context.asyncio.acquire_many(names, timeout=60.0, renew_every=0.1))
+    stopped.turn_until(lambda: context.stats().held == 10 and stopped.done)
+    stopped.close()
+    renewed = context.stats().renewed
+    eventually(lambda: context.stats().renewed >= renewed + 50, LONG_S)
+    assert context.stats().held == 10
 
 
 @pytest.mark.parametrize(

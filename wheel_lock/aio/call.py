@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import LockUnavailable
-from wheel_lock.lease import Lease, Owner
+from wheel_lock.lease import NO_OWNER, Lease, Owner
 from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
@@ -34,6 +34,35 @@ T = TypeVar("T")
 _CHECK_EVERY_S = 1.0  # waiting tasks check at this interval that the timer's thread is alive
 
 
+class Untaken(Owner):
+    """The owner of leases that outlive the event loop, until a task has them: a loop may be closed behind their grant.
+
+    Args:
+        loop: The event loop.
+        heir: Their owner from then on.
+    """
+
+    __slots__ = ("_heir", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, heir: Owner) -> None:
+        super().__init__()
+        self._loop = weakref.ref(loop)
+        self._heir = heir
+
+    @property
+    def ended(self) -> bool:
+        """True if the event loop is closed."""
+        loop = self._loop()
+        return loop is None or loop.is_closed()
+
+    @property
+    def heir(self) -> Owner:
+        return self._heir
+
+    def is_same(self, other: Owner) -> bool:
+        return False
+
+
 class LoopBridge:
     """The completed futures of one event loop.
 
@@ -41,6 +70,7 @@ class LoopBridge:
         announced: True if :meth:`deliver` is to be called, once for all futures of a turn.
         arrived: The completed futures. Whatever appends one has ``deliver`` called afterwards.
         expected: The futures whose tasks wait.
+        untaken: The owner of leases that any task may use, until a task has them.
     """
 
     __slots__ = (
@@ -53,10 +83,12 @@ class LoopBridge:
         "expected",
         "in_daemon",
         "loop",
+        "untaken",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
+        self.untaken: Owner = Untaken(loop, NO_OWNER)
         self.in_daemon: bool = threading.current_thread().daemon
         self.expected: set[AsyncFuture[Any]] = set()
         self.arrived: deque[AsyncFuture[Any]] = deque()
@@ -133,7 +165,8 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def _loop_bridge() -> LoopBridge:
+def loop_bridge() -> LoopBridge:
+    """Return the bridge of the running event loop."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -179,7 +212,7 @@ class AsyncFuture(CallerFuture[T]):
         self.until: float | None = None
         self.engine: Engine = engine
         self._deaths = engine.deaths
-        self._bridge = bridge = _loop_bridge()
+        self._bridge = bridge = loop_bridge()
         self._future: asyncio.Future[None] = bridge.loop.create_future()
         self._give_up: Callable[[], object] | None = None
 

@@ -12,13 +12,13 @@ from functools import partial
 from types import FrameType, TracebackType, coroutine
 from typing import ClassVar, Self
 
-from wheel_lock.aio.call import TaskOwner, TaskSide, current_owner, current_task, run
+from wheel_lock.aio.call import TaskOwner, TaskSide, Untaken, current_owner, current_task, loop_bridge, run
 from wheel_lock.aio.cancellation import CancelOnLoss, EnteredBlock, enter, left
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.loss_events import LoopCallback
 from wheel_lock.errors import WheelLockError, quoted
 from wheel_lock.holder import Holder
-from wheel_lock.lease import EXTENDING, NO_OWNER, Lease, Owner
+from wheel_lock.lease import EXTENDING, Lease, Owner
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost
@@ -70,7 +70,11 @@ class Lock(TaskSide, BaseLock):
         if self._options.thread_local:
             return self._caller()
         task = asyncio.current_task() if self._cancel_on_lost else None
-        return NO_OWNER if task is None else TaskOwner(task, outlived=True)
+        return loop_bridge().untaken if task is None else Untaken(task.get_loop(), TaskOwner(task, outlived=True))
+
+    def _take(self, lease: Lease) -> None:
+        lease.owner = lease.owner.heir
+        super()._take(lease)
 
     def _loss_callback(self) -> OnLost | None:
         if self._on_lost is None:

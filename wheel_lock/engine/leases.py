@@ -132,7 +132,7 @@ class LeaseTable:
             refuse: Ends the wait, if it has not ended.
             passed_over: The number of leases that the same call was granted.
         """
-        if owner is NO_OWNER or not self.held:
+        if owner.heir is NO_OWNER or not self.held:
             return
         now = self.timer.clock.now()
         for lease in itertools.islice(reversed(self.held), _LATEST + passed_over):

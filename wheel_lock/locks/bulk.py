@@ -13,7 +13,7 @@ from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.engine.waiting.many import AcquireEach
 from wheel_lock.errors import LockLost, LocksLost, LossReason
-from wheel_lock.lease import NO_OWNER, Extras, Lease, State
+from wheel_lock.lease import Extras, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, call_site
 from wheel_lock.observe import LostEvent
@@ -104,7 +104,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
             for name, key in part:
                 self._locks[name] = lock = self._new_lock(name)
                 if owner is None or extras is None:
-                    owner = lock._caller() if options.thread_local else NO_OWNER
+                    owner = lock._new_owner()
                     extras = Extras(self._held_back(lock._loss_callback()), self._call_site)
                 lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, owner)
                 lease.extras = extras
@@ -134,6 +134,8 @@ class BulkAcquire(Generic[Name, AnyLock]):
                 lock._lease = lease = later.get(lease, lease)
             if lease is None or lease.state is State.REFUSED:
                 outcome[name] = None
+            else:
+                lease.owner = lease.owner.heir
         refused = isinstance(self._bulk, AcquireMany) and self._bulk.refused
         if refused or (self._all_or_nothing and None in outcome.values()):
             return dict.fromkeys(outcome)
