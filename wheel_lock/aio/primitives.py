@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -132,8 +131,8 @@ class MultiLock(TaskSide, BaseMultiLock[Lock]):
     @uninterrupted_start
     async def _leave(self, leases: Sequence[Lease | None]) -> None:
         """Release the leases with which a block was entered, in the order of the locks."""
-        held = [lease for lease in leases if lease is not None]
-        await run(operations.release_all(self, partial(self._to_release, leases), lambda _: self._let_go(held)))
+        # No call before that, behind which an interruption would leave them held.
+        await run(operations.release_all(self, lambda: self._to_release(leases), lambda _: self._let_go(leases)))
 
     async def __aenter__(self) -> Self:
         if not await self.acquire():
@@ -150,21 +149,21 @@ class MultiLock(TaskSide, BaseMultiLock[Lock]):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        held = None
+        leases = None
         try:
             frame, discarded = sys._getframe().f_back, exc_type is GeneratorExit
             left = [lock._left(frame, discarded=discarded) for lock in self.locks.values()]
-            held = [lease for lease, _ in left if lease is not None]
+            leases = [lease for lease, _ in left]
             for lock, (_, block) in zip(self.locks.values(), left, strict=True):
                 lock._end_block(block)
             if discarded:
-                self._let_go(held)  # a coroutine that is closed in the middle may not await
+                self._let_go(leases)  # a coroutine that is closed in the middle may not await
                 return
         except BaseException:
-            insist(self._let_go, held)
+            insist(self._let_go, leases)
             raise
         try:
-            await self._leave([lease for lease, _ in left])
+            await self._leave(leases)
         except WheelLockError as error:
             if exc_value is None:
                 raise

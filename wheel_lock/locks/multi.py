@@ -126,11 +126,12 @@ class BaseMultiLock(Side, Generic[L]):
                 missing = missing or copied(error)  # without the traceback, which has this frame
         return leases, lost, missing
 
-    def _let_go(self, leases: list[Lease] | None) -> None:
+    def _let_go(self, leases: Sequence[Lease | None] | None) -> None:
         """Complete an interrupted release without waiting. ``leases`` is None if the release had not begun."""
         if leases is None:
-            leases = [lease for lock in self.locks.values() if (lease := lock._own_lease()) is not None]
-        self._engine.release_unawaited(partial(self._engine.release_many, leases))
+            leases = [lock._own_lease() for lock in self.locks.values()]
+        held = [lease for lease in leases if lease is not None]
+        self._engine.release_unawaited(partial(self._engine.release_many, held))
 
     def __repr__(self) -> str:
         first, *others = self.names
