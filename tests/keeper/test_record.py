@@ -211,6 +211,29 @@ def test_entries_of_leases_that_have_ended_make_room(monkeypatch: pytest.MonkeyP
         assert sorted(read_record(record.file)) == sorted(map(expected, [*leases[5:], *more]))
 
 
+def test_a_block_that_ends_while_its_region_is_swept_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_regions(monkeypatch):
+        reports: list[None] = []
+        record, leases = Record(lambda: reports.append(None)), many(40)
+        record.begin(leases)
+        for number in range(125):
+            record.begin([new_lease(b"m%d" % number)])
+        for lease in leases[:8]:  # which are in doubt, so that they have entries
+            lease.state = State.LOST
+        record.end(leases[8:39])
+        assert (len(reports), len(record._slots), record._blocks) == (6, 128, {})
+
+
+def test_a_full_region_is_not_looked_through_for_each_lease_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_regions(monkeypatch):
+        record, looks = Record(lambda: None), list[int]()
+        end = record.end
+        monkeypatch.setattr(record, "end", lambda leases: (looks.append(1), end(leases)))
+        for number in range(128 + 100):
+            record.begin([new_lease(b"n%d" % number)])
+        assert len(looks) == 1
+
+
 def many(count: int, lock_type: LockType = EXCLUSIVE) -> list[Lease]:
     return [new_lease(b"n%d" % number, lock_type) for number in range(count)]
 
@@ -330,7 +353,9 @@ def test_a_full_region_of_blocks_has_single_entries_instead(monkeypatch: pytest.
         for lease in blocks[0]:
             lease.state = State.LOST
         more = many(32)
-        record.begin(more)  # in the place of the lost ones
+        for _ in range(4):  # after as many as there are slots it is looked at again
+            record.end(more)
+            record.begin(more)  # at last in the place of the lost ones
         assert len(record._blocks) == 4
         assert found_in(record) == all_of([lease for leases in blocks[1:] for lease in leases] + more)
         record.clear()

@@ -209,12 +209,14 @@ class Record:
         (size, slots), number = REGIONS[region], self._next[region]()
         if number < slots:
             return self._starts[region] + number * size, free
-        self._sweep(in_blocks=region == len(REGIONS) - 1)
+        if number % slots == 0:  # not for each that finds no room: all of them are looked at
+            self._sweep(in_blocks=region == len(REGIONS) - 1)
         return free.pop() if free else None
 
     def _sweep(self, *, in_blocks: bool) -> None:
         """End the entries of leases that have ended while no alarm could be set, as when the timer's thread had died."""
-        some = [lease for block in self._blocks for lease in block.leases] if in_blocks else list(self._slots)
+        singles = (lease for lease in list(self._slots) if lease.recorded is None)  # else its block is about to end
+        some = [lease for block in self._blocks for lease in block.leases] if in_blocks else singles
         self.end([lease for lease in some if lease.state in _OVER])
 
     def end(self, leases: Sequence[Lease]) -> None:
