@@ -273,12 +273,13 @@ def test_the_keeper_hears_of_a_server_that_is_not_used_any_more_when_a_thread_ca
     assert (len(two.ends), rig.said) == (1, [])
 
 
-def test_a_keeper_that_says_what_none_says_is_none(rig: Rig) -> None:
+@pytest.mark.parametrize("said", [b"[]", b"{}", b"\xff", b"[" * 60_000], ids=["list", "no number", "no text", "deep"])
+def test_a_keeper_that_says_what_none_says_is_none(rig: Rig, said: bytes) -> None:
     rig.keeping.connected(rig.server())
     rig.attempt()
     (session,) = set(rig.served.keeper._sessions.values())
     assert session.control is not None
-    session.control.send(b"[]")
+    session.control.send(said)
     eventually(lambda: (rig.hear(), rig.keeping.phase is Phase.MISSING)[1])
 
 

@@ -447,7 +447,7 @@ class Keeping:
             number = json.loads(data)["node"] if data else None
         except BlockingIOError:
             return
-        except (OSError, ValueError, LookupError, TypeError):
+        except Exception:  # whatever it has said: the failure would be the engine's
             number = None
         if number is None:
             self._timer.unwatch(session)
