@@ -18,6 +18,7 @@ import redis.asyncio
 
 from tests.direct.opened import on_path, opened
 from tests.keeper.test_program import LONG_S, Served
+from tests.keeper.test_record import new_lease
 from tests.support.redis_server import RedisServer
 from tests.support.tls import TlsFiles
 from tests.support.waiting import eventually
@@ -385,6 +386,23 @@ def test_a_context_that_is_closed_meanwhile_is_no_failure_of_a_caller(
     with monkeypatch.context() as patched:
         patched.setattr(Keeping, "_record", property(lambda keeping: next(reads)), raising=False)
         getattr(rig.keeping, what)([])
+
+
+@pytest.mark.parametrize("what", ["begin", "drop"])
+def test_a_forked_child_goes_on_with_what_the_fork_has_interrupted_in_the_parents_record(rig: Rig, what: str) -> None:
+    class Forks(dict[Any, Any]):
+        def __setitem__(self, key: object, value: object) -> None:
+            rig.keeping.end(End.FORKED, ConnectionError())
+
+        def pop(self, *key: object) -> Any:
+            rig.keeping.end(End.FORKED, ConnectionError())
+            return 0, []
+
+    record = rig.keeping._record
+    assert record is not None
+    record._slots = Forks()
+    getattr(rig.keeping, what)([new_lease(b"a")])
+    assert rig.keeping._record is not record
 
 
 def test_a_node_has_each_name_by_which_others_name_it() -> None:
