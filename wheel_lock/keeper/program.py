@@ -479,19 +479,15 @@ class Keeper:
     def _lose_server(self, session: Session, number: int) -> None:
         """Ask the client for another connection: nothing was asked of the server, so it has closed this one."""
         self._drop_server(session, number)
-        if session.control is not None:
-            self._tell(session, {"what": "lost", "node": number})
-        elif not session.servers:
-            self._end(session)
-
-    def _tell(self, session: Session, message: dict[str, object]) -> None:
         if (control := session.control) is not None:
             try:
-                control.send(json.dumps(message).encode())
+                control.send(json.dumps({"what": "lost", "node": number}).encode())
             except BlockingIOError:  # it does not read: it begins another session when it does
                 self._hang_up(session, control)
             except OSError:
                 pass  # it has ended: what it has sent before is read in its turn
+        elif not session.servers:
+            self._end(session)
 
     def _prove(self, session: Session, fd: int) -> None:
         if not _has_ended(fd):
