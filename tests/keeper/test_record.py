@@ -234,6 +234,23 @@ def test_a_full_region_is_not_looked_through_for_each_lease_again(monkeypatch: p
         assert len(looks) == 1
 
 
+def test_a_slot_that_another_thread_takes_first_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Taken(list[Any]):
+        def pop(self, *at: Any) -> Any:
+            self.clear()
+            raise IndexError
+
+    with small_regions(monkeypatch):
+        reports: list[None] = []
+        record, leases = Record(lambda: reports.append(None)), [new_lease(b"n%d" % number) for number in range(129)]
+        record._free[0] = Taken()
+        for lease in leases[:128]:
+            record.begin([lease])
+        leases[0].state = State.LOST
+        record.begin(leases[128:])
+        assert len(reports) == 1
+
+
 def many(count: int, lock_type: LockType = EXCLUSIVE) -> list[Lease]:
     return [new_lease(b"n%d" % number, lock_type) for number in range(count)]
 

@@ -211,7 +211,7 @@ class Record:
             return self._starts[region] + number * size, free
         if number % slots == 0:  # not for each that finds no room: all of them are looked at
             self._sweep(in_blocks=region == len(REGIONS) - 1)
-        return free.pop() if free else None
+        return self._take(region) if free else None
 
     def _sweep(self, *, in_blocks: bool) -> None:
         """End the entries of leases that have ended while no alarm could be set, as when the timer's thread had died."""
