@@ -13,7 +13,7 @@ from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.engine.waiting.many import AcquireEach
 from wheel_lock.errors import LockLost, LocksLost, LossReason
-from wheel_lock.lease import Extras, Lease, State
+from wheel_lock.lease import NO_OWNER, Extras, Lease, Owner, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, call_site
 from wheel_lock.observe import LostEvent
@@ -89,6 +89,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         waits = blocking and self._limit_s != 0.0
         self._distinct = distinct_names(engine, names, different=waits)
         self._locks: dict[Name, AnyLock] = {}
+        self._owner: Owner = NO_OWNER  # of all leases
         self._waits = AcquireEach(engine.wait_queues, options, future) if waits else None
         self._bulk = self._waits or AcquireMany(engine.leases, options, future, all_or_nothing)
 
@@ -98,15 +99,15 @@ class BulkAcquire(Generic[Name, AnyLock]):
         group = engine.group(b"", EXCLUSIVE, options)
         engine.submit(partial(self._bulk.begin, len(self._distinct), self._limit_s))
         tokens, left = new_tokens(engine.token_head), iter(self._distinct.items())
-        owner, extras = None, None
+        extras = None
         while part := list(itertools.islice(left, _PART)):
             leases: list[Lease] = []
             for name, key in part:
                 self._locks[name] = lock = self._new_lock(name)
-                if owner is None or extras is None:
-                    owner = lock._new_owner()
+                if extras is None:
+                    self._owner = lock._new_owner()
                     extras = Extras(self._held_back(lock._loss_callback()), self._call_site)
-                lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, owner)
+                lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, self._owner)
                 lease.extras = extras
                 leases.append(lease)
             engine.submit(partial(self._bulk.add, leases))
@@ -127,6 +128,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
     def outcome(self) -> dict[Name, AnyLock | None]:
         """Return the lock of each name, or None if that was not acquired."""
         outcome: dict[Name, AnyLock | None] = dict(self._locks)
+        heir = self._owner.heir
         later: Mapping[Lease, Lease] = self._waits.granted if self._waits is not None else {}
         for name, lock in self._locks.items():
             lease = lock._lease
@@ -134,8 +136,8 @@ class BulkAcquire(Generic[Name, AnyLock]):
                 lock._lease = lease = later.get(lease, lease)
             if lease is None or lease.state is State.REFUSED:
                 outcome[name] = None
-            else:
-                lease.owner = lease.owner.heir
+            elif heir is not self._owner:
+                lease.owner = heir
         refused = isinstance(self._bulk, AcquireMany) and self._bulk.refused
         if refused or (self._all_or_nothing and None in outcome.values()):
             return dict.fromkeys(outcome)
