@@ -636,4 +636,4 @@ def test_a_keeper_whose_lines_nobody_reads_goes_on_and_says_later_how_many_are_l
     done = subprocess.run(
         [sys.executable, "-c", _UNREAD, where], capture_output=True, text=True, timeout=60, check=True
     )
-    assert re.fullmatch(r"goes on\nwheel-lock keeper: \d+ lines were left out: nobody read them\n", done.stdout)
+    assert re.fullmatch(r"goes on\nwheel-lock keeper: \d+ lines were left out, because no one read them\n", done.stdout)

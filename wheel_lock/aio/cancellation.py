@@ -96,7 +96,7 @@ class EnteredBlock:
 
     @property
     def over(self) -> bool:
-        """True if the task was collected within the block, and the lease was released. (A loss is told who leaves it.)"""
+        """True if the task was collected within the block, and the lease released. (A loss is raised at the end of the block.)"""
         return self.task is None and self.lease.state > EXTENDING and self.lease.loss is None
 
 
@@ -110,8 +110,8 @@ def enter(blocks: list[EnteredBlock], lease: Lease, guard: CancelOnLoss | None, 
 def left(blocks: list[EnteredBlock], frame: FrameType | None, *, discarded: bool, by_hand: bool) -> EnteredBlock | None:
     """Return the block that is left: the current task's innermost, else one that another task has entered; or None.
 
-    Another task may go on with a generator, or close it; its frame tells its block. The task of an exit stack that another
-    closes may have ended.
+    Another task may go on with a generator, or close it; its block is known by its frame. The task of an exit stack that
+    another one closes may have ended.
 
     Args:
         blocks: The blocks of one lock.

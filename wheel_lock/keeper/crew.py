@@ -52,14 +52,14 @@ class _Lines:
                 return self._lines.popleft()
             left_out, self._left_out = self._left_out, 0
             self._writing = left_out > 0
-        return b"wheel-lock keeper: %d lines were left out: nobody read them\n" % left_out if left_out else b""
+        return b"wheel-lock keeper: %d lines were left out, because no one read them\n" % left_out if left_out else b""
 
     def _write(self) -> None:
         while line := self._next():
             try:
                 os.write(2, line)
             except OSError:
-                pass  # there is nobody who could read it
+                pass  # no one could read it
 
 
 say: Callable[[str], None] = _Lines().say
