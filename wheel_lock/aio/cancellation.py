@@ -96,7 +96,7 @@ class EnteredBlock:
 
     @property
     def over(self) -> bool:
-        """True if the task was collected within the block, and the lease released. (A loss is raised at the end of the block.)"""
+        """True if the task was collected within the block, and the lease released. (A loss is raised at its end.)"""
         return self.task is None and self.lease.state > EXTENDING and self.lease.loss is None
 
 
