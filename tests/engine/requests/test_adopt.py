@@ -36,6 +36,17 @@ def test_what_may_be_held_for_a_moment_only_is_released(rig: Rig) -> None:
     assert rig.whats() == ["release_many"]
 
 
+def test_what_is_adopted_is_released_when_the_caller_gives_up(rig: Rig) -> None:
+    adoptions = [adoption(rig, name, 3.0) for name in names(2)]
+    many = begin(rig, *adoptions)
+    assert rig.whats() == ["adopt"] * 2
+    rig.say(integer(1))
+    assert list(rig.held) == [adoptions[0][0]]
+    rig.post(many.give_up)
+    assert sorted(name for command in rig.server.take() for name in command.names) == names(2)
+    assert not rig.held
+
+
 def test_a_node_that_does_not_answer_gets_no_more_adoptions(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adopt, "MOST_IN_FLIGHT", 1)
     adoptions = [adoption(rig, name) for name in names(3)]

@@ -42,6 +42,14 @@ def test_a_release_that_was_not_executed_is_not_repeated_behind_the_deadline(rig
     assert_lapsed(rig, lease, future)
 
 
+def test_one_without_an_answer_is_not_repeated(rig: Rig) -> None:
+    future = rig.release(hold(rig, "a"))
+    rig.server.one("release")
+    rig.reconnect()
+    assert rig.server.take() == []
+    failure(future, LockUnavailable)
+
+
 def test_nor_is_one_that_a_router_sends_again_after_a_pause(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rig.engine.router, "redirection", lambda request, _: Later(4.0))
     lease = hold(rig, "a")

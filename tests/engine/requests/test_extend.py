@@ -37,6 +37,25 @@ def test_an_extension_that_the_server_finds_too_long_changes_nothing(rig: Rig, r
     assert rig.losses == []
 
 
+@pytest.mark.parametrize(("answer_ms", "seconds"), [(8_000, 8.0), (2_000, 3.0)])
+def test_an_extension_is_valid_for_what_the_server_says_and_for_no_less_than_before(
+    rig: Rig, answer_ms: int, seconds: float
+) -> None:
+    lease = rig.hold("a", renew=False)
+    rig.extend(lease, 1.0)
+    rig.say(integer(answer_ms))
+    assert lease.deadline == pytest.approx(rig.now + seconds, abs=0.1)
+
+
+def test_what_is_released_while_it_is_extended_is_released_once(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.extend(lease, 5.0)
+    rig.release(lease)
+    assert rig.whats() == ["extend", "release"]
+    rig.say(integer(8_000))
+    assert rig.server.take() == []
+
+
 def test_extending_twice_at_once_is_refused(rig: Rig) -> None:
     lease = rig.hold("a")
     first = rig.extend(lease, 5.0)

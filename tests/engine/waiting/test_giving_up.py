@@ -153,6 +153,52 @@ def test_very_many_that_one_call_waits_for_are_given_up_part_by_part(
     assert rig.lines.count == 0
 
 
+@pytest.mark.parametrize("ends", [lambda call: call._fail(BUG), lambda call: call.give_up()])
+def test_what_one_call_was_granted_is_released_when_it_ends(
+    rig: WaitingRig, ends: Callable[[many.AcquireEach], object]
+) -> None:
+    call = many.AcquireEach(rig.lines, lock_options(3.0), Future(lambda: None))
+    leases = [rig.lease(name) for name in names(3)]
+    rig.post(lambda: (call.begin(3), call.add(leases), call.seal()))
+    rig.reply("acquire_many", array(2, TAKEN, 3, TAKEN))
+    rig.refuse()
+    rig.listen()
+    rig.post(lambda: ends(call))
+    rig.go_on(0.1, rig.agree)
+    assert not rig.held
+    assert {name for command in rig.commands if command.what == "release_many" for name in command.names} == set(
+        names(3)
+    )
+    assert rig.lines.count == 0
+
+
+def test_who_shares_a_first_try_has_its_own_limit(rig: WaitingRig) -> None:
+    rig.hold("warm-up", 60.0)
+    first, hasty = rig.wait("a"), rig.wait("a", blocking_timeout=1.0)
+    rig.launch.slow = True
+    rig.go_on(1.1)
+    assert isinstance(hasty.error, LockTimeout)
+    assert first.goes_on
+
+
+def test_the_last_try_of_one_caller_ends_no_other_wait(rig: WaitingRig) -> None:
+    hasty, patient = rig.wait_first("a", blocking_timeout=1.0), rig.wait("a")
+    rig.launch.slow = True
+    rig.go_on(1.2)
+    assert isinstance(hasty.error, LockTimeout)
+    assert patient.goes_on
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_who_waits_for_what_is_held_here_is_refused_when_its_time_is_up(rig: WaitingRig, behind: bool) -> None:
+    holder = rig.hold_first("a", 60.0)
+    waits = [rig.wait("a"), rig.wait("a", blocking_timeout=1.0)] if behind else [rig.wait("a", blocking_timeout=1.0)]
+    rig.go_on(1.1)
+    assert waits[-1].refused
+    assert rig.is_valid(holder.lease)
+    assert all(wait.goes_on for wait in waits[:-1])
+
+
 def test_the_limit_of_one_caller_ends_no_other_wait(rig: WaitingRig) -> None:
     rig.hold("warm-up", 60.0)
     hasty, patient = rig.wait("a", blocking_timeout=1.0), rig.wait("a")

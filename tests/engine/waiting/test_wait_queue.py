@@ -207,6 +207,9 @@ def test_what_is_passed_on_in_the_process_is_announced_at_the_beginning_of_each_
     if rivals:
         assert wakes(let_go), "their turn"
         assert more == []
+        rig.say(integer(2))
+        rig.go_on(2 * TICK_S)
+        assert rig.server.one("acquire")
     else:
         assert not wakes(let_go)
         rig.say(integer(1), OK)
