@@ -211,6 +211,19 @@ def test_an_interrupted_part_raises_and_all_of_it_is_released_nevertheless(
     assert rig.losses == []
 
 
+def test_what_an_interrupted_part_has_not_sent_is_released_once(rig: Rig) -> None:
+    leases = rig.hold_many(names(3), 30.0)
+    rig.launch.slow = True
+    rig.hang_up()
+    release = bulk_operations.ReleaseMany(rig.engine.leases, leases, Future(lambda: None), lambda: None)
+    for after in (None, KeyboardInterrupt(), None):
+        release.begin_part(after)
+    rig.launch.slow = False
+    rig.launch.go_on()
+    rig.go_on(0.5)
+    assert released(rig.server.take()) == Counter(names(3))
+
+
 def test_an_interrupted_part_of_a_close_leaves_none_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_operations, "_LOSSES_A_TURN", PART)
     with Rig(release_on_close=False) as rig:

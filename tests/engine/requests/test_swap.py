@@ -140,6 +140,13 @@ def test_a_swap_that_finds_it_lost_says_why(rig: Rig, swapping: Swapping) -> Non
     swapping.assert_over(reason=LossReason.KEY_GONE)
 
 
+def test_a_swap_of_what_is_lost_meanwhile_says_why(rig: Rig, swapping: Swapping) -> None:
+    swapping.begun()
+    rig.post(lambda: rig.engine.leases.mark_lost([swapping.old], LossReason.KEY_GONE))
+    rig.post(swapping.swap.give_up)
+    assert swapping.new.loss is LossReason.KEY_GONE
+
+
 def test_one_that_is_confirmed_behind_the_deadline_is_a_loss(rig: Rig, swapping: Swapping) -> None:
     swapping.begun()
     rig.clock.jump(4.0)

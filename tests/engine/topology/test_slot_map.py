@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 import redis.asyncio
 
-from tests.engine.rig import FINE, Rig, ScriptedConnector, array, names
+from tests.engine.rig import FINE, OK, Rig, ScriptedConnector, array, error, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.engine.requests.bulk_operations import ReleaseMany
@@ -17,10 +17,11 @@ from wheel_lock.engine.topology import cluster
 from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.engine.topology.sharded_pubsub import ClusterPubSub
 from wheel_lock.errors import LossReason
+from wheel_lock.lock_types.caller_token import CALLER_TOKEN
 from wheel_lock.net.capabilities import SHARDED
 from wheel_lock.net.cluster import ClusterConnector, SlotRange
 from wheel_lock.net.connector import Server
-from wheel_lock.protocol.keys import SLOTS
+from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 FIRST, SECOND = ("first", "1"), ("second", "2")
 GONE_S = 2.0
@@ -120,6 +121,40 @@ def test_leases_that_a_call_for_several_has_not_found_are_renewed_one_by_one(rig
     assert [command.what for command in calls] == ["renew"] * 3
     rig.say(*[FINE] * 3)
     assert [lease.renewals for lease in leases] == [1] * 3
+
+
+def test_what_a_clean_up_of_several_has_not_found_is_released_one_by_one(rig: ClusterRig) -> None:
+    rig.have_map_read(FIRST, FIRST)
+    leases, table = rig.hold_many(names(3)), rig.engine.leases
+    rig.post(lambda: (table.mark_lost(leases, LossReason.ABANDONED), table.clean_up(leases)))
+    rig.reply("release_many", array(*[item for number in (1, 2, 3) for item in (number, NOT_LOCAL)]))
+    assert rig.whats() == ["release_many"] * 3
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_lease_in_a_call_is_renewed_where_it_lives_by_now(rig: ClusterRig, silent: bool) -> None:
+    rig.have_map_read(FIRST, FIRST)
+    lease = rig.hold("a", 3.0)
+    rig.go_on(1.6)
+    if silent:
+        rig.have_map_read(SECOND, SECOND)
+    else:
+        rig.reply("renew", error(f"MOVED {hash_slot(b'a')} second:2"))
+    [second] = rig.nodes.others[SECOND].servers
+    assert "renew" in [command.what for command in second.agree()]
+    rig.turn()
+    assert lease.renewals == 1
+
+
+def test_a_grant_that_comes_too_late_is_released_where_it_lives_and_not_renewed(rig: ClusterRig) -> None:
+    rig.have_map_read(FIRST, FIRST)
+    attempt = rig.acquire("a", kind=CALLER_TOKEN, token="host-1")
+    rig.post(attempt.request.give_up)
+    rig.reply("SET", OK)
+    rig.reply("release_many", error(f"MOVED {hash_slot(b'a')} second:2"))
+    rig.go_on(2.0)
+    [second] = rig.nodes.others[SECOND].servers
+    assert [command.what for command in second.take()] == ["release_many"]
 
 
 def test_what_an_interrupted_release_has_begun_without_a_map_is_released_once(

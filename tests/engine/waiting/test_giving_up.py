@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.rig import BUG, NIL, OK, TAKEN, array, failure, integer, names
+from tests.engine.rig import BUG, NIL, OK, REFUSED, TAKEN, array, failure, integer, names
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.waiting import many
@@ -170,6 +170,18 @@ def test_what_one_call_was_granted_is_released_when_it_ends(
         names(3)
     )
     assert rig.lines.count == 0
+
+
+def test_who_shares_the_first_try_of_a_server_that_was_never_there_waits_for_it_if_it_has_a_limit(
+    rig: WaitingRig,
+) -> None:
+    rig.connector.refusal, rig.launch.slow = REFUSED, True
+    endless, limited = rig.wait("a"), rig.wait("a", blocking_timeout=1.0)
+    rig.launch.slow = False
+    rig.launch.go_on()
+    rig.go_on(0.2)
+    assert isinstance(endless.error, LockUnavailable)
+    assert limited.goes_on
 
 
 def test_who_shares_a_first_try_has_its_own_limit(rig: WaitingRig) -> None:
