@@ -25,9 +25,10 @@ def test_it_is_what_the_constructors_make(rig: WaitingRig) -> None:
 
 def test_one_that_was_removed_by_force_is_granted_by_its_repetition(rig: WaitingRig) -> None:
     wait = rig.waiter("a")
-    lease = wait.request.lease
+    first, lease = wait.acquisition, wait.request.lease
+    assert isinstance(first, FirstTry)
     lease.loss = LossReason.KEY_GONE
-    rig.post(lambda: wait.acquisition.go_on(rig.now, None, False))
+    rig.post(lambda: first.go_on(rig.now, None, False))
     rig.go_on(1.5, rig.agree)
     assert wait.granted
     assert rig.is_valid(lease)
