@@ -166,7 +166,7 @@ def test_what_one_call_was_granted_is_released_when_it_ends(
     rig.refuse()
     rig.wake("lock:1")
     assert rig.server.one("SET")
-    rig.server.say(OK)  # read behind the end, before what is undone
+    rig.server.say(OK)  # it has not been read when the call ends
     rig.post(lambda: ends(call))
     rig.go_on(0.1, rig.agree)
     assert not rig.held
