@@ -65,9 +65,10 @@ def test_a_close_waits_for_one_that_is_under_way_as_long_as_its_own_may_take(rig
 
 
 def test_a_close_of_the_parent_is_not_waited_for_in_a_forked_child(rig: Rig) -> None:
-    rig.hold("a")
+    lease = rig.hold("a")
     rig.close_engine()
     rig.engine.end(End.FORKED, RuntimeError("forked"))
+    assert failure(rig.release(lease), LockLost, "'a'").reason is LossReason.CONTEXT_CLOSED
     assert rig.close_engine().done
 
 

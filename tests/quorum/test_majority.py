@@ -46,6 +46,7 @@ def test_an_extension_that_too_few_nodes_confirm_is_no_loss_of_a_lease_that_is_h
     lease = rig.hold(6.0, 0, 1)
     rig.engine.engines[2].history.empty_since = rig.now - 2.5
     rig.go_on(3.45, 0, 1, 2)
+    assert lease.renewals == 1
     extended = rig.ask(lambda future: rig.engine.extend(lease, 1000, False, future))
     rig.servers[2].one("extend")
     rig.servers[2].say(integer(5000))

@@ -20,7 +20,8 @@ class Master:
         self.run_id = run_id
         self.error: Exception | None = None
 
-    def send_command(self, *words: str) -> None: ...
+    def send_command(self, *words: str) -> None:
+        assert words == ("INFO", "server")
 
     def read_response(self) -> bytes:
         if self.error is not None:

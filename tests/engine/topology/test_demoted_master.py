@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +15,7 @@ from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later
 from wheel_lock.engine.requests.base import Request
 from wheel_lock.engine.topology.cluster import _PAUSE_S, ClusterRouter
+from wheel_lock.engine.topology.sentinel import SentinelRouter
 from wheel_lock.protocol.server_errors import ServerError
 
 TEXTS = [str(error_of(row)).rstrip() for row in ROWS if row["code"] == "READONLY"]
@@ -55,3 +57,13 @@ def test_a_script_that_a_cluster_refuses_half_way_may_have_been_executed() -> No
     request.node = SimpleNamespace()
     for text, maybe in ((READ_ONLY, False), (READ_ONLY.replace("READONLY", "TRYAGAIN"), True), ("TRYAGAIN", False)):
         assert ClusterRouter.redirection(router, request, ServerError(text)) == Later(_PAUSE_S, maybe)
+
+
+def test_sentinels_are_asked_again_behind_a_time_in_which_nothing_was_held(rig: Rig) -> None:
+    connector: Any = rig.connector
+    connector.sentinels, connector.opinions, connector.ask = (), Mock(), Mock()
+    router = SentinelRouter(rig.engine.leases, connector)
+    for questions in (1, 2):
+        rig.post(router.watch_master)
+        rig.go_on(10.0)
+        assert connector.ask.call_count == questions

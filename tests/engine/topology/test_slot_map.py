@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 import redis.asyncio
 
-from tests.engine.rig import FINE, OK, Rig, ScriptedConnector, array, error, names
+from tests.engine.rig import BUG, FINE, OK, Rig, ScriptedConnector, array, error, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.engine.requests.bulk_operations import ReleaseMany
@@ -22,6 +22,7 @@ from wheel_lock.net.capabilities import SHARDED
 from wheel_lock.net.cluster import ClusterConnector, SlotRange
 from wheel_lock.net.connector import Server
 from wheel_lock.protocol.keys import SLOTS, hash_slot
+from wheel_lock.runtime.ends import End
 
 FIRST, SECOND = ("first", "1"), ("second", "2")
 GONE_S = 2.0
@@ -188,3 +189,34 @@ def test_the_connections_to_a_node_end_with_its_slots(rig: ClusterRig) -> None:
     for server in (end, rig.server):
         server.take()
         assert server.hung_up
+
+
+def test_a_redirection_is_followed_at_once_and_one_to_the_node_itself_after_a_pause(rig: ClusterRig) -> None:
+    rig.have_map_read(FIRST, FIRST)
+    rig.nodes.owners = ()
+    attempt = rig.acquire("a")
+    rig.reply("SET", error("MOVED 15495 second:2"))
+    second = rig.nodes.others[SECOND].servers[-1]
+    second.one("SET")
+    second.say(error("MOVED 15495 second:2"))
+    rig.turn()
+    assert second.take() == []
+    rig.go_on(0.1)
+    second.one("SET")
+    second.say(error("ASK 15495 first:1"))
+    rig.turn()
+    assert rig.whats() == ["ASKING", "SET"]
+    rig.say(OK, OK)
+    assert attempt.future.result()
+
+
+def test_after_an_end_no_question_is_under_way_and_no_connection_for_wake_ups_is_left(rig: ClusterRig) -> None:
+    rig.connector.flagged = SHARDED
+    rig.have_map_read(FIRST, FIRST)
+    rig.hold("a")
+    wakeups = rig.router.wakeups
+    assert isinstance(wakeups, ClusterPubSub)
+    rig.post(lambda: wakeups.listen(b"channel", Mock(above=None)))
+    rig.post(rig.router.refresh)
+    rig.post(lambda: rig.router.end(End.FAILED, BUG))
+    assert (wakeups._shards, rig.router._look) == ({}, None)
