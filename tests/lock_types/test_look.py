@@ -228,8 +228,10 @@ def context_of_keys(backend: Backend, looker: redis.Redis) -> Any:
 
 @pytest.mark.parametrize(
     "reply",
-    [None, [], [b"string"], [b"string", 1, [b"x"], *[0] * 8], [b"s", 1, [1, 1, 1], 1, 0, -1, None, None, -1, None, []]]
-    + [[1, 1, [], 0, 0, -1, None, None, -1, None, []]],
+    [
+        *(None, [], [b"string"], [b"string", 1, [b"x"], *[0] * 8], [1, 1, [], 0, 0, -1, None, None, -1, None, []]),
+        [b"s", 1, [1, 1, 1], 1, 0, -1, None, None, -1, None, []],
+    ],
 )
 def test_a_reply_of_another_shape_is_malformed(reply: object) -> None:
     with pytest.raises(MalformedReply):
