@@ -146,6 +146,13 @@ def test_what_comes_late_shortens_nothing_and_what_comes_in_time_prolongs(server
     assert server.view.pttl(NAME) > 49_000, "a key that has lost its expiry gets one again"
 
 
+def test_a_key_that_has_lost_its_expiry_lasts_as_long_as_its_last_member(server: Server) -> None:
+    server.read(READ_1, 60_000)
+    server.view.persist(NAME)
+    server.read(READ_2, 5_000)
+    assert 59_000 < server.left_ms(READ_1) <= server.view.pttl(NAME) + SLACK_MS <= 60_000 + 2 * SLACK_MS
+
+
 @pytest.mark.parametrize(
     ("name", "calls"),
     [

@@ -190,6 +190,11 @@ WAKE_UPS: dict[str, tuple[Step, Step, list[tuple[bytes, bytes]]]] = {
         lambda server: server.call(scripts.RELEASE, [NAME], "mine", ""),
         [],
     ),
+    "a release of reentrant locks": (
+        lambda server: reentrant(server, b"mine:1"),
+        lambda server: server.call(scripts.RELEASE_REENTRANT_MANY, [], NAME, b"mine:1", CHANNEL),
+        [(CHANNEL, b"0")],
+    ),
     "a quiet release of a reentrant lock": (
         lambda server: reentrant(server, b"mine:1"),
         lambda server: server.call(scripts.RELEASE_REENTRANT, [NAME], b"mine:1", ""),
@@ -209,6 +214,9 @@ def test_those_are_woken_who_may_have_it_now(backend: Backend, server: Server, c
 
 
 def test_a_wrong_type_under_the_name_is_a_refusal(server: Server) -> None:
+    server.view.rpush(NAME, "something else")
+    assert server.call(scripts.ADOPT, [NAME], HOLDER, FIRST, TTL) == -1
+    server.view.delete(NAME)
     server.view.set(NAME, "something else", px=5_000)
     for refusal in (server.read(wait_ttl=100), server.write(wait_ttl=100), server.write(fenced=True), server.permit()):
         [retry_ms, found] = refusal
