@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tests.engine.rig import FINE, GONE, OK, Rig, array, failure, integer, names
-from wheel_lock.engine.future import Future
+from wheel_lock.engine import future
+from wheel_lock.engine.future import Exit, Future, end_quietly
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.errors import ContextClosed, LockLost, LossReason
 from wheel_lock.runtime.ends import End
@@ -175,3 +178,11 @@ def test_the_childs_copy_of_the_socket_is_closed_without_a_shutdown(rig: Rig) ->
         assert keep.recv(10) == integer(1)
     finally:
         keep.close()
+
+
+def test_the_thread_of_a_timer_goes_on_until_the_process_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(future, "on_timer_thread", lambda: True)
+    thread = threading.Thread(target=end_quietly, args=(Exit.SIGNAL,), daemon=True)
+    thread.start()
+    thread.join(10.0)
+    assert not thread.is_alive()

@@ -79,3 +79,7 @@ def test_no_permit_is_left_when_as_many_are_held_as_are_set_for_all_or_else_here
     assert semaphore(2).parse_locked([held, 0, 0, permits]) is none_left
     with pytest.raises(MalformedReply):
         semaphore(2).parse_locked([held, 0, 0])
+
+
+def test_a_key_of_several_holders_is_not_watched() -> None:
+    assert not any(lock_type.watchable for lock_type in (READ, WRITE, semaphore(2)))

@@ -170,3 +170,14 @@ def test_one_that_others_hold_the_lock_against_is_refused_when_its_time_is_up(ri
             for command in server.take():
                 server.say({"SET": NIL, "acquire": array(300)}.get(command.what, agreement(command)))
     assert future.result() is None
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_silent_masters_are_waited_for_no_longer_than_the_caller_waits(rig: QuorumRig, writes: bool) -> None:
+    future = rig.begin(rig.lease(30.0, fencing=writes), limit=0.5)
+    if writes:
+        rig.turn()
+        for server in rig.servers:
+            server.agree()
+    rig.go_on(0.52)
+    assert future.done

@@ -220,3 +220,10 @@ def test_after_an_end_no_question_is_under_way_and_no_connection_for_wake_ups_is
     rig.post(rig.router.refresh)
     rig.post(lambda: rig.router.end(End.FAILED, BUG))
     assert (wakeups._shards, rig.router._look) == ({}, None)
+
+
+def test_the_keeper_is_told_which_names_the_masters_have(rig: ClusterRig) -> None:
+    rig.engine.leases.keeping = keeping = Mock()
+    rig.have_map_read(FIRST, SECOND)
+    [known] = keeping.use.call_args.args
+    assert list(known.values()) == [rig.nodes.names_of(FIRST), rig.nodes.names_of(SECOND)]
