@@ -197,20 +197,24 @@ class Keeping:
 
     def begin(self, leases: Sequence[Lease]) -> None:
         """Record the leases that a command may grant, all of one group, before it is sent."""
-        self._write(Record.begin, leases)
+        if (record := self._record) is not None:  # read once: the context may be closed meanwhile
+            try:
+                record.begin(leases)
+            except (TypeError, ValueError):
+                self._check(record)
 
     def drop(self, leases: Sequence[Lease]) -> None:
         """End the entries of leases whose tokens are no more at the server."""
-        self._write(Record.end, leases)
-
-    def _write(self, step: Callable[[Record, Sequence[Lease]], object], leases: Sequence[Lease]) -> None:
-        if (record := self._record) is not None:  # read once: the context may be closed meanwhile
+        if (record := self._record) is not None:
             try:
-                step(record, leases)
-            except (TypeError, ValueError):  # the memory is closed
-                if record is self._record:
-                    raise
-                # else a fork has come in between, in a signal's handler say: to the child, the parent's entries are nothing
+                record.end(leases)
+            except (TypeError, ValueError):
+                self._check(record)
+
+    def _check(self, record: Record) -> None:
+        """Raise the error of a step in a record, unless a fork came in between: its memory is closed in the child."""
+        if record is self._record:
+            raise
 
     def hand_over(self, lease: Lease) -> None:
         """End the entry of a lease whose token is another process's from now on."""

@@ -72,6 +72,7 @@ _LEAST = 32  # leases of a block, which takes a page of memory at least
 _FEW = 4  # a block ends when less than this part of its leases is left
 
 _HEAD = 1 + ENTRY.size
+_OF_BLOCKS = len(REGIONS) - 1
 _ttl_ms_of: Callable[[Lease], int] = attrgetter("group.timeout_ms")
 _OVER = (State.RELEASED, State.LOST, State.REFUSED, State.EXPORTED)
 
@@ -151,7 +152,7 @@ class Record:
         if len(leases) >= _LEAST and slots.keys().isdisjoint(leases) and self._begin_blocks(leases):
             return
         for lease in leases:
-            if lease not in slots and lease.recorded is None:
+            if lease.recorded is None and lease not in slots:
                 self._begin_single(lease)
 
     def _begin_blocks(self, leases: Sequence[Lease]) -> bool:
@@ -165,7 +166,7 @@ class Record:
         if len(body) > self._rooms[-1]:
             middle = len(leases) // 2
             return all([self._begin_blocks(leases[:middle]), self._begin_blocks(leases[middle:])])
-        slot = self._take(len(REGIONS) - 1)
+        slot = self._take(_OF_BLOCKS)
         if slot is None:
             return False
         block = _Block(slot, leases, group.timeout_ms)
@@ -187,15 +188,19 @@ class Record:
             call = lock_type.release_many([lease])
             assert call.script is not None
             kind, body = _NUMBER_OF[call.script], call.body
-        region = bisect_left(self._rooms, len(body), 0, len(REGIONS) - 1)
-        if slot is None and region < len(REGIONS) - 1:
-            slot = self._take(region)
+        length = len(body)
+        region = 0 if length <= self._rooms[0] else bisect_left(self._rooms, length, 0, _OF_BLOCKS)
+        if slot is None and region < _OF_BLOCKS:
+            try:
+                slot = self._free[region].pop()
+            except IndexError:
+                slot = self._take(region)
         if slot is None:
             self._on_full()
             return
         self._slots[lease] = slot
         memory, at = self._memory, slot[0]
-        self._packs[region](memory, at + 1, len(body), group.timeout_ms, body)
+        self._packs[region](memory, at + 1, length, group.timeout_ms, body)
         memory[at] = kind
 
     def _take(self, region: int) -> _Slot | None:
@@ -210,7 +215,7 @@ class Record:
         if number < slots:
             return self._starts[region] + number * size, free
         if number % slots == 0:  # not for each that finds no room: all of them are looked at
-            self._sweep(in_blocks=region == len(REGIONS) - 1)
+            self._sweep(in_blocks=region == _OF_BLOCKS)
         return self._take(region) if free else None
 
     def _sweep(self, *, in_blocks: bool) -> None:
