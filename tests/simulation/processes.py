@@ -295,6 +295,7 @@ class Process:
         lent: Locks that its users leave to one another: those for threads, and those for tasks.
         left: Locks whose users have ended.
         forked_at: When it has forked, the last time.
+        closed_at: When one of its users has begun to close a context, the last time.
         breaks: How many of its connections have ended.
     """
 
@@ -318,6 +319,7 @@ class Process:
         self.left: list[Any] = []
         self.users = 0  # so far
         self.forked_at = -1.0
+        self.closed_at = -1.0
         self.breaks = 0
         self._vanished: list[Caller] = []  # the threads that a forked child does not have
         self.tasks: dict[str, asyncio.Task[None]] = {}

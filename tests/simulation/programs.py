@@ -402,6 +402,7 @@ class User:
         """Close the context, and go on with a new one."""
         if dice.one_in(4):
             self.note("closes the context")
+            self.process.closed_at = self.world.scheduler.now
             await self.do(self.context.close())
             self.world.new_context(self.process)
 

@@ -282,6 +282,8 @@ class ServerRules(Record):
         if token in self._believed or token in self._handed_over or token.startswith(CALLERS_TOKEN):
             return
         settings = process.world.settings
+        if process.closed_at >= span.start and not settings.context["release_on_close"]:
+            return  # it may have been granted and lost in one turn
         released_s = 2 * settings.slowest_s if settings.slow_network else 0.0
         until = max(span.start, self.hindered_until) + _ORPHAN_S + released_s
         self.exercised["orphan"] += span.promised > until
