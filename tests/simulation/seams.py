@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import logging
 import threading
 import warnings
@@ -212,6 +213,7 @@ def simulated(world: World) -> Iterator[None]:
     logger.addHandler(failures)
     try:
         for owner, name, value in replacements(world):
+            assert hasattr(owner, name) or hasattr(builtins, name), f"{owner} has no {name}: nothing would read this one"
             before.append((owner, name, vars(owner).get(name, _MISSING)))
             setattr(owner, name, value)
         with warnings.catch_warnings():

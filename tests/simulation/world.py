@@ -81,7 +81,7 @@ _SMALL: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
     (_package.engine.requests.bulk.BulkOperation, "most_in_flight", (1, 2)),
     (_package.engine.requests.bulk_operations, "LEASES_A_TURN", (1, 2)),
     (_package.engine.requests.bulk_operations, "_LOSSES_A_TURN", (1, 2)),
-    (_package.engine.requests.acquire_all, "MOST_TOGETHER", (2, 3)),
+    (_package.engine.requests.acquire_all, "_MOST_TOGETHER", (2, 3)),
     (_package.engine.requests.adopt, "MOST_IN_FLIGHT", (1,)),
     (_package.engine.waiting.many, "_PART", (1, 2)),
     (_package.engine.waiting.wait_queue, "_IN_A_ROW", (1, 2)),
