@@ -201,7 +201,8 @@ class Keeping:
             try:
                 record.begin(leases)
             except (TypeError, ValueError):
-                self._check(record)
+                if record is self._record:  # else a fork came in between, and its memory is closed in the child
+                    raise
 
     def drop(self, leases: Sequence[Lease]) -> None:
         """End the entries of leases whose tokens are no more at the server."""
@@ -209,12 +210,8 @@ class Keeping:
             try:
                 record.end(leases)
             except (TypeError, ValueError):
-                self._check(record)
-
-    def _check(self, record: Record) -> None:
-        """Raise the error of a step in a record, unless a fork came in between: its memory is closed in the child."""
-        if record is self._record:
-            raise
+                if record is self._record:  # as above
+                    raise
 
     def hand_over(self, lease: Lease) -> None:
         """End the entry of a lease whose token is another process's from now on."""

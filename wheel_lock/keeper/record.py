@@ -191,10 +191,7 @@ class Record:
         length = len(body)
         region = 0 if length <= self._rooms[0] else bisect_left(self._rooms, length, 0, _OF_BLOCKS)
         if slot is None and region < _OF_BLOCKS:
-            try:
-                slot = self._free[region].pop()
-            except IndexError:
-                slot = self._take(region)
+            slot = self._take(region)
         if slot is None:
             self._on_full()
             return
@@ -206,11 +203,10 @@ class Record:
     def _take(self, region: int) -> _Slot | None:
         """Return a free slot of a region; None if there is none."""
         free = self._free[region]
-        if free:
-            try:
-                return free.pop()
-            except IndexError:
-                pass  # another thread was quicker
+        try:
+            return free.pop()
+        except IndexError:
+            pass  # also if another thread was quicker
         (size, slots), number = REGIONS[region], self._next[region]()
         if number < slots:
             return self._starts[region] + number * size, free
