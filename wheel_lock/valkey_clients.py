@@ -46,8 +46,17 @@ def is_for_asyncio(client: object) -> bool:
     return valkey is not None and isinstance(client, (valkey.asyncio.Valkey, valkey.asyncio.ValkeyCluster))
 
 
-def packs_utf8(client: object) -> bool:
-    """Return whether a client of either package sends text as UTF-8, whatever its encoding: hiredis and libvalkey do."""
+def encoder_of(client: Any) -> Any:
+    """Return what encodes values by the settings of a client of either package, for one server or a cluster."""
+    return getattr(client, "connection_pool", client).get_encoder()
+
+
+def key_as_sent(client: Any, key: object) -> bytes:
+    """Return a key as a client of either package sends it. hiredis and libvalkey send text as UTF-8 in any case."""
+    return key.encode() if isinstance(key, str) and _packs_utf8(client) else bytes(encoder_of(client).encode(key))
+
+
+def _packs_utf8(client: object) -> bool:
     valkey = _valkey()
     if valkey is not None and isinstance(client, (valkey.Valkey, valkey.ValkeyCluster)):
         return bool(valkey.utils.LIBVALKEY_AVAILABLE)

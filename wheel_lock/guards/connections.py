@@ -106,13 +106,13 @@ async def carry_out(steps: Steps, driver: Driver, connection: Any) -> None:
 def driver_for(connection: object, *, is_async: bool) -> Driver:
     """Return the driver of a connection. Raises ValueError if there is none, or it is for the other way of calling."""
     driver = driver_of(connection)
+    if driver is not None and driver.is_async is is_async:
+        return driver
     kind = f"{type(connection).__module__}.{type(connection).__qualname__}"  # its repr(), of a URL say, may show a password
     if driver is None:
         raise ValueError(f"no guard knows connections of the class {kind}")
-    if driver.is_async is not is_async:
-        where = "wheel_lock.guards.asyncio" if driver.is_async else "wheel_lock.guards"
-        raise ValueError(f"{where} has the guard for connections of the class {kind}")
-    return driver
+    where = "wheel_lock.guards.asyncio" if driver.is_async else "wheel_lock.guards"
+    raise ValueError(f"{where} has the guard for connections of the class {kind}")
 
 
 def driver_of(connection: object) -> Driver | None:

@@ -13,7 +13,7 @@ from wheel_lock.errors import StaleFence
 from wheel_lock.guards.fences import Fence, Fenced, fence_of
 from wheel_lock.options import milliseconds, seconds
 from wheel_lock.protocol.keys import guard_key
-from wheel_lock.valkey_clients import packs_utf8
+from wheel_lock.valkey_clients import key_as_sent
 
 __all__ = ["AsyncGuarded", "Guarded"]
 
@@ -63,9 +63,7 @@ class _Guarded:
             raise ValueError("keys must be a list with at least one key: the fence is kept in the slot of the first")
         if hasattr(self._client, "command_stack"):
             raise ValueError("a guard needs a client, not a pipeline: it has to read the reply")
-        first: Any = keys[0]  # encoded as the client will encode the key itself: one key must not have two fences
-        packed = isinstance(first, str) and packs_utf8(self._client)
-        first = first.encode() if packed else self._client.get_encoder().encode(first)
+        first = key_as_sent(self._client, keys[0])  # one key must not have two fences
         run = self._client.register_script(f"{_BEFORE}{script}{_AFTER}")
         return held, run([guard_key(first, held.name.encode()), *keys], [held.fence, self._remember_ms, *args])
 

@@ -112,12 +112,11 @@ class Renewed:
         return LockContext.shared(self.redis)._engine  # not kept: a shared context that was closed is made anew
 
     def _encoded(self, value: Any) -> bytes:
-        encoder = getattr(self.redis, "connection_pool", self.redis).get_encoder()
-        return bytes(encoder.encode(value))
+        return bytes(valkey_clients.encoder_of(self.redis).encode(value))
 
     def _key(self) -> bytes:
         """Return the name as redis-py sends it, so that its own locks contend for the same key."""
-        return self._encoded(self.name)
+        return valkey_clients.key_as_sent(self.redis, self.name)
 
     def _readable_name(self) -> str | bytes:
         """Return the name as shown in logs: text, if it is valid UTF-8."""

@@ -7,7 +7,6 @@ from typing import Any, Literal
 import redis.lock
 from redis.exceptions import RedisError
 
-from wheel_lock import valkey_clients
 from wheel_lock.redis_lock.base import Renewed, redis_pys_errors
 from wheel_lock.redis_lock.grants import ThreadGrant
 from wheel_lock.runtime.interruptions import insist, uninterrupted_copy, uninterrupted_start
@@ -26,10 +25,6 @@ class Lock(Renewed, redis.lock.Lock):
     _for_asyncio = False
     _redis_pys = redis.lock.Lock
     _grant_class = ThreadGrant
-
-    def _key(self) -> bytes:
-        packed = isinstance(self.name, str) and valkey_clients.packs_utf8(self.redis)
-        return self.name.encode() if packed else super()._key()
 
     def acquire(
         self, sleep: Any = None, blocking: bool | None = None, blocking_timeout: Any = None, token: Any = None
