@@ -54,6 +54,15 @@ class Served:
         self._clients.append(client)
         return client
 
+    def begun(self) -> socket.socket:
+        """Return a client whose session has begun, with a record and a proof of its own."""
+        file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), self.client()
+        send(client, HELLO, [proof, file])
+        os.close(file)
+        os.close(proof)
+        assert json.loads(client.recv(1 << 16)) == {"version": VERSION}
+        return client
+
     def end(self) -> None:
         for client in self._clients:
             client.close()
@@ -84,6 +93,14 @@ def dead() -> Iterator[int]:
 
 def send(client: socket.socket, message: object, fds: Sequence[int] = ()) -> None:
     socket.send_fds(client, [message if isinstance(message, bytes) else json.dumps(message).encode()], list(fds))
+
+
+def passed(client: socket.socket, server: dict[str, Any] = SERVER) -> socket.socket:
+    """Pass a connection to a server; return its other end."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        send(client, server, [theirs.fileno()])
+    return ours
 
 
 def pipe() -> tuple[int, int]:
@@ -126,18 +143,15 @@ def test_a_message_that_is_none_ends_its_session_and_no_other(served: Served, me
     ids=["nothing", "none", "unknown", "begun before", "needs none", "no server", "no socket"],
 )
 def test_no_descriptor_that_is_passed_stays_open_where_the_message_is_refused(served: Served, message: object) -> None:
-    file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), served.client()
-    send(client, HELLO, [proof, file])
-    client.recv(1 << 16)
+    client = served.begun()
     if message == {**SERVER, "names": 1}:
-        ours, passed = (end.detach() for end in socket.socketpair())
+        ours, theirs = (end.detach() for end in socket.socketpair())
     else:
-        ours, passed = pipe()
-    send(client, message, [passed, passed])
-    os.close(passed)
+        ours, theirs = pipe()
+    send(client, message, [theirs, theirs])
+    os.close(theirs)
     assert select.select([ours], [], [], LONG_S)[0] == [ours]  # all of its other ends are closed
-    for fd in (ours, file, proof):
-        os.close(fd)
+    os.close(ours)
 
 
 def test_what_is_no_pidfd_proves_nothing(served: Served) -> None:
@@ -191,13 +205,9 @@ def test_a_session_without_a_process_ends_with_its_connection(served: Served) ->
 
 
 def test_a_session_that_can_release_nothing_ends_with_its_connection(served: Served) -> None:
-    file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), served.client()
-    send(client, HELLO, [proof, file])
-    client.recv(1 << 16)
+    client = served.begun()
     client.close()
     eventually(lambda: not served.keeper._sessions)
-    os.close(file)
-    os.close(proof)
 
 
 def test_an_event_about_another_descriptor_with_the_number_of_a_proof_proves_nothing(served: Served) -> None:
@@ -212,54 +222,39 @@ def test_an_event_about_another_descriptor_with_the_number_of_a_proof_proves_not
 
 def test_a_new_session_with_a_record_takes_the_place_of_the_old_one_when_it_can_release(served: Served) -> None:
     file, proof, clients = os.memfd_create("record"), os.pidfd_open(os.getpid()), [served.client(), served.client()]
-    ends = [socket.socketpair() for _ in clients]
-    for client, (_, theirs) in zip(clients, ends, strict=True):
+    ends = []
+    for client in clients:
         send(client, HELLO, [proof, file])
         assert json.loads(client.recv(1 << 16)) == {"version": VERSION}
-        send(client, SERVER, [theirs.fileno()])
-        theirs.close()
+        ends.append(passed(client))
     assert clients[0].recv(1 << 16) == b""
-    assert ends[0][0].recv(1) == b""
+    assert ends[0].recv(1) == b""
     send(clients[1], {"what": "end"})
     assert clients[1].recv(1 << 16) == b""
-    for ours, _ in ends:
+    for ours in ends:
         ours.close()
     os.close(file)
     os.close(proof)
 
 
 def test_a_server_that_is_not_used_any_more_is_left(served: Served) -> None:
-    file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), served.client()
-    send(client, HELLO, [proof, file])
-    client.recv(1 << 16)
-    ends = [socket.socketpair() for _ in range(2)]
-    for node, (_, theirs) in enumerate(ends):
-        send(client, {**SERVER, "node": node}, [theirs.fileno()])
-        theirs.close()
+    client = served.begun()
+    left, used = [passed(client, {**SERVER, "node": node}) for node in range(2)]
     send(client, {"what": "leave", "node": 0})
     send(client, {"what": "leave", "node": 5})  # which it never had
-    assert ends[0][0].recv(1) == b""
-    ends[1][0].close()
+    assert left.recv(1) == b""
+    used.close()
     assert json.loads(client.recv(1 << 16)) == {"what": "lost", "node": 1}
     send(client, {"what": "end"})
-    ends[0][0].close()
-    os.close(file)
-    os.close(proof)
+    left.close()
 
 
 def test_the_end_of_a_connection_to_the_server_is_reported(served: Served) -> None:
-    file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), served.client()
-    send(client, HELLO, [proof, file])
-    client.recv(1 << 16)
+    client = served.begun()
     for _ in range(2):
-        ours, theirs = socket.socketpair()
-        send(client, {**SERVER, "scripts": []}, [theirs.fileno()])
-        theirs.close()
-        ours.close()
+        passed(client, {**SERVER, "scripts": []}).close()
         assert json.loads(client.recv(1 << 16)) == {"what": "lost", "node": 7}
     send(client, {"what": "end"})
-    os.close(file)
-    os.close(proof)
 
 
 @pytest.mark.parametrize(
@@ -578,34 +573,21 @@ class Watched(dict[int, Session]):
 
 def test_what_is_done_for_one_client_does_not_grow_with_others(served: Served) -> None:
     watched = served.keeper._sessions = Watched()
-    file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), served.client()
-    ours, theirs = socket.socketpair()
-    send(client, HELLO, [proof, file])
-    client.recv(1 << 16)
-    send(client, SERVER, [theirs.fileno()])
-    theirs.close()
-    send(client, {"what": "end"})
-    assert client.recv(1 << 16) == ours.recv(1) == b""
+    client = served.begun()
+    with passed(client) as ours:
+        send(client, {"what": "end"})
+        assert client.recv(1 << 16) == ours.recv(1) == b""
     assert watched.rounds == 0
-    for fd in (ours.detach(), file, proof):
-        os.close(fd)
 
 
 def test_a_session_ends_when_what_its_client_has_left_has_expired(served: Served) -> None:
-    file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), served.client()
-    ours, theirs = socket.socketpair()
-    send(client, HELLO, [proof, file])
-    client.recv(1 << 16)
-    send(client, SERVER, [theirs.fileno()])
-    theirs.close()
-    send(client, {"what": "expire", "in_s": 0.2})
-    client.close()
-    assert ours.recv(1) == b""
+    client = served.begun()
+    with passed(client) as ours:
+        send(client, {"what": "expire", "in_s": 0.2})
+        client.close()
+        assert ours.recv(1) == b""
     eventually(lambda: not served.keeper._sessions)
     assert served.keeper._leaving == {}
-    ours.close()
-    os.close(file)
-    os.close(proof)
 
 
 _UNREAD = """
