@@ -213,7 +213,7 @@ def simulated(world: World) -> Iterator[None]:
     logger.addHandler(failures)
     try:
         for owner, name, value in replacements(world):
-            assert hasattr(owner, name) or hasattr(builtins, name), f"{owner} has no {name}: nothing would read this one"
+            assert hasattr(owner, name) or hasattr(builtins, name), f"{owner} has no {name}: to set it does nothing"
             before.append((owner, name, vars(owner).get(name, _MISSING)))
             setattr(owner, name, value)
         with warnings.catch_warnings():
