@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
-from multiprocessing import Value
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +134,9 @@ class Seeds:
 
 def simulate_in_processes(jobs: int, first: int, seconds: float, clock: Callable[[], float]) -> Report:
     """The same in several processes, with a line now and then for who waits at a terminal."""
-    report, began, taken, failed = Report(), time.monotonic(), Value("q", 0), Value("b", 0)
-    with ProcessPoolExecutor(jobs, initializer=Seeds.share, initargs=(taken, failed)) as pool:
+    report, began, fork = Report(), time.monotonic(), get_context("fork")
+    taken, failed = fork.Value("q", 0), fork.Value("b", 0)
+    with ProcessPoolExecutor(jobs, fork, Seeds.share, (taken, failed)) as pool:
         parts = [pool.submit(Seeds.part, first, seconds, clock) for _ in range(jobs)]
         waiting: set[Future[Report]] = set(parts)
         while waiting:
