@@ -23,6 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.mutants.mutant import digest
 from tests.simulation.record import ALWAYS, RULES
 from tests.simulation.shrink import Streams, shrink
 from tests.simulation.world import World, history
@@ -37,15 +38,23 @@ _YEAR_S = 365.25 * 24 * 3600
 
 @dataclass
 class Report:
-    """What a number of histories have shown."""
+    """What a number of histories have shown.
 
+    Attributes:
+        code: The digest of the package, in a report that is kept.
+        seeds: The first and the last one of each run.
+        failed: The seed of the first history that broke a rule.
+    """
+
+    code: str = ""
+    seeds: list[tuple[int, int]] = field(default_factory=list)
     histories: int = 0
     steps: int = 0
     simulated_s: float = 0.0
     cpu_s: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
     exercised: Counter[str] = field(default_factory=Counter)
-    failed: int | None = None  # the seed of the first history that broke a rule
+    failed: int | None = None
 
     def add(self, world: World) -> None:
         self.histories += 1
@@ -55,6 +64,7 @@ class Report:
         self.exercised.update(world.rules.exercised)
 
     def merge(self, other: Report) -> None:
+        self.seeds += other.seeds
         self.histories += other.histories
         self.steps += other.steps
         self.simulated_s += other.simulated_s
@@ -75,6 +85,16 @@ class Report:
             if rule in ALWAYS:
                 continue
             yield f"  {rule:>9} exercised {self.exercised[rule]:8} times: {text}"
+
+    def keep(self, path: Path) -> None:
+        """Write the report, together with what the file has of other runs of the same package."""
+        whole = Report(digest())
+        if path.exists() and (kept := json.loads(path.read_text())).get("code") == whole.code:
+            faults, exercised = Counter(kept.pop("faults")), Counter(kept.pop("exercised"))
+            whole = Report(**kept, faults=faults, exercised=exercised)
+        whole.merge(self)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(vars(whole)))
 
     @property
     def idle(self) -> list[str]:
@@ -193,7 +213,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--cpu", action="store_true", help="count seconds of the processor: on a busy machine")
     parser.add_argument("--tape", type=Path)
-    parser.add_argument("--report", type=Path, help="where the figures are kept")
+    parser.add_argument("--report", type=Path, help="where the figures of all runs of one package are kept")
     parser.add_argument("--shrink", type=float, default=_SHRINK_S, help="seconds for making a failure small")
     arguments = parser.parse_args()
     if arguments.tape is not None:
@@ -209,11 +229,11 @@ def main() -> int:
     began = time.monotonic()
     clock = time.process_time if arguments.cpu else time.monotonic
     report = simulate_in_processes(arguments.jobs, first, arguments.seconds, clock)
+    report.seeds = [(first, first + report.histories - 1)]
     print(f"seeds from {first} to {first + report.histories - 1}")
     print("\n".join(report.lines(time.monotonic() - began)), flush=True)
     if arguments.report is not None:
-        arguments.report.parent.mkdir(exist_ok=True)
-        arguments.report.write_text(json.dumps({"first": first, **vars(report)}))
+        report.keep(arguments.report)
     if report.failed is not None:
         tell_failure(report.failed, None, arguments.shrink)
         return 1

@@ -65,7 +65,7 @@ def tables(figures: dict[str, Any]) -> dict[str, str]:
             ("figure", "value"),
             [
                 ("histories", f"{histories['histories']:,}"),
-                ("seeds", f"from {histories['first']} on"),
+                ("runs, each from a seed that was drawn", f"{len(histories['seeds'])}"),
                 ("histories that broke a rule", "0"),
                 ("simulated time", time),
                 ("actions of users and faults", f"{histories['steps']:,}"),

@@ -10,7 +10,6 @@ that was stopped goes on where it was, as long as the package is the same.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import random
@@ -28,7 +27,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from tests.simulation.mutants.by_hand import BY_HAND, OLD_BUGS
-from tests.simulation.mutants.mutant import PACKAGE, Mutant
+from tests.simulation.mutants.mutant import PACKAGE, Mutant, digest
 from tests.simulation.mutants.operators import chosen, places
 from tests.simulation.mutants.reach import instrument, place_of
 
@@ -137,7 +136,7 @@ class Reach:
 def watch(seeds: int, folders: list[str]) -> Reach:
     """Run histories, and the tests in some folders, on the original; return what they come to."""
     kept = _BUILD / "mutants-reach.json"
-    code = _digest(seeds, folders, [path.read_text() for path in sorted(_WORLD.glob("*.py"))])
+    code = digest(seeds, folders, [path.read_text() for path in sorted(_WORLD.glob("*.py"))])
     if kept.exists() and (known := json.loads(kept.read_text()))["code"] == code:
         return Reach(known)
     print(f"{seeds} histories{', and the tests without a server,' if folders else ''} are watched", flush=True)
@@ -172,14 +171,6 @@ def watch(seeds: int, folders: list[str]) -> Reach:
     _BUILD.mkdir(exist_ok=True)
     kept.write_text(json.dumps(known))
     return Reach(known)
-
-
-def _digest(*more: object) -> str:
-    """Return a text that changes with the package."""
-    digest = hashlib.sha256(repr(more).encode())
-    for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".lua")):
-        digest.update(str(path.relative_to(PACKAGE)).encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def known_survivors() -> dict[str, tuple[str, str]]:
@@ -233,8 +224,8 @@ def main() -> int:
     reach, reasons = watch(arguments.histories, folders), known_survivors()
     kept = arguments.results
     known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
-    if known.get("code") != _digest():
-        known = {"code": _digest(), "verdicts": {}}
+    if known.get("code") != digest():
+        known = {"code": digest(), "verdicts": {}}
     results: dict[str, Result] = known["verdicts"]
 
     def is_open(mutant: Mutant) -> bool:

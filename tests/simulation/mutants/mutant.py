@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +29,14 @@ class Mutant(NamedTuple):
     lines: tuple[int, ...]
     operator: str
     key: str
+
+
+def digest(*more: object) -> str:
+    """Return a text that changes with the package."""
+    digest = hashlib.sha256(repr(more).encode())
+    for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".lua")):
+        digest.update(str(path.relative_to(PACKAGE)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def by_hand(name: str, path: str, *changes: str, operator: str = "by hand") -> Mutant:
