@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.page import markdown, write
-from tests.simulation.mutants.__main__ import known_survivors, outcome
+from tests.simulation.mutants.__main__ import OUTCOMES, known_survivors, outcome
 from tests.simulation.record import ALWAYS, RULES
 
 _ROOT = Path(__file__).parents[2]
@@ -21,7 +21,6 @@ _FIGURES = _ROOT / "docs" / "safety.json"
 PAGE = _ROOT / "docs" / "safety.md"
 _DAY_S = 86_400.0
 _YEAR_S = 365.25 * _DAY_S
-_OUTCOMES = ("simulation", "tests", "survived", "equivalent")
 _NOT_BY_OPERATORS = ("by hand", "old bug")
 
 
@@ -80,7 +79,7 @@ def tables(figures: dict[str, Any]) -> dict[str, str]:
             ("rule", "says", "times it had a chance"),
             [(rule, text, "always" if rule in ALWAYS else f"{times:,}") for rule, text, times in histories["rules"]],
         ),
-        "mutants": markdown(("made by, or in", "number", *_OUTCOMES, "found"), list(_score(mutants["counts"]))),
+        "mutants": markdown(("made by, or in", "number", *OUTCOMES, "found"), list(_score(mutants["counts"]))),
         "survivors": "\n".join(_survivors(mutants["survivors"])),
     }
 
@@ -94,9 +93,9 @@ def _score(counts: dict[str, dict[str, int]]) -> list[tuple[str, ...]]:
     rows += [(f"`{name}`", Counter(count)) for name, count in sorted(counts.items()) if name not in operators]
     lines = []
     for name, count in rows:
-        found, real = count["simulation"] + count["tests"], count.total() - count["equivalent"]
+        found, real = count["simulation"] + count["tests"], count.total() - count["harmless"]
         share = f"{found / real:.0%}" if real else ""
-        lines.append((name, str(count.total()), *(str(count[outcome]) for outcome in _OUTCOMES), share))
+        lines.append((name, str(count.total()), *(str(count[outcome]) for outcome in OUTCOMES), share))
     return lines
 
 

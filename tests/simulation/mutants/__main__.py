@@ -37,6 +37,8 @@ _WORLD = Path(__file__).parents[1]
 _SURVIVORS = Path(__file__).with_name("survivors.txt")
 _TESTS = ("engine", "lease", "protocol", "lock_types", "quorum", "net", "wheel")  # tests that need no server
 _FIRST_SEED, _SEEDS, _FURTHER = 1, 200, 1000
+OUTCOMES = ("simulation", "tests", "survived", "harmless")
+_HARMLESS = ("equivalent", "figures", "pace")  # kinds of reasons: nothing that is promised is changed
 _TESTS_S = 5.0  # time for the tests of one mutant: the quickest first
 _START_S = 12.0  # limit of a process beside its given time
 
@@ -267,7 +269,7 @@ def outcome(result: Result, reasons: dict[str, tuple[str, str]]) -> tuple[str, s
     if result["found"]:
         return result["found"], "", ""
     kind, reason = reasons.get(result["key"], ("survived" if result["reached"] else "unreached", ""))
-    return "equivalent" if kind == "equivalent" else "survived", kind, reason
+    return "harmless" if kind in _HARMLESS else "survived", kind, reason
 
 
 def summary(wanted: list[Mutant], results: dict[str, Result], reasons: dict[str, tuple[str, str]]) -> int:
@@ -275,20 +277,20 @@ def summary(wanted: list[Mutant], results: dict[str, Result], reasons: dict[str,
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     kinds: Counter[str] = Counter()
     for mutant in wanted:
-        found, kind, _ = outcome(results[mutant.name], reasons) if mutant.name in results else ("equivalent", "", "")
+        found, kind, _ = outcome(results[mutant.name], reasons) if mutant.name in results else ("harmless", "", "")
         folder = str(Path(mutant.path).parent) if "/" in mutant.path else mutant.path
         counts[mutant.operator][found] += 1
         if mutant.operator not in ("by hand", "old bug"):
             counts[folder][found] += 1
             counts["all by operators"][found] += 1
             kinds[kind] += 1
-    print(f"{'':24} {'number':>10} {'simulation':>10} {'tests':>10} {'survived':>10} {'equivalent':>10}")
+    print(f"{'':24} {'number':>10}", *[f"{name:>10}" for name in OUTCOMES])
     for name, count in counts.items():
-        numbers = [count.total(), *(count[found] for found in ("simulation", "tests", "survived", "equivalent"))]
+        numbers = [count.total(), *(count[found] for found in OUTCOMES)]
         print(f"{name:24} {' '.join(f'{number:10}' for number in numbers)}")
     if together := counts["all by operators"]:
         found_here = together["simulation"] + together["tests"]
-        harmful = together.total() - together["equivalent"] - kinds["figures"] - kinds["pace"]
+        harmful = together.total() - together["harmless"]
         others = ", ".join(
             f"{kind} {number}" for kind, number in sorted(kinds.items()) if kind not in ("", "equivalent")
         )
