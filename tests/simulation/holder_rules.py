@@ -356,8 +356,8 @@ class HolderRules(ServerRules):
             self._holdings.append((lease, holding, terms))
             holding.got.add(lease.name)
             self.look(holding.process)  # the caller may have acquired it without the timer's thread
-            # A context may be closed in the turn of the grant, and its holder is notified.
-            if lease not in self._begun and lease.loss is not LossReason.CONTEXT_CLOSED:
+            # In the turn of the grant a context may be closed, or a hold limit come, and the holder is notified.
+            if lease not in self._begun and lease.loss not in (LossReason.CONTEXT_CLOSED, LossReason.HOLD_LIMIT):
                 self.broken("S5", f"{lease.name!r} was granted, and was never held")
 
     def limit_kept(self, what: str, limit: float, took: float) -> None:
