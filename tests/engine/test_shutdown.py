@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, OK, Rig, array, failure, integer, names
+from tests.engine.rig import FINE, GONE, OK, REFUSED, Rig, array, failure, integer, names
 from wheel_lock.engine import future
 from wheel_lock.engine.future import Exit, Future, end_quietly
 from wheel_lock.engine.requests import bulk_operations
@@ -141,6 +141,17 @@ def test_a_retired_engine_hangs_up_when_nothing_is_held_any_more(rig: Rig, end: 
     rig.go_on(1.0)
     rig.server.take()
     assert rig.server.hung_up
+
+
+def test_a_retired_engine_looks_no_more_for_a_server_that_was_silent(rig: Rig) -> None:
+    rig.hold("a")
+    rig.post(rig.engine.retire)
+    rig.connector.refusal = REFUSED
+    rig.go_on(10.0)
+    assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
+    attempts = rig.connector.attempts
+    rig.go_on(10.0)
+    assert rig.connector.attempts == attempts
 
 
 # The thread dies

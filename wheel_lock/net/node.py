@@ -530,7 +530,7 @@ class Node:
                 self._pipeline.after_fork_in_child()
             self._reset()
         elif how is End.RETIRED and not self._has_queued:
-            pipeline, self._pipeline = self._pipeline, None
+            pipeline, self._pipeline, self._suspected = self._pipeline, None, False
             self._refuse([] if pipeline is None else pipeline.close(), error)
         elif how is End.CLOSED or how in ANEW:
             unanswered = [] if self._pipeline is None else self._pipeline.close()
