@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, OK, REFUSED, Rig, array, failure, integer, names
+from tests.engine.rig import FINE, GONE, NIL, OK, REFUSED, Rig, array, failure, integer, names
 from wheel_lock.engine import future
 from wheel_lock.engine.future import Exit, Future, end_quietly
 from wheel_lock.engine.requests import bulk_operations
@@ -140,6 +140,15 @@ def test_a_retired_engine_hangs_up_when_nothing_is_held_any_more(rig: Rig, end: 
         rig.agree()
     rig.go_on(1.0)
     rig.server.take()
+    assert rig.server.hung_up
+
+
+def test_a_retired_engine_hangs_up_when_a_lock_object_that_is_left_was_refused(rig: Rig) -> None:
+    rig.post(rig.engine.retire)
+    rig.acquire("a")
+    rig.reply("SET", NIL)
+    rig.go_on(1.0)
+    assert rig.server.take() == []
     assert rig.server.hung_up
 
 

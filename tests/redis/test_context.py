@@ -14,7 +14,7 @@ import redis
 from tests.support.backend import BOTH, LONG_S, Backend, Losses
 from tests.support.background import Background
 from tests.support.waiting import eventually
-from wheel_lock import ContextClosed, HeldLock, LockContext, LockLost, LossReason
+from wheel_lock import ContextClosed, HeldLock, Lock, LockContext, LockLost, LossReason
 
 pytestmark = pytest.mark.servers("real")
 
@@ -148,6 +148,17 @@ def test_a_context_uses_none_of_its_clients_connections(real: Backend) -> None:
         eventually(lambda: lock.renewals >= 2, LONG_S)
     pool.release(blocked)
     assert client.ping()
+
+
+@pytest.mark.parametrize("use", [Lock.locked, Lock.__enter__], ids=["asked", "held"])
+def test_a_lock_object_that_outlives_its_context_leaves_no_connection(
+    real: Backend, use: Callable[[Lock], Any]
+) -> None:
+    lock = LockContext(real.client(client_name="outlived"), timer=real.timer()).lock("order:42")  # no thread runs yet
+    use(lock)
+    if lock.is_held:
+        lock.release()
+    eventually(lambda: "outlived" not in [client["name"] for client in real.view.client_list()])
 
 
 class Awaited:

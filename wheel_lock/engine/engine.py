@@ -380,7 +380,7 @@ class Engine(EngineState):
             future.set_result(None)
 
     def retire(self) -> None:
-        """Close the connections as soon as nothing is held: the context object has been collected."""
+        """Close the connections as soon as nothing is held: the context object has been collected. From any thread."""
         self._shutdown.retire()
 
     def crashed(self, error: Exception) -> None:

@@ -72,7 +72,7 @@ class LeaseTable:
         keeping: That of the state.
         listener: Called for leases that end. Set once, by the engine.
         unhold: Removes a lease, its first argument, from ``held``.
-        on_ended: Called when leases have ended at the server, too. Set once, by the engine.
+        on_ended: Called when leases have ended at the server, too, and when a connection was made. Set once, by the engine.
         swaps: Swaps whose outcome is not known, by the new lease.
         granted_at: When the latest grant was read, in seconds of the timer's clock.
     """

@@ -8,10 +8,12 @@ from wheel_lock.engine.future import Exit, Future
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.bulk_operations import Sweep
 from wheel_lock.errors import ContextClosed
+from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.ends import ANEW, End, Part, end_all
 from wheel_lock.runtime.failures import guarded
 
 _LOOK_AGAIN_S = 0.02
+_LOOK_AT_WAITS_S = 1.0  # which may last for long
 _CALLER_S = 0.25  # at most, for a caller's own request: the caller may be the one that closes, in a signal's handler
 
 
@@ -49,6 +51,7 @@ class Shutdown:
         self._timer = leases.timer
         self._router = leases.router
         self._retired = False
+        self._next_look: Alarm | None = None  # whether a retired engine is still in use
         self._closing: list[Future[None]] = []  # of the callers that close the engine
 
     def close(self, timeout_s: float, future: Future[None], exiting: bool) -> None:
@@ -117,6 +120,7 @@ class Shutdown:
         """Forget, in a forked child, a close that the parent process is in the middle of."""
         if how is End.FORKED:
             self._closing.clear()
+            self._next_look = None
 
     def stop(self, error: Exception) -> None:
         """End without a release, with ``error``: the timer stops for good, in this very turn."""
@@ -126,21 +130,24 @@ class Shutdown:
         self._end_close(error)  # also during a close, which will not get that far any more
 
     def retire(self) -> None:
-        self._retired = True
-        self.on_lease_ended()
+        """Close the connections as soon as nothing is held, also those that are made later. From any thread."""
+        self._retired = True  # also if no thread runs: a lock object may be left, and be used later
+        self._state.post_if_running(self.on_lease_ended)
 
     def on_lease_ended(self) -> None:
-        """Close the connections if the last lease of a retired engine has ended."""
+        """Close the connections of a retired engine if its last lease has ended, or a connection was made without any."""
         if self._retired and not self._leases.held:
             self._timer.post(self._retire, self._state)  # after the reply that is being read has been processed
 
     def _retire(self) -> None:
         if self._leases.held or self._state.closed:
             return
-        nodes = self._router.nodes
-        if not self._leases.listener and not any(node.ready and node.busy for node in nodes):
+        nodes, waits = self._router.nodes, bool(self._leases.listener)
+        if not waits and not any(node.ready and node.busy for node in nodes):
             self._end_parts(End.RETIRED, ConnectionAbortedError("nothing is held"))
             if not any(node.busy for node in nodes):
                 return
             # A clean-up that is left gets a connection once more.
-        self._timer.call_at(self._timer.now + _LOOK_AGAIN_S, lambda now: self._retire(), self._state)
+        pause_s = _LOOK_AT_WAITS_S if waits else _LOOK_AGAIN_S
+        self._timer.cancel(self._next_look)
+        self._next_look = self._timer.call_at(self._timer.now + pause_s, lambda now: self._retire(), self._state)

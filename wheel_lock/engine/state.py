@@ -114,7 +114,7 @@ class EngineState(Member, abc.ABC):
 
     def post_if_running(self, work: Callable[[], object]) -> None:
         """Like :meth:`post_if_open`, but never starts the thread: without it there is nothing to do."""
-        if self.timer.running:
+        if self.timer.running or not self.timer.threaded:
             self.post_if_open(work)
 
     @property

@@ -67,4 +67,4 @@ class ThreadContext(ThreadSide, BaseContext):
     def __del__(self) -> None:
         engine: Engine | None = getattr(self, "_engine", None)
         if engine is not None:
-            engine.post_if_running(engine.retire)
+            engine.retire()

@@ -328,6 +328,8 @@ class Renewer(BelowEngine, NodeObserver):
         self.router.refresh()
 
     def ready(self, node: Node, *, new: bool) -> None:
+        if new:
+            self.table.on_ended()
         if node is not self.node or not node.ready:
             return  # the connection for acquires, or one that has failed since
         if new:
