@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from unittest.mock import Mock
 
 import pytest
 
@@ -150,6 +151,15 @@ def test_a_retired_engine_hangs_up_when_a_lock_object_that_is_left_was_refused(r
     rig.go_on(1.0)
     assert rig.server.take() == []
     assert rig.server.hung_up
+
+
+def test_a_subscription_that_a_retired_engine_keeps_does_nothing_until_it_is_needed_again(rig: Rig) -> None:
+    rig.wakeups.listen(b"+switch-master", Mock())  # as to a Sentinel
+    rig.post(rig.engine.retire)
+    assert rig.timer.next_due_at() is None
+    rig.wakeups.resume()
+    rig.turn()
+    assert [command.what for command in rig.connector.listeners.servers[-1].take()] == ["SUBSCRIBE"]
 
 
 def test_a_retired_engine_looks_no_more_for_a_server_that_was_silent(rig: Rig) -> None:

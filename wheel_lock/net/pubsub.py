@@ -101,7 +101,8 @@ class PubSub(NodeObserver):
         return bool(self._listeners)
 
     def listen(self, channel: bytes, listener: Listener) -> None:
-        """Subscribe to ``channel``; ``listener`` is notified when the subscription is confirmed."""
+        """Subscribe to ``channel``; ``listener`` is notified when the subscription is confirmed. Undoes :meth:`pause`."""
+        self.resume()
         listeners = self._listeners.setdefault(channel, [])
         listeners.append(listener)
         unsubscribing = len(listeners) == 1 and channel in self._put_off
@@ -289,9 +290,10 @@ class PubSub(NodeObserver):
             self._set_ping()
 
     def end(self, how: End, error: Exception) -> None:
-        """End the connection; it has no listeners any more, unless it is only RETIRED until the next :meth:`listen`."""
+        """End the connection; it has no listeners any more, unless it is only RETIRED, and with that paused."""
         if how is End.RETIRED:
             self._end_subscriptions()
+            self.pause()
         else:
             if how is not End.FORKED:
                 self._timer.cancel(self._ping)
