@@ -67,6 +67,24 @@ def test_a_setting_that_cannot_work_refuses_waiting_requests_at_once(rig: Rig, r
     assert rig.acquiring == 0
 
 
+class Unprintable(Exception):
+    """An exception of a user's credential provider with a mistake of its own."""
+
+    def __str__(self) -> str:
+        raise AttributeError("reason")
+
+
+def test_an_error_whose_text_cannot_be_had_is_one_failed_attempt(rig: Rig) -> None:
+    lease = rig.hold("a", 30.0)
+    rig.connector.refusal = Unprintable()
+    rig.hang_up()
+    rig.go_on(1.0)
+    rig.connector.refusal = None
+    rig.go_on(1.0)
+    assert rig.ready
+    assert rig.is_valid(lease)
+
+
 def test_a_helper_thread_that_cannot_be_started_is_one_failed_attempt(rig: Rig) -> None:
     rig.hold("a", 30.0)
     launch = rig.engine.router.renewer.node._launch

@@ -76,8 +76,14 @@ def _origin(error: BaseException | None, kinds: tuple[type[BaseException], ...])
 
 
 def as_failure(error: BaseException) -> Exception:
-    """Return the error of an attempt to connect as an Exception: users' code in it may raise any BaseException."""
-    return error if isinstance(error, Exception) else ConnectionAbortedError(f"it was ended by {error!r}")
+    """Return the error of an attempt to connect as an Exception that has a text: users' code in it may raise anything."""
+    try:
+        if isinstance(error, Exception):
+            str(error)
+            return error
+        return ConnectionAbortedError(f"it was ended by {error!r}")
+    except BaseException:  # the class is a user's, too
+        return ConnectionAbortedError(f"it was ended by a {type(error).__qualname__} without a text")
 
 
 def sanitize(error: BaseException) -> None:
