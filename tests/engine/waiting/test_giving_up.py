@@ -22,6 +22,7 @@ def test_no_more_than_max_waiting_may_wait() -> None:
         first, second = rig.wait_first("a"), rig.wait("a")
         third = rig.wait("a")
         assert isinstance(third.error, TooManyLocks)
+        assert third.error.lock_name == "a"
         elsewhere = rig.wait("b")
         rig.refuse()
         assert isinstance(elsewhere.error, TooManyLocks)

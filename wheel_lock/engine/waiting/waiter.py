@@ -427,7 +427,7 @@ class Waiter(BelowEngine, WheelEntry):
 
     def _admitted(self) -> bool:
         """Return True if it may wait; fail it otherwise."""
-        error = self._queues.admission_error(self.key)
+        error = self._queues.admission_error(self.name)
         if error is not None:
             self.fail(error)
             return False
@@ -494,7 +494,7 @@ class Waiter(BelowEngine, WheelEntry):
 
     def crashed(self, error: Exception) -> None:
         self._queues.crashed(error)
-        self.fail(internal_error(error, self.key))  # it may not have been in a queue
+        self.fail(internal_error(error, self.name))  # it may not have been in a queue
 
     def _end(self) -> None:
         self.over = True
