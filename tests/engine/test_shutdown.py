@@ -153,9 +153,19 @@ def test_a_retired_engine_hangs_up_when_a_lock_object_that_is_left_was_refused(r
     assert rig.server.hung_up
 
 
+def test_a_lock_object_that_is_left_and_used_again_and_again_needs_one_connection(rig: Rig) -> None:
+    rig.post(rig.engine.retire)
+    for _ in range(3):
+        rig.release(rig.hold("a"))
+        rig.agree()
+        rig.go_on(0.1)
+    assert rig.connector.attempts == 1
+
+
 def test_a_subscription_that_a_retired_engine_keeps_does_nothing_until_it_is_needed_again(rig: Rig) -> None:
     rig.wakeups.listen(b"+switch-master", Mock())  # as to a Sentinel
     rig.post(rig.engine.retire)
+    rig.go_on(1.0)
     assert rig.timer.next_due_at() is None
     rig.wakeups.resume()
     rig.turn()

@@ -13,7 +13,7 @@ from wheel_lock.runtime.ends import ANEW, End, Part, end_all
 from wheel_lock.runtime.failures import guarded
 
 _LOOK_AGAIN_S = 0.02
-_LOOK_AT_WAITS_S = 1.0  # which may last for long
+_LINGER_S = 0.5  # the connections of a retired engine outlive its last use for so long: a lock object may be left
 _CALLER_S = 0.25  # at most, for a caller's own request: the caller may be the one that closes, in a signal's handler
 
 
@@ -135,19 +135,22 @@ class Shutdown:
         self._state.post_if_running(self.on_lease_ended)
 
     def on_lease_ended(self) -> None:
-        """Close the connections of a retired engine if its last lease has ended, or a connection was made without any."""
+        """Close the connections of a retired engine soon if its last lease has ended, or one was made without any."""
         if self._retired and not self._leases.held:
-            self._timer.post(self._retire, self._state)  # after the reply that is being read has been processed
+            self._look_later()
+
+    def _look_later(self) -> None:
+        self._timer.cancel(self._next_look)
+        self._next_look = self._timer.call_at(self._timer.now + _LINGER_S, lambda now: self._retire(), self._state)
 
     def _retire(self) -> None:
         if self._leases.held or self._state.closed:
             return
-        nodes, waits = self._router.nodes, bool(self._leases.listener)
-        if not waits and not any(node.ready and node.busy for node in nodes):
+        nodes = self._router.nodes
+        in_use = self._leases.listener or self._state.direct.claim
+        if not in_use and not any(node.ready and node.busy for node in nodes):
             self._end_parts(End.RETIRED, ConnectionAbortedError("nothing is held"))
             if not any(node.busy for node in nodes):
                 return
             # A clean-up that is left gets a connection once more.
-        pause_s = _LOOK_AT_WAITS_S if waits else _LOOK_AGAIN_S
-        self._timer.cancel(self._next_look)
-        self._next_look = self._timer.call_at(self._timer.now + pause_s, lambda now: self._retire(), self._state)
+        self._look_later()
