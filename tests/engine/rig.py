@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import hiredis
 import pytest
@@ -34,7 +34,6 @@ from wheel_lock.net.connection import PipelinedConnection
 from wheel_lock.net.connector import Connection
 from wheel_lock.net.pubsub import PubSub
 from wheel_lock.observe import ContextStats, LostEvent
-from wheel_lock.observe.stats import snapshot
 from wheel_lock.options import ContextOptions, lock_name, lock_options
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import Reply, lease_args
@@ -44,7 +43,7 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.runtime.tokens import new_token
 from wheel_lock.testing import ManualClock
 
-T = TypeVar("T")
+L = TypeVar("L")
 
 TICK_S = 0.01
 START = 1000.0  # initial time of the clock
@@ -238,14 +237,19 @@ class _Socket(socket.socket):
         return super().recv(bufsize, flags)
 
 
-class _ScriptedConnection:
-    def __init__(self, sock: _Socket, capability: int, address: tuple[str | None, str]) -> None:
-        self.sock: socket.socket = sock
+class PairConnection:
+    """A connection that is one end of a socket pair."""
+
+    missing_rights: frozenset[str] = frozenset()
+    description: dict[str, object] | None = None
+    keyed: bool = False
+
+    def __init__(
+        self, sock: socket.socket, capability: int = 0, address: tuple[str | None, str] = ("pair", "0")
+    ) -> None:
+        self.sock = sock
         self.capability = capability
         self.server = address
-        self.missing_rights: frozenset[str] = frozenset()
-        self.description: dict[str, object] | None = None
-        self.keyed = False
 
     def close(self) -> None:
         self.sock.close()
@@ -304,7 +308,16 @@ class ScriptedConnector:
         sock.setblocking(False)
         self.sockets.append(sock)
         self.servers.append(ScriptedServer(theirs))
-        return _ScriptedConnection(sock, self.flagged, self.address)
+        return PairConnection(sock, self.flagged, self.address)
+
+    def close(self) -> None:
+        """Close both ends of all connections, those for wake-ups included."""
+        for server in self.servers:
+            server.close()
+        for sock in self.sockets:
+            sock.close()
+        if self._listeners is not None:
+            self._listeners.close()
 
     def label(self) -> str:
         return self.describe()
@@ -376,25 +389,6 @@ class NotingRequest:
         return self
 
 
-class PairConnection:
-    """A connection that is one end of a socket pair."""
-
-    capability: int = 0
-    server: tuple[str | None, str] = ("pair", "0")
-    missing_rights: frozenset[str] = frozenset()
-    description: dict[str, object] | None = None
-    keyed: bool = False
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-
-    def close(self) -> None:
-        self.sock.close()
-
-    def after_fork_in_child(self) -> None:
-        raise AssertionError("no test forks here")
-
-
 class Launch:
     """Runs attempts to connect inline, or holds them back: a slow network.
 
@@ -448,24 +442,88 @@ class _Failures(logging.Handler):
             self.seen.append(f"{record.getMessage()}: {record.exc_info[1]!r}" if record.exc_info else "?")
 
 
-class Rig:
-    """An engine on a timer that is turned by hand.
+class HandTurned(Generic[L]):
+    """An engine of any kind on a timer that is turned by hand."""
 
-    Attributes:
-        losses: Every loss that was reported, with its lease, in order.
-        turned_at: When the timer was turned.
-    """
+    engine: Any
 
-    def __init__(self, *, clock: ManualClock | None = None, tick_ms: int = 10, **options: Any) -> None:
-        self.clock = clock if clock is not None else ManualClock(START)
+    def __init__(self, tick_ms: int = 10) -> None:
+        self.clock = ManualClock(START)
         self.timer = HashedWheelTimer(tick_ms=tick_ms, clock=self.clock, threaded=False)
         self.launch = Launch()
+        self._losses: list[L] = []
+        self._others = list(NOTIFIERS)
+
+    @property
+    def now(self) -> float:
+        return self.clock.now()
+
+    def turn(self) -> None:
+        """Let the timer's thread do all that it can do at this moment, connecting included."""
+        for _ in range(3):
+            self.timer.turn()
+
+    def jump(self, seconds: float) -> None:
+        """Move the clock in one step and turn: what a stopped process experiences."""
+        self.clock.jump(seconds)
+        self.turn()
+
+    def _pass(self, moment: float, let: Callable[[], object]) -> None:
+        """Let time pass as a running thread experiences it, from one due moment to the next; call ``let()`` at each."""
+        let()
+        while self.now < moment - 1e-9:
+            due = self.timer.next_due_at()
+            self.clock.jump(max(min(moment, math.inf if due is None else due) - self.now, 0.0))
+            let()
+
+    def connect(self) -> None:
+        """Let the attempts to connect that were held back go on, and turn."""
+        self.launch.go_on()
+        self.turn()
+
+    def post(self, work: Callable[[], object]) -> None:
+        """Have work done on the timer's thread, as a caller's thread does, and turn."""
+        self.timer.post(work, self.engine)
+        self.turn()
+
+    def ask(self, begin: Callable[[Future[Any]], object]) -> Future[Any]:
+        """Post work that completes an operation, and turn."""
+        future: Future[Any] = Future(lambda: None)
+        self.post(lambda: begin(future))
+        return future
+
+    def drain(self) -> None:
+        """Wait until all reports of this engine have been delivered. (Those of earlier tests may be very many.)"""
+        for notifier in NOTIFIERS:
+            assert notifier in self._others or notifier.drain(10.0)
+        assert Notifier.drain(NOTIFIER, 10.0)
+
+    @property
+    def losses(self) -> list[L]:
+        """The losses that were reported, in order."""
+        self.drain()
+        return list(self._losses)
+
+    def close(self) -> None:
+        """Stop the timer; nothing turns it again, so nothing else closes its selector."""
+        self.timer.stop()
+        self.timer._close()
+        self.drain()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class Rig(HandTurned[tuple[Lease, LostEvent]]):
+    """An engine of one server; losses are with their leases."""
+
+    def __init__(self, *, tick_ms: int = 10, **options: Any) -> None:
+        super().__init__(tick_ms)
         self.connector = ScriptedConnector(self.clock)
-        others = list(NOTIFIERS)
-        self.engine = Engine(self._connects(), ContextOptions(**options), self.timer, self.launch)
-        self._notifiers = [notifier for notifier in NOTIFIERS if notifier not in others]
-        self.turned_at: list[float] = []
-        self._losses: list[tuple[Lease, LostEvent]] = []
+        self.engine: Engine = Engine(self._connects(), ContextOptions(**options), self.timer, self.launch)
         self._failures = _Failures()
         logging.getLogger("wheel_lock").addHandler(self._failures)
 
@@ -475,22 +533,10 @@ class Rig:
 
     # -- time --------------------------------------------------------------------------------------------------------
 
-    @property
-    def now(self) -> float:
-        return self.clock.now()
-
     def turn(self) -> None:
-        """Let the timer's thread do all that it can do at this moment, connecting included."""
-        self.turned_at.append(self.now)
-        for _ in range(3):
-            self.timer.turn()
+        super().turn()
         for renewer in self.engine.router.shards if self.engine.leases.held else ():
             assert (renewer.flow.retries.condition is AWAY) is not renewer.node.ready
-
-    def jump(self, seconds: float) -> None:
-        """Move the clock in one step and turn: what a stopped process experiences."""
-        self.clock.jump(seconds)
-        self.turn()
 
     def go_to(self, moment: float, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Let time pass as a running thread experiences it, from one due moment to the next.
@@ -499,11 +545,7 @@ class Rig:
             moment: When to stop.
             meanwhile: Called after each turn, until no commands are left: what the server does in between.
         """
-        self._let(meanwhile)
-        while self.now < moment - 1e-9:
-            due = self.timer.next_due_at()
-            self.clock.jump(max(min(moment, math.inf if due is None else due) - self.now, 0.0))
-            self._let(meanwhile)
+        self._pass(moment, lambda: self._let(meanwhile))
 
     def _let(self, meanwhile: Callable[[], object]) -> None:
         self.turn()
@@ -558,11 +600,6 @@ class Rig:
         self.server.close()
         self.go_on(seconds, meanwhile)
 
-    def connect(self) -> None:
-        """Let the attempts to connect that were held back go on, and turn."""
-        self.launch.go_on()
-        self.turn()
-
     def say(self, *replies: bytes) -> None:
         """Have the newest server say something, and turn."""
         self.server.say(*replies)
@@ -580,17 +617,6 @@ class Rig:
         self.say(*replies)
 
     # -- what callers ask for ----------------------------------------------------------------------------------------
-
-    def post(self, work: Callable[[], object]) -> None:
-        """Have work done on the timer's thread, as a caller's thread does, and turn."""
-        self.timer.post(work, self.engine)
-        self.turn()
-
-    def ask(self, begin: Callable[[Future[T]], object]) -> Future[T]:
-        """Post work that completes an operation, and turn."""
-        future: Future[T] = Future(lambda: None)
-        self.post(lambda: begin(future))
-        return future
 
     def lease(
         self,
@@ -721,12 +747,6 @@ class Rig:
         assert channel is not None
         return channel
 
-    def drain(self) -> None:
-        """Wait until all reports of this engine have been delivered. (Those of earlier tests may be very many.)"""
-        for notifier in self._notifiers:
-            assert notifier.drain(10.0)
-        assert Notifier.drain(NOTIFIER, 10.0)
-
     @property
     def failures(self) -> list[str]:
         """What the timer's thread has survived; a test that provokes failures clears it."""
@@ -737,39 +757,22 @@ class Rig:
         return lease.is_valid(self.now)
 
     @property
-    def losses(self) -> list[tuple[Lease, LostEvent]]:
-        self.drain()
-        return list(self._losses)
-
-    @property
     def reasons(self) -> list[tuple[str | bytes, LossReason]]:
         """Names and reasons of all losses that were reported."""
         return [(event.name, event.reason) for _, event in self.losses]
 
     def stats(self) -> ContextStats:
-        engine = self.engine
-        return snapshot(engine.counters, held=len(engine.leases.held), overdue=len(engine.router.renewer.overdue))
+        return self.engine.stats()
 
     def close(self) -> None:
         """Close every socket, and fail if the timer's thread had to survive anything."""
         self.engine.router.end(End.CLOSED, ConnectionAbortedError("the test is over"))
-        for server in self.servers:
-            server.close()
-        for sock in self.connector.sockets + self.connector.listeners.sockets:
-            sock.close()
-        self.timer.stop()
-        self.timer._close()  # nothing turns it again, so nothing else closes its selector
-        self.drain()
+        self.connector.close()
+        super().close()
         for error in (BUG, REFUSED):  # raised in many tests, they would keep the frames and the engines of all
             error.__traceback__ = error.__context__ = None
         logging.getLogger("wheel_lock").removeHandler(self._failures)
         assert self._failures.seen == []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 def names(count: int) -> list[str]:

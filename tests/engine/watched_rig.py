@@ -7,7 +7,6 @@ from typing import Any
 
 from tests.engine.rig import FINE, GONE, NIL, OK, Command, Rig, ScriptedServer, agreement, array, integer
 from wheel_lock.lease import Lease
-from wheel_lock.observe import ContextStats
 
 _FEED_ID = 17
 _ROUNDS = 100
@@ -190,6 +189,3 @@ class WatchedRig(Rig):
 
     def _meanwhile(self) -> None:
         self.answer()
-
-    def stats(self) -> ContextStats:
-        return self.engine.stats()

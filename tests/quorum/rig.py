@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from tests.engine.rig import START, Command, Launch, ScriptedConnector, ScriptedServer
+from tests.engine.rig import Command, HandTurned, ScriptedConnector, ScriptedServer
 from wheel_lock.engine.future import Future
 from wheel_lock.lease import NO_OWNER, Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
@@ -19,10 +18,7 @@ from wheel_lock.quorum import node
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.lease import QuorumLease
 from wheel_lock.runtime.ends import End
-from wheel_lock.runtime.notifier import NOTIFIER, NOTIFIERS
-from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.runtime.tokens import new_token
-from wheel_lock.testing import ManualClock
 
 Waiting = Future[Sequence[Lease] | None]
 
@@ -34,76 +30,45 @@ class _Connector(ScriptedConnector):
     owner: str | None = None
 
 
-class QuorumRig:
+class QuorumRig(HandTurned[LostEvent]):
     """An engine of a quorum of three.
 
     Args:
         connected: Whether the masters are connected to. Where not, ``connect()`` lets them be.
         tick_ms: The tick of the timer.
         options: Settings of the context.
-
-    Attributes:
-        losses: The losses that were reported, in order.
     """
 
     def __init__(self, *, connected: bool = True, tick_ms: int = 10, **options: Any) -> None:
-        self.clock = ManualClock(START)
-        self.timer = HashedWheelTimer(tick_ms=tick_ms, clock=self.clock, threaded=False)
+        super().__init__(tick_ms)
         self._connectors = [_Connector(self.clock) for _ in range(3)]
         connectors: list[Any] = self._connectors
-        others = list(NOTIFIERS)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(node, "NodeConnector", lambda client, history, masters: client)
             self.engine = QuorumEngine(connectors, ContextOptions(**options), self.timer, None, 0.0, True)
-        self._notifiers = [notifier for notifier in NOTIFIERS if notifier not in others]
-        self._losses: list[LostEvent] = []
-        self._launch = Launch()
         for engine in self.engine.engines:
-            engine.node._launch = self._launch
+            engine.node._launch = self.launch
             if connected:
                 self.timer.post(engine.node.connect)
         self.turn()
-        self._launch.slow = True  # a probe of a silent master would be another connection
-
-    def connect(self) -> None:
-        """Let the attempts to connect go on that have begun."""
-        self._launch.go_on()
-        self.turn()
+        self.launch.slow = True  # a probe of a silent master would be another connection
 
     def reconnect(self) -> None:
         """Have all masters hang up, and be connected to anew."""
         for server in self.servers:
             server.close()
-        self._launch.slow = False
+        self.launch.slow = False
         self.connect()
         self.go_on(0.2, *range(len(self.servers)))
-
-    @property
-    def now(self) -> float:
-        return self.clock.now()
 
     @property
     def servers(self) -> list[ScriptedServer]:
         """The other ends of the masters' newest connections."""
         return [connector.servers[-1] for connector in self._connectors]
 
-    def turn(self) -> None:
-        for _ in range(4):
-            self.timer.turn()
-
-    def jump(self, seconds: float) -> None:
-        """Let the process stand still for so long, and turn once it goes on."""
-        self.clock.jump(seconds)
-        self.turn()
-
     def go_on(self, seconds: float, *agreeing: int) -> None:
         """Let time pass in which the masters of these numbers grant whatever arrives, and the others say nothing."""
-        until = self.now + seconds
-        self._let(agreeing)
-        while self.now < until - 1e-9:
-            due = self.timer.next_due_at()
-            self.clock.jump(max(min(until, math.inf if due is None else due) - self.now, 0.0))
-            self._let(agreeing)
+        self._pass(self.now + seconds, lambda: self._let(agreeing))
 
     def _let(self, agreeing: Sequence[int]) -> None:
         self.turn()
@@ -139,36 +104,9 @@ class QuorumRig:
         assert future.result() == (lease,)
         return lease
 
-    def post(self, work: Callable[[], object]) -> None:
-        self.timer.post(work, self.engine)
-        self.turn()
-
-    def ask(self, begin: Callable[[Future[Any]], object]) -> Future[Any]:
-        """Begin an operation."""
-        future: Future[Any] = Future(lambda: None)
-        self.post(lambda: begin(future))
-        return future
-
-    @property
-    def losses(self) -> list[LostEvent]:
-        for notifier in self._notifiers:
-            assert notifier.drain(10.0)
-        assert NOTIFIER.drain(10.0)
-        return list(self._losses)
-
     def close(self) -> None:
         for engine in self.engine.engines:
             engine.router.end(End.CLOSED, ConnectionAbortedError("the test is over"))
         for connector in self._connectors:
-            for server in connector.servers:
-                server.close()
-            for sock in connector.sockets:
-                sock.close()
-        self.timer.stop()
-        self.timer._close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+            connector.close()
+        super().close()

@@ -69,7 +69,7 @@ def test_a_node_that_is_another_one_too_is_looked_at_with_pauses(rig: QuorumRig)
     doubled.refusal = ConnectionRefusedError("it is the same master")
     doubled.twin = "elsewhere"
     rig.servers[0].close()
-    rig._launch.slow = False
+    rig.launch.slow = False
     rig.go_on(0.1)
     before, refusals = doubled.attempts, {"SET": NIL, "acquire": array(1000)}
     for _ in range(100):

@@ -69,11 +69,8 @@ class ClusterRig(Rig):
 
     def close(self) -> None:
         super().close()
-        for connector in (each for other in self.nodes.others.values() for each in (other, other.listeners)):
-            for server in connector.servers:
-                server.close()
-            for sock in connector.sockets:
-                sock.close()
+        for connector in self.nodes.others.values():
+            connector.close()
 
     def have_map_read(self, *owners: Server) -> None:
         self.nodes.owners = owners
