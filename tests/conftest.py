@@ -8,6 +8,7 @@ Markers, on a test or as a module's `pytestmark`, choose what the fixtures are:
                           "real": the session's redis-server; "fresh": a redis-server of the test's own; "embedded": the
                           one of wheel_lock.testing. Without the marker: "real" and "embedded".
     settings(**settings)  The settings of `context` and `through_proxy`; own_timer=True gives it a timer of its own.
+    rig(**settings)       The settings of `rig` of the tests of engines.
     loops("uvloop")       The event loops of `new_loop` and `run`: "asyncio", "uvloop". Without the marker: "asyncio".
 
 A test may be an `async def`: it is run by `run`.
@@ -48,6 +49,7 @@ _MARKERS = (
     "servers(*kinds): the servers that `backend` is",
     "settings(**settings): the settings of `context`",
     "loops(*kinds): the event loops that `new_loop` makes",
+    "rig(**settings): the settings of `rig`",
 )
 
 

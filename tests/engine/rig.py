@@ -6,6 +6,7 @@ only other thread is the notifier's.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import logging
 import math
@@ -78,15 +79,12 @@ NOSCRIPT = error("NOSCRIPT No matching script. Please use EVAL.")
 
 # What a script's arguments are: how many come before the pairs of name and token.
 _BEFORE_PAIRS = {"renew": 1, "acquire_many": 1, "release_many": 0}
-_FORMS = [(script, form) for script in scripts.ALL for form in (script.plain, script.flagged)]
-_FORMS += [
-    (script, form)
+_BY_SHA1 = {
+    form.sha1.encode(): script
     for script in scripts.ALL
-    if script.single is not None
-    for form in (script.single.script.plain, script.single.script.flagged)
-]
-_BY_SHA1 = {form.sha1.encode(): (script, form) for script, form in _FORMS}
-_BY_SOURCE = {form.source: script for script, form in _BY_SHA1.values()}
+    for each in (script, script.single.script if script.single else script)
+    for form in (each.plain, each.flagged)
+}
 
 
 class Command(NamedTuple):
@@ -95,7 +93,7 @@ class Command(NamedTuple):
     Attributes:
         what: "SET", "EXISTS", ..., or of a script call the name of the script.
         arguments: What follows the command, or the script and the number of its keys.
-        in_full: Whether a script came as text.
+        use_eval: Whether a script came as text.
         sha1: Of a script call, the SHA-1 of the script.
     """
 
@@ -131,12 +129,8 @@ def read_command(parts: Sequence[bytes]) -> Command:
     verb = parts[0].decode()
     if verb not in ("EVAL", "EVALSHA"):
         return Command(verb, tuple(parts[1:]))
-    if verb == "EVAL":
-        script = _BY_SOURCE[parts[1]]
-        sha1 = next(sha1 for sha1, (_, form) in _BY_SHA1.items() if form.source == parts[1])
-    else:
-        script, sha1 = _BY_SHA1[parts[1]][0], parts[1]
-    arguments = list(parts[3:])
+    sha1 = parts[1] if verb == "EVALSHA" else hashlib.sha1(parts[1]).hexdigest().encode()
+    script, arguments = _BY_SHA1[sha1], list(parts[3:])
     if script.single is not None and int(parts[2]):  # one lease, its keys declared: as in a call that declares none
         keys = arguments[: int(parts[2])]
         del arguments[: len(keys)]
@@ -327,11 +321,14 @@ class ScriptedConnector:
 
 
 @contextmanager
-def breaking(owner: object, method: str) -> Iterator[None]:
-    """Have a method raise BUG, in a ``with``."""
+def breaking(owner: object, method: str, error: BaseException = BUG, nth: int = 0) -> Iterator[None]:
+    """Have a method raise an error in place of its nth call, or of each one, in a ``with``."""
+    call, calls = getattr(owner, method), itertools.count(1)
 
-    def fail(*arguments: object, **more: object) -> None:
-        raise BUG
+    def fail(*arguments: Any, **more: Any) -> Any:
+        if nth in (0, next(calls)):
+            raise error
+        return call(*arguments, **more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, method, fail)

@@ -118,28 +118,22 @@ def test_a_suspected_connection_without_waiting_callers_is_dropped_with_one_clea
     assert sorted(rig.server.one("release_many").names) == sorted(names(FEW))
 
 
-def test_one_that_is_needed_is_dropped_when_it_has_very_much_to_answer(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("very_much", [True, False], ids=["many acquires", "a release of many"])
+def test_one_that_is_needed_is_dropped_if_it_has_very_much_to_answer(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, very_much: bool
 ) -> None:
     monkeypatch.setattr(node, "MOST_SUSPECTED", FEW)
-    rig.hold("warm-up", 300.0)
-    ask(rig, 3 * FEW)
+    leases = rig.hold_many(names(3), 300.0)
+    if very_much:
+        ask(rig, 3 * FEW)
+    else:
+        rig.release_many(leases)
     silent = rig.server
     rig.be_silent(5.1)
     rig.connector.refusal = TimeoutError("no answer from there")
     rig.connect()
     silent.take()
-    assert silent.hung_up
-
-
-def test_one_on_which_a_release_of_many_is_under_way_is_kept(rig: Rig) -> None:
-    rig.release_many(rig.hold_many(names(3), 30.0))
-    silent = rig.server
-    rig.be_silent(5.1)
-    rig.connector.refusal = TimeoutError("no answer from there")
-    rig.connect()
-    silent.take()
-    assert not silent.hung_up
+    assert silent.hung_up is very_much
 
 
 def test_where_a_write_has_failed_anything_may_have_been_sent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 import redis
@@ -13,6 +13,7 @@ import redis
 from tests.engine.rig import NotingRequest, PairConnection, Rig
 from tests.engine.test_broken_connections import NONSENSE
 from tests.hostile.fuzzing import Listener, wired
+from tests.support.background import Background
 from tests.support.tls import TlsFiles
 from wheel_lock.lease import State
 from wheel_lock.net.connection import PipelinedConnection, PushConnection
@@ -39,18 +40,14 @@ def answered(requests: list[NotingRequest]) -> int:
     return sum(len(request.replies) for request in requests)
 
 
-def send_all(sock: socket.socket, data: bytes) -> threading.Thread:
+def send_all(sock: socket.socket, data: bytes) -> Background[None]:
     """Send from a thread, and go on when the other end hangs up."""
 
     def send() -> None:
-        try:
+        with suppress(OSError):
             sock.sendall(data)
-        except OSError:
-            pass
 
-    sending = threading.Thread(target=send, daemon=True)
-    sending.start()
-    return sending
+    return Background(send)
 
 
 @pytest.fixture
@@ -80,12 +77,10 @@ def test_a_flood_of_messages_is_heard_a_part_in_each_turn(rig: Rig, pair: tuple[
     channel.on_push = heard.append
     theirs.settimeout(0.0)
     count = 0
-    try:
+    with suppress(BlockingIOError):
         while count < 20_000:
             theirs.sendall(b":1\r\n*1\r\n:2\r\n")
             count += 2
-    except BlockingIOError:
-        pass
     most = 0
     while len(heard) < count - 2:
         before = len(heard)
@@ -103,7 +98,7 @@ def test_replies_to_no_request_drop_the_connection_at_once(rig: Rig, pair: tuple
     PipelinedConnection(rig.timer, PairConnection(ours), None, nothing, lambda channel, error: lost.append(error))
     sending = send_all(theirs, b":1\r\n" * 262_144)
     drive(rig, lambda: bool(lost))
-    sending.join(30.0)
+    sending.result()
     assert "nothing was asked for" in str(lost[0])
 
 
@@ -119,7 +114,7 @@ def test_a_very_long_text_is_read_a_part_in_each_turn_and_not_kept(
     rig.timer.turn()  # they are on the wire
     sending = send_all(theirs, b"$%d\r\n" % size + b"x" * size + b"\r\n:1\r\n")
     drive(rig, lambda: bool(asked[1].replies))
-    sending.join(30.0)
+    sending.result()
     assert [request.replies for request in asked] == [[b"(too long)"], [1]]
     assert channel._reader._reader.len() < 2048
     channel.drop(ConnectionAbortedError("the test is over"))
@@ -131,12 +126,8 @@ def secured(tls_files: TlsFiles, ours: socket.socket, theirs: socket.socket) -> 
     serving.load_cert_chain(tls_files.cert, tls_files.key)
     asking = ssl.create_default_context(cafile=str(tls_files.ca))
     ours.setblocking(True)
-    ends: list[ssl.SSLSocket] = []
-    shaking = threading.Thread(target=lambda: ends.append(serving.wrap_socket(theirs, server_side=True)), daemon=True)
-    shaking.start()
-    secure = asking.wrap_socket(ours, server_hostname="localhost")
-    shaking.join(30.0)
-    return secure, ends[0]
+    shaking = Background(lambda: serving.wrap_socket(theirs, server_side=True))
+    return asking.wrap_socket(ours, server_hostname="localhost"), shaking.result()
 
 
 def test_what_tls_has_buffered_is_read_in_later_turns(
@@ -160,7 +151,7 @@ def test_what_tls_has_buffered_is_read_in_later_turns(
         rig.timer.turn()
         ticks.append(answered(asked) - before)
         assert not lost
-    sending.join(30.0)
+    sending.result()
     assert max(ticks) <= 3  # a turn reads a MiB before what is due, and one behind it
     assert [request.replies for request in asked] == [[text]] * 6
     channel.drop(ConnectionAbortedError("the test is over"))

@@ -9,6 +9,7 @@ from tests.engine.rig import NIL, TAKEN, Command, Rig, ScriptedServer, agreement
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.waiting.first_try import FirstTry
+from wheel_lock.engine.waiting.many import AcquireEach
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue
 from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.lease import NO_OWNER, Lease, Owner
@@ -109,11 +110,13 @@ class WaitingRig(Rig):
 
     Attributes:
         commands: What the server was asked on the way of locks, in order, where it answered by itself.
+        heard: What has arrived on connections for wake-ups, in order.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands: list[Command] = []
+        self.heard: list[tuple[str, ...]] = []
         self._subscriptions: dict[ScriptedServer, Subscriptions] = {}
 
     # -- what callers ask for ----------------------------------------------------------------------------------------
@@ -146,6 +149,13 @@ class WaitingRig(Rig):
         wait = self.waiter(name, timeout, **terms)
         self.post(wait.acquisition.begin)
         return wait
+
+    def wait_for_each(self, names: Sequence[str], timeout: float = 3.0, limit_s: float | None = None) -> AcquireEach:
+        """Begin to wait for many locks by one call."""
+        call = AcquireEach(self.engine.wait_queues, lock_options(timeout), Future(lambda: None))
+        leases = [self.lease(name, timeout) for name in names]
+        self.post(lambda: (call.begin(len(leases), limit_s), call.add(leases), call.seal()))
+        return call
 
     def wait_first(self, name: str, timeout: float = 3.0, **terms: Any) -> Wait:
         """Begin to wait for a lock that another caller holds, and be refused until there is nothing but to listen."""
@@ -200,12 +210,13 @@ class WaitingRig(Rig):
 
     def listen(self) -> list[tuple[str, ...]]:
         """Answer what has arrived on connections for wake-ups, and turn; return it."""
-        heard = []
+        heard: list[tuple[str, ...]] = []
         for server in self.connector.listeners.servers:
             if commands := server.take():
                 known = self._subscriptions.setdefault(server, Subscriptions())
                 server.say(*[known.reply(command) for command in commands])
                 heard += [(command.what, *[word.decode() for word in command.arguments]) for command in commands]
+        self.heard += heard
         self.turn()
         return heard
 

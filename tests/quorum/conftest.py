@@ -31,6 +31,8 @@ def context(masters: Masters) -> Iterator[QuorumContext]:
 
 
 @pytest.fixture
-def rig() -> Iterator[QuorumRig]:
-    with QuorumRig() as rig:
+def rig(request: pytest.FixtureRequest) -> Iterator[QuorumRig]:
+    """A quorum of scripted masters, with default settings or those of the marker `rig`."""
+    marker = request.node.get_closest_marker("rig")
+    with QuorumRig(**(marker.kwargs if marker else {})) as rig:
         yield rig

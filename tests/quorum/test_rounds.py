@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,7 @@ from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
 
 RESPONSE_S = 2.0
-
-
-@pytest.fixture
-def rig() -> Iterator[QuorumRig]:
-    with QuorumRig(response_timeout_s=RESPONSE_S) as rig:
-        yield rig
+pytestmark = pytest.mark.rig(response_timeout_s=RESPONSE_S)
 
 
 def say_to_all(rig: QuorumRig, reply: bytes, number: int = 3) -> None:

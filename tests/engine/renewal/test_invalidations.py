@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.engine.rig import error
 from tests.engine.watched_rig import WatchedRig, message
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import State
 
-
-@pytest.fixture
-def rig() -> Iterator[WatchedRig]:
-    with WatchedRig() as rig:
-        yield rig
+RIG = WatchedRig
 
 
 def test_a_change_behind_a_renewal_in_flight_is_checked_after_its_reply(rig: WatchedRig) -> None:

@@ -89,34 +89,27 @@ def test_an_error_until_the_deadline_loses_the_lease_without_a_hot_loop(rig: Rig
 INTERVAL_S = 1.0
 
 
-def release(rig: Rig, leases: list[Lease]) -> None:
-    rig.engine.release_many(leases, Future(lambda: None))
+ENDS: dict[str, Callable[[Rig, list[Lease]], object]] = {
+    "release": lambda rig, leases: rig.engine.release_many(leases, Future(lambda: None)),
+    "release one by one": lambda rig, leases: [rig.engine.release(lease, Future(lambda: None)) for lease in leases],
+    "abandon": lambda rig, leases: list(map(rig.engine.abandon, leases)),
+}
 
 
-def release_one_by_one(rig: Rig, leases: list[Lease]) -> None:
-    for lease in leases:
-        rig.engine.release(lease, Future(lambda: None))
-
-
-def abandon(rig: Rig, leases: list[Lease]) -> None:
-    for lease in leases:
-        rig.engine.abandon(lease)
-
-
-@pytest.mark.parametrize("end", [release, release_one_by_one, abandon])
+@pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("terms", [{}, {"max_renewals": 3}])
 def test_a_lease_that_ends_in_the_step_in_which_it_is_due_is_not_renewed(
-    rig: Rig, end: Callable[[Rig, list[Lease]], None], terms: dict[str, float]
+    rig: Rig, end: str, terms: dict[str, float]
 ) -> None:
     leases = [rig.hold(name, **terms) for name in names(4)]
-    rig.timer.call_at(rig.now + INTERVAL_S - 2 * TICK_S, lambda now: end(rig, leases[:2]), rig.engine)
+    rig.timer.call_at(rig.now + INTERVAL_S - 2 * TICK_S, lambda now: ENDS[end](rig, leases[:2]), rig.engine)
     rig.go_on(INTERVAL_S - 5 * TICK_S)
     rig.jump(0.2)
     sent = rig.server.take()
     assert [command.names for command in sent if command.what == "renew"] == [names(4)[2:]]
     rig.server.say(*[b":1\r\n" if command.what == "release" else b"*0\r\n" for command in sent])
     rig.go_on(10.0, rig.agree)
-    final = State.LOST if end is abandon else State.RELEASED
+    final = State.LOST if end == "abandon" else State.RELEASED
     assert [lease.state for lease in leases[:2]] == [final] * 2
     assert all(map(rig.is_valid, leases[2:])) or "max_renewals" in terms
 
@@ -193,8 +186,7 @@ def test_a_bulk_release_that_fails_at_its_second_try_is_not_counted_as_done(rig:
     leases = rig.hold_many(["gone", "forbidden", "down", "released"], 30.0)
     future = rig.release_many(leases)
     rig.server.one("release_many")
-    rig.server.close()  # without a reply
-    rig.turn()
+    rig.hang_up()  # without a reply
     rig.go_on(0.3)
     rig.reply("release_many", array(1, 0, 2, "NOPERM this user has no permissions", 3, DOWN))
     assert future.done

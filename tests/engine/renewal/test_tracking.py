@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -15,10 +15,7 @@ from wheel_lock.lease import Lease, State
 NOPERM = error("NOPERM this user has no permissions to run the 'client|tracking' command")
 
 
-@pytest.fixture
-def rig() -> Iterator[WatchedRig]:
-    with WatchedRig() as rig:
-        yield rig
+RIG = WatchedRig
 
 
 def _extend_while_the_connection_is_replaced(rig: WatchedRig, lease: Lease) -> None:
@@ -28,9 +25,7 @@ def _extend_while_the_connection_is_replaced(rig: WatchedRig, lease: Lease) -> N
     rig.serve()
     assert lease.state is State.EXTENDING
     rig.feed.close()
-    rig.pass_time(
-        0.3
-    )  # the connection for invalidations is made first, so the server is asked on the other one at once
+    rig.pass_time(0.3)  # the connection for invalidations is first, so the server is asked on the other one at once
     del rig.replies["extend"]
     rig.connector.refusal = None
     rig.withhold()
@@ -100,25 +95,19 @@ def test_a_refusal_costs_only_the_feature_and_is_logged_once(rig: WatchedRig, lo
     assert rig.losses == []
 
 
-@pytest.mark.parametrize("command", ["ID", "SUBSCRIBE"])
-def test_a_server_that_refuses_the_feed_is_not_asked(rig: WatchedRig, log: Log, command: str) -> None:
-    rig.replies[command] = NOPERM
-    rig.hold("a")
-    rig.pass_time(1.0)
-    assert rig.tracked() == []
-    assert rig.feed.hung_up
-    assert rig.connector.listeners.attempts == 1
-    (line,) = log.lines
-    assert "does not report changes of locks" in line[1]
-
-
-@pytest.mark.parametrize("command", ["EXISTS", "CACHING"])
-def test_a_missing_right_to_register_keys_is_a_refusal(rig: WatchedRig, log: Log, command: str) -> None:
+@pytest.mark.parametrize(("command", "asked"), [("ID", 0), ("SUBSCRIBE", 0), ("EXISTS", 1), ("CACHING", 1)])
+def test_a_missing_right_is_a_refusal_and_one_to_the_feed_asks_for_nothing(
+    rig: WatchedRig, log: Log, command: str, asked: int
+) -> None:
     rig.replies[command] = NOPERM
     rig.hold("a")
     rig.pass_time(1.0)
     assert not rig.stats().watching
-    assert len(log.said("does not report changes of locks")) == 1
+    assert len(rig.tracked()) == asked
+    assert rig.feed.hung_up
+    assert rig.connector.listeners.attempts == 1
+    (line,) = log.lines
+    assert "does not report changes of locks" in line[1]
 
 
 @pytest.mark.parametrize("command", ["TRACKING", "CACHING", "EXISTS"])

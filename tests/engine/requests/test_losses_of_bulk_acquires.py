@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from wheel_lock.options import lock_options
 from wheel_lock.sync.lock import Lock
 
 HELD_FOR_S = 1.0
+pytestmark = pytest.mark.rig(batch_size=1)
 
 
 class Call:
@@ -46,12 +46,6 @@ class Call:
     def lost(self) -> list[tuple[str | bytes, LossReason]]:
         self._rig.drain()
         return [(event.name, event.reason) for event in self._lost]
-
-
-@pytest.fixture
-def rig() -> Iterator[WaitingRig]:
-    with WaitingRig(batch_size=1) as rig:
-        yield rig
 
 
 @pytest.mark.parametrize("lost", ["a", "other"])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.engine.rig import BUG, Command, Rig, breaking, failure, names
+from tests.engine.rig import Command, Rig, breaking, failure, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation
@@ -33,13 +31,6 @@ def post_release(rig: Rig, leases: list[Lease]) -> Future[Any]:
     future: Future[Any] = Future(lambda: None)
     rig.timer.post(partial(rig.engine.release_many, leases, future), rig.engine)
     return future
-
-
-def post_close(rig: Rig, timeout_s: float = 5.0) -> Future[None]:
-    """Post a close, and do not turn."""
-    closed: Future[None] = Future(lambda: None)
-    rig.timer.post(lambda: rig.engine.close(timeout_s, closed), rig.engine)
-    return closed
 
 
 def half_released(rig: Rig, leases: list[Lease]) -> Future[Any]:
@@ -127,24 +118,9 @@ def test_a_lease_cannot_be_released_or_handed_over_behind_it(rig: Rig) -> None:
     failure(again, LockNotHeld)
 
 
-@contextmanager
-def failing_call(owner: Any, method: str, count: int, error: BaseException) -> Iterator[None]:
-    """Have a method raise ``error`` in place of its ``count``-th call, in a ``with``."""
-    call, calls = getattr(owner, method), itertools.count(1)
-
-    def failing(*arguments: Any) -> Any:
-        if next(calls) == count:
-            raise error
-        return call(*arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, method, failing)
-        yield
-
-
 def test_losses_are_reported_also_if_those_behind_them_are_not_marked(rig: Rig) -> None:
     leases = rig.hold_many(names(4))
-    with failing_call(rig.engine.leases, "unhold", 3, BUG), pytest.raises(ZeroDivisionError):
+    with breaking(rig.engine.leases, "unhold", nth=3), pytest.raises(ZeroDivisionError):
         rig.engine.leases.mark_lost(leases, LossReason.ABANDONED)
     assert rig.reasons == [(name, LossReason.ABANDONED) for name in names(2)]
 
@@ -166,7 +142,7 @@ def test_a_failure_in_a_part_loses_the_rest_and_no_caller_waits(rig: Rig) -> Non
 def test_a_failure_when_all_have_begun_keeps_no_caller_waiting(rig: Rig, place: tuple[Any, str]) -> None:
     leases = rig.hold_many(names(PART), 30.0)
     future = post_release(rig, leases)
-    with failing_call(*place, 1, BUG):
+    with breaking(*place, nth=1):
         rig.timer.turn()
     turn_until(rig, lambda: future.done)
     assert {lease.state for lease in leases} == {State.RELEASED}
@@ -194,17 +170,12 @@ def test_an_interrupted_part_raises_and_all_of_it_is_released_nevertheless(
 ) -> None:
     leases = rig.hold_many(names(MANY), 30.0)
     future = post_release(rig, leases)
-    owner, method = place
-    if owner == "leases":
-        owner = rig.engine.leases
-    elif owner == "timer":
-        owner = rig.timer
-    commands: list[Command] = []
-    with failing_call(owner, method, count, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+    where, method = place
+    owner = {"leases": rig.engine.leases, "timer": rig.timer}.get(where, where)
+    with breaking(owner, method, KeyboardInterrupt(), count), pytest.raises(KeyboardInterrupt):
         turn_times(rig, count)
     assert not future.done
-    commands += turn_until(rig, lambda: future.done)
-    assert released(commands) == Counter(names(MANY))
+    assert released(turn_until(rig, lambda: future.done)) == Counter(names(MANY))
     assert future.result() == {}
     assert {lease.state for lease in leases} == {State.RELEASED}
     assert not rig.held
@@ -228,9 +199,10 @@ def test_an_interrupted_part_of_a_close_leaves_none_held(monkeypatch: pytest.Mon
     monkeypatch.setattr(bulk_operations, "_LOSSES_A_TURN", PART)
     with Rig(release_on_close=False) as rig:
         leases = rig.hold_many(names(MANY), 30.0)
-        closed = post_close(rig)
+        closed: Future[None] = Future(lambda: None)
+        rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
         rig.timer.turn()
-        with failing_call(rig.engine.leases, "unhold", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        with breaking(rig.engine.leases, "unhold", KeyboardInterrupt(), 3), pytest.raises(KeyboardInterrupt):
             rig.timer.turn()
         turn_until(rig, lambda: closed.done)
         assert not any(map(rig.is_valid, leases))

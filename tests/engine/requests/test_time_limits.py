@@ -11,9 +11,7 @@ from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later
 from wheel_lock.engine.waiting import many
-from wheel_lock.engine.waiting.many import AcquireEach
 from wheel_lock.errors import LockTimeout, LockUnavailable
-from wheel_lock.options import lock_options
 
 
 def ends_at(rig: WaitingRig, future: Future[Any]) -> float:
@@ -76,15 +74,11 @@ def test_a_grant_of_many_behind_their_limit_is_undone(rig: WaitingRig, breaks: b
 
 def test_many_that_are_refused_are_waited_for(rig: WaitingRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many, "_PART", 1)
-    future: Future[None] = Future(lambda: None)
-    call = AcquireEach(rig.engine.wait_queues, lock_options(30.0), future)
-    rig.post(lambda: call.begin(3))
-    rig.post(lambda: call.add([rig.lease(name, 30.0) for name in "abc"]))
-    rig.post(call.seal)
+    call = rig.wait_for_each("abc", 30.0)
     rig.go_on(1.0, rig.be_taken())
-    assert not future.done
+    assert not call._future.done
     rig.go_on(10.0, rig.agree)
-    assert future.result() is None
+    assert call._future.result() is None
     assert sorted(lease.name for lease in call.granted) == ["a", "b", "c"]
 
 
@@ -102,17 +96,12 @@ def test_what_others_hold_is_waited_for_until_the_callers_limit(
 ) -> None:
     """The first attempt, which waits for a connection, may take half a second. Later waits have no such extra time."""
     rig.launch.slow = True
-    future: Future[None] = Future(lambda: None)
-    each = AcquireEach(rig.engine.wait_queues, lock_options(30.0), future)
-    leases = [rig.lease(name, 30.0) for name in ("a", "b")]
-    rig.post(lambda: each.begin(2, limit_s=0.2))
-    rig.post(lambda: each.add(leases))
-    rig.post(each.seal)
+    call = rig.wait_for_each("ab", 30.0, limit_s=0.2)
     rig.go_on(connects_at)
     rig.connect()
     assert rig.server.one("acquire_many").names == ["a", "b"]
     rig.say(array(1, TAKEN, 2, TAKEN))
-    assert ends_s <= ends_at(rig, future) + 1e-6 <= ends_s + 3 * TICK_S
+    assert ends_s <= ends_at(rig, call._future) + 1e-6 <= ends_s + 3 * TICK_S
 
 
 @pytest.mark.parametrize("timeout", [3.0, 30.0])

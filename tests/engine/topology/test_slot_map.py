@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from unittest.mock import Mock
 
@@ -78,10 +77,7 @@ class ClusterRig(Rig):
         self.go_on(0.5)
 
 
-@pytest.fixture
-def rig() -> Iterator[ClusterRig]:
-    with ClusterRig() as rig:
-        yield rig
+RIG = ClusterRig
 
 
 def test_many_are_sent_without_a_map_when_none_comes(rig: ClusterRig) -> None:

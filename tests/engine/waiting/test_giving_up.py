@@ -9,11 +9,9 @@ import pytest
 
 from tests.engine.rig import BUG, NIL, OK, REFUSED, TAKEN, array, failure, integer, names
 from tests.engine.waiting_rig import Wait, WaitingRig
-from wheel_lock.engine.future import Future
 from wheel_lock.engine.waiting import many
 from wheel_lock.errors import ContextClosed, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
 from wheel_lock.lock_types import FAIR
-from wheel_lock.options import lock_options
 from wheel_lock.runtime.ends import End
 
 
@@ -144,9 +142,7 @@ def test_very_many_that_one_call_waits_for_are_given_up_part_by_part(
     rig: WaitingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(many, "_PART", 1)
-    call = many.AcquireEach(rig.lines, lock_options(3.0), Future(lambda: None))
-    leases = [rig.lease(name) for name in names(3)]
-    rig.post(lambda: (call.begin(3), call.add(leases), call.seal()))
+    call = rig.wait_for_each(names(3))
     rig.reply("acquire_many", array(1, TAKEN, 2, TAKEN, 3, TAKEN))
     rig.turn()
     assert rig.lines.count == 3
@@ -158,9 +154,7 @@ def test_very_many_that_one_call_waits_for_are_given_up_part_by_part(
 def test_what_one_call_was_granted_is_released_when_it_ends(
     rig: WaitingRig, ends: Callable[[many.AcquireEach], object]
 ) -> None:
-    call = many.AcquireEach(rig.lines, lock_options(3.0), Future(lambda: None))
-    leases = [rig.lease(name) for name in names(3)]
-    rig.post(lambda: (call.begin(3), call.add(leases), call.seal()))
+    call = rig.wait_for_each(names(3))
     rig.reply("acquire_many", array(2, TAKEN, 3, TAKEN))
     rig.refuse()
     rig.listen()
@@ -188,19 +182,20 @@ def test_who_shares_the_first_try_of_a_server_that_was_never_there_waits_for_it_
     assert limited.goes_on
 
 
-def test_who_shares_a_first_try_has_its_own_limit(rig: WaitingRig) -> None:
+@pytest.mark.parametrize("limits", [(None, 1.0), (1.0, None)])
+def test_who_shares_a_first_try_has_its_own_limit_which_ends_no_other_wait(
+    rig: WaitingRig, limits: tuple[float | None, float | None]
+) -> None:
     rig.hold("warm-up", 60.0)
-    first, hasty = rig.wait("a"), rig.wait("a", blocking_timeout=1.0)
-    rig.launch.slow = True
-    rig.go_on(1.1)
-    assert isinstance(hasty.error, LockTimeout)
-    assert first.goes_on
+    waits = {limit: rig.wait("a", blocking_timeout=limit) for limit in limits}
+    rig.be_silent(1.1)
+    assert isinstance(waits[1.0].error, LockTimeout)
+    assert waits[None].goes_on
 
 
 def test_the_last_try_of_one_caller_ends_no_other_wait(rig: WaitingRig) -> None:
     hasty, patient = rig.wait_first("a", blocking_timeout=1.0), rig.wait("a")
-    rig.launch.slow = True
-    rig.go_on(1.2)
+    rig.be_silent(1.2)
     assert isinstance(hasty.error, LockTimeout)
     assert patient.goes_on
 
@@ -213,12 +208,3 @@ def test_who_waits_for_what_is_held_here_is_refused_when_its_time_is_up(rig: Wai
     assert waits[-1].refused
     assert rig.is_valid(holder.lease)
     assert all(wait.goes_on for wait in waits[:-1])
-
-
-def test_the_limit_of_one_caller_ends_no_other_wait(rig: WaitingRig) -> None:
-    rig.hold("warm-up", 60.0)
-    hasty, patient = rig.wait("a", blocking_timeout=1.0), rig.wait("a")
-    rig.launch.slow = True
-    rig.go_on(1.1)
-    assert isinstance(hasty.error, LockTimeout)
-    assert patient.goes_on

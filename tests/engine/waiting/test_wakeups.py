@@ -20,19 +20,12 @@ def channels(heard: list[tuple[str, ...]]) -> list[str]:
 
 def test_two_thousand_names_are_one_connection_and_one_subscription_each(rig: WaitingRig) -> None:
     waits = [rig.waiter(name) for name in names(2_000)]
-    heard: list[tuple[str, ...]] = []
-    refuse = rig.be_taken()
-
-    def serve() -> None:
-        heard.extend(rig.listen())
-        refuse()
-
     for number, wait in enumerate(waits, 1):
         rig.timer.post(wait.acquisition.begin, rig.engine)
         if number % 500 == 0:
-            rig.go_on(0.0, serve)
+            rig.go_on(0.0, rig.be_taken())
     assert rig.connector.listeners.attempts == 1
-    assert sorted(channels(heard)) == sorted(wake_channel(name.encode()).decode() for name in names(2_000))
+    assert sorted(channels(rig.heard)) == sorted(wake_channel(name.encode()).decode() for name in names(2_000))
     assert rig.waiting == 2_000
     rig.commands.clear()
     rig.wake("lock:1000")
@@ -42,10 +35,10 @@ def test_two_thousand_names_are_one_connection_and_one_subscription_each(rig: Wa
 
     # When the connection breaks they are subscribed to again, many per command, and each waiter polls once.
     rig.listener.close()
-    heard.clear()
-    rig.go_on(0.05, serve)
-    assert len(channels(heard)) == 2_000
-    assert 4 <= len(heard) <= 5
+    rig.heard.clear()
+    rig.go_on(0.05, rig.be_taken())
+    assert len(channels(rig.heard)) == 2_000
+    assert 4 <= len(rig.heard) <= 5
     assert 1_999 <= sum(command.what == "acquire" for command in rig.commands) <= 2 * 1_999
     for wait in waits:
         rig.timer.post(wait.acquisition.give_up, rig.engine)
@@ -54,21 +47,15 @@ def test_two_thousand_names_are_one_connection_and_one_subscription_each(rig: Wa
 
 
 def test_as_long_as_a_caller_listens_a_ping_is_sent_now_and_then(rig: WaitingRig) -> None:
-    wait = rig.wait_first("a")
-    heard: list[tuple[str, ...]] = []
-    refuse = rig.be_taken()
-
-    def serve() -> None:
-        heard.extend(rig.listen())
-        refuse()
-
+    wait, serve = rig.wait_first("a"), rig.be_taken()
+    rig.heard.clear()
     rig.go_on(5 * PING_S + 0.05, serve)
-    assert heard == [("PING",)] * 5
+    assert rig.heard == [("PING",)] * 5
     rig.give_up(wait)
     rig.go_on(LINGER_S + PING_S, serve)
-    heard.clear()
+    rig.heard.clear()
     rig.go_on(20.0, serve)
-    assert heard == []
+    assert rig.heard == []
     assert rig.connector.listeners.attempts == 1
 
 
