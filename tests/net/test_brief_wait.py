@@ -17,8 +17,6 @@ from wheel_lock.testing import ManualClock
 
 SOON_S, LATE_S = 0.001, 0.01
 
-needs_held_calls = pytest.mark.skipif(held_calls._send is None, reason="this system's calls are not held")
-
 
 class Server:
     """What a wait sees: a server that answers at once, or not."""
@@ -64,7 +62,7 @@ def test_a_slow_server_costs_three_waits_in_a_thousand_replies(brief: BriefWait,
     assert 27 <= server.waits <= 30
 
 
-@needs_held_calls
+@pytest.mark.skipif(held_calls._send is None, reason="this system's calls are not held")
 def test_a_reply_that_is_there_is_read_in_the_turn_of_its_request() -> None:
     clock = ManualClock()
     timer = HashedWheelTimer(clock=clock, threaded=False)

@@ -30,15 +30,20 @@ class Engine:
         return []
 
 
+def registry_of(*engines: Engine) -> ContextRegistry:
+    registry = ContextRegistry()
+    for engine in engines:
+        registry.add(engine)
+    return registry
+
+
 def acquired(registry: ContextRegistry) -> dict[str, int]:
     return {reading.label: reading.counters.acquired for reading in registry.readings()}
 
 
 def test_figures_of_one_label_are_added_up() -> None:
-    registry = ContextRegistry()
     engines = [Engine("a", 1), Engine("b", 10), Engine("a", 100)]
-    for engine in engines:
-        registry.add(engine)
+    registry = registry_of(*engines)
     assert acquired(registry) == {"a": 101, "b": 10}
     assert list(registry) == engines
     engines[0].counters.lost[LossReason.TAKEN] += 1
@@ -46,10 +51,8 @@ def test_figures_of_one_label_are_added_up() -> None:
 
 
 def test_an_engine_is_not_kept_and_the_sums_of_its_label_do_not_decrease() -> None:
-    registry = ContextRegistry()
     stays, ends = Engine("a", 1), Engine("a", 100)
-    registry.add(stays)
-    registry.add(ends)
+    registry = registry_of(stays, ends)
     assert acquired(registry) == {"a": 101}
     ends.counters.acquired += 5
     del ends
@@ -59,8 +62,7 @@ def test_an_engine_is_not_kept_and_the_sums_of_its_label_do_not_decrease() -> No
 
 
 def test_a_label_ends_with_its_last_engine() -> None:
-    registry = ContextRegistry()
-    registry.add(Engine("a", 1))
+    registry = registry_of(Engine("a", 1))
     gc.collect()
     assert acquired(registry) == {}
     engine = Engine("a", 2)
@@ -69,9 +71,8 @@ def test_a_label_ends_with_its_last_engine() -> None:
 
 
 def test_engines_that_nothing_reads_leave_nothing_behind() -> None:
-    registry = ContextRegistry()
     stays = Engine("a", 1)
-    registry.add(stays)
+    registry = registry_of(stays)
     for _ in range(100):
         registry.add(Engine("a", 1))
     gc.collect()
@@ -88,7 +89,6 @@ def test_a_node_of_two_contexts_is_connected_if_both_are_connected_to_it() -> No
 
 
 def test_an_engine_that_ends_while_it_is_read_counts_once() -> None:
-    registry = ContextRegistry()
     kept: list[Engine] = []
 
     class Ending(Engine):
@@ -97,16 +97,15 @@ def test_an_engine_that_ends_while_it_is_read_counts_once() -> None:
             kept.clear()
 
     kept.append(Ending("a", 100))
-    registry.add(kept[0])
     stays = Engine("a", 1)
-    registry.add(stays)
+    registry = registry_of(kept[0], stays)
     assert acquired(registry) == {"a": 101}
     gc.collect()
     assert acquired(registry) == acquired(registry) == {"a": 101}
 
 
 def test_two_scrapes_at_once_lose_no_count() -> None:
-    registry, stays, ends = ContextRegistry(), Engine("a", 1), Engine("a", 100)
+    stays, ends = Engine("a", 1), Engine("a", 100)
     merging, scraped = threading.Event(), threading.Event()
 
     class Slow(Counter[LossReason]):
@@ -115,8 +114,7 @@ def test_two_scrapes_at_once_lose_no_count() -> None:
             scraped.wait(0.2)  # times out if the other scrape waits for this one
             return self
 
-    registry.add(stays)
-    registry.add(ends)
+    registry = registry_of(stays, ends)
     assert acquired(registry) == {"a": 101}
     ends.counters.lost = Slow()
     del ends

@@ -17,8 +17,6 @@ from wheel_lock.runtime.poller import EventWaker
 
 MOST = 16_000
 
-needs_held_calls = pytest.mark.skipif(held_calls._send is None, reason="this system's calls are not held")
-
 
 class OtherSocket(socket.socket):
     """One with methods of its own, as TLS has."""
@@ -172,7 +170,7 @@ def waiting_thread() -> Iterator[Callable[[], int]]:
     thread.join()
 
 
-@needs_held_calls
+@pytest.mark.skipif(held_calls._send is None, reason="this system's calls are not held")
 @pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="there is no GIL")
 def test_the_gil_is_kept(kept: None, waiting_thread: Callable[[], int], request: pytest.FixtureRequest) -> None:
     here, there = socket.socketpair()

@@ -6,7 +6,6 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -176,65 +175,30 @@ def test_with_nothing_to_do_the_thread_is_not_woken(new_timer: NewTimer) -> None
 # I/O
 
 
-class Pair:
-    """Two ends of a connection, and the events that a handler got about one of them."""
-
-    def __init__(self) -> None:
-        self.here, self.there = socket.socketpair()
-        self.here.setblocking(False)
-        self.events: list[int] = []
-
-    def ready(self, events: int) -> None:
-        self.events.append(events)
-        if events & selectors.EVENT_READ:
-            self.here.recv(4096)
-
-    def close(self) -> None:
-        self.here.close()
-        self.there.close()
-
-
-NewPair = Callable[[], Pair]
-
-
-@pytest.fixture
-def new_pair() -> Iterator[NewPair]:
-    pairs: list[Pair] = []
-
-    def make() -> Pair:
-        pairs.append(Pair())
-        return pairs[-1]
-
-    yield make
-    for pair in pairs:
-        pair.close()
-
-
-def test_a_socket_with_the_number_of_another_does_not_get_its_events(
-    by_hand: HashedWheelTimer, new_pair: NewPair
-) -> None:
+def test_a_socket_with_the_number_of_another_does_not_get_its_events(by_hand: HashedWheelTimer) -> None:
     # Both are ready in one turn; whichever comes first replaces the other by one that gets the same descriptor.
-    one, other = new_pair(), new_pair()
-    calls: list[Pair] = []
+    (one, there), (other, over_there) = socket.socketpair(), socket.socketpair()
+    calls: list[socket.socket] = []
+    made: list[socket.socket] = [one, there, other, over_there]
 
-    def replace(gone: Pair) -> None:
-        by_hand.unwatch(gone.here)
-        descriptor = gone.here.fileno()
-        gone.here.close()
-        new = new_pair()
-        assert new.here.fileno() == descriptor
-        by_hand.watch(new.here, selectors.EVENT_READ, lambda events: calls.append(new))
-
-    def ready(mine: Pair, theirs: Pair) -> None:
+    def ready(mine: socket.socket, theirs: socket.socket) -> None:
         calls.append(mine)
         if len(calls) == 1:
-            replace(theirs)
+            by_hand.unwatch(theirs)
+            descriptor = theirs.fileno()
+            theirs.close()
+            made.extend(socket.socketpair())
+            assert made[-2].fileno() == descriptor
+            by_hand.watch(made[-2], selectors.EVENT_READ, lambda events: calls.append(made[-2]))
 
-    for mine, theirs in ((one, other), (other, one)):
-        by_hand.watch(mine.here, selectors.EVENT_READ, lambda events, mine=mine, theirs=theirs: ready(mine, theirs))  # type: ignore[misc]
-        mine.there.send(b"x")
+    by_hand.watch(one, selectors.EVENT_READ, lambda events: ready(one, other))
+    by_hand.watch(other, selectors.EVENT_READ, lambda events: ready(other, one))
+    there.send(b"x")
+    over_there.send(b"x")
     by_hand.turn()
     assert len(calls) == 1
+    for sock in made:
+        sock.close()
 
 
 # Members

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -29,28 +29,18 @@ Waker = EventWaker | SocketWaker
 needs_epoll = pytest.mark.skipif(native.epoll is None or not hasattr(os, "eventfd"), reason="no epoll, or no eventfd")
 
 
-def on_epoll() -> tuple[Waker, Poller]:
-    waker = EventWaker()
-    return waker, EpollPoller(waker)
-
-
-def on_a_selector() -> tuple[Waker, Poller]:
-    waker = new_waker()
-    return waker, SelectorPoller(waker)
-
-
-def on_a_selector_and_sockets() -> tuple[Waker, Poller]:
-    waker = SocketWaker()
-    return waker, SelectorPoller(waker)
-
-
-KINDS = [pytest.param(on_epoll, marks=needs_epoll), on_a_selector, on_a_selector_and_sockets]
+KINDS = [
+    pytest.param((EventWaker, EpollPoller), marks=needs_epoll, id="epoll"),
+    pytest.param((new_waker, SelectorPoller), id="a selector"),
+    pytest.param((SocketWaker, SelectorPoller), id="a selector and sockets"),
+]
 
 
 @pytest.fixture(params=KINDS)
 def polled(request: pytest.FixtureRequest) -> Iterator[tuple[Waker, Poller]]:
-    make: Callable[[], tuple[Waker, Poller]] = request.param
-    waker, poller = make()
+    new, kind = request.param
+    waker: Waker = new()
+    poller: Poller = kind(waker)
     yield waker, poller
     poller.close()
     waker.close()

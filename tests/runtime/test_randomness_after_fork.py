@@ -20,13 +20,9 @@ DRAWS: list[Callable[[], object]] = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the time, which is a part of each token, from telling equal draws apart."""
-    monkeypatch.setattr(tokens, "time_ns", lambda: 0)
+def test_forked_children_draw_each_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "time_ns", lambda: 0)  # a part of each token, which would tell equal draws apart
 
-
-def test_forked_children_draw_each_for_itself() -> None:
     def draw() -> list[object]:
         return [each() for each in DRAWS]
 

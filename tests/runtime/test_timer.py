@@ -205,16 +205,12 @@ def test_a_task_that_sleeps_delays_no_tick(timer: HashedWheelTimer, clock: Manua
 # Many timers
 
 
-@pytest.fixture
-def no_other_timers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The timers of other tests do not count."""
-    loops = WeakRegistry[Loop]()
+def test_very_many_timers_are_warned_about_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops = WeakRegistry[Loop]()  # the timers of other tests do not count
     for module in (loop_module, timer_module):
         monkeypatch.setattr(module, "LOOPS", loops)
-
-
-@pytest.mark.usefixtures("no_other_timers")
-def test_very_many_timers_are_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
     timers = [HashedWheelTimer(threaded=False) for _ in range(MANY_TIMERS - 1)]
     assert messages(caplog) == []
     timers += [HashedWheelTimer(threaded=False) for _ in range(6)]
