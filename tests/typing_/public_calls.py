@@ -10,6 +10,7 @@ import pathlib
 import random
 import sqlite3
 import sys
+from typing import assert_type
 
 import redis
 import redis.asyncio
@@ -92,38 +93,40 @@ def locks(context: LockContext) -> None:
     done: bool = lock.extend(10.0, replace_ttl=True) and lock.reacquire() and lock.release()
     seen: tuple[bool, bool, bool] = (lock.locked(), lock.owned(), lock.is_held)
     known: tuple[Name, float, float, int] = (lock.name, lock.timeout, lock.remaining(), lock.renewals)
-    secret: bytes | None = lock.token
     fence: int | None = lock.fence
-    lost: wheel_lock.LossReason | None = lock.lost
+    assert_type(lock, wheel_lock.Lock)
+    assert_type(lock.name, Name)
+    assert_type(lock.token, bytes | None)
+    assert_type(lock.lost, wheel_lock.LossReason | None)
     lock.raise_if_lost()
     text: str = lock.export()
-    adopted: wheel_lock.Lock = context.adopt(text, on_lost=report, thread_local=True)
-    print(acquired, done, seen, known, secret is None, fence, lost, adopted)
+    assert_type(context.adopt(text, on_lost=report, thread_local=True), wheel_lock.Lock)
+    print(acquired, done, seen, known, fence)
 
 
 def kinds(context: LockContext) -> None:
     with context.reentrant_lock("order:42", fencing=True, on_lost=report) as reentrant:
-        counted: wheel_lock.ReentrantLock = reentrant
-        print(counted.count)
+        assert_type(reentrant, wheel_lock.ReentrantLock)
+        print(reentrant.count)
     pair: wheel_lock.ReadWriteLock = context.rw_lock("table:7", 30.0)
     print(pair.name)
     with pair.read() as reader:
-        reading: wheel_lock.ReadLock = reader
-        print(reading.count)
+        assert_type(reader, wheel_lock.ReadLock)
+        print(reader.count)
     with pair.write() as writer:
-        writing: wheel_lock.WriteLock = writer
-        print(writing.count)
-        kept: wheel_lock.ReadLock = writer.downgrade()
-    kept.release()
+        assert_type(writer, wheel_lock.WriteLock)
+        print(writer.count)
+        assert_type(writer.downgrade(), wheel_lock.ReadLock)
     with context.fair_lock("printer", blocking_timeout=1.0) as first:
-        print(first.is_held)
+        assert_type(first, wheel_lock.Lock)
     with context.semaphore("licence", permits=5) as permit:
-        one: wheel_lock.Semaphore = permit
-        one.set_permits(one.permits + 1)
+        assert_type(permit, wheel_lock.Semaphore)
+        permit.set_permits(permit.permits + 1)
     with context.multi_lock(["a", b"b"]) as together:
-        several: wheel_lock.MultiLock = together
-        print(several.names, several.locks["a"].is_held, several.is_held, several.lost, several.remaining())
-        several.raise_if_lost()
+        assert_type(together, wheel_lock.MultiLock)
+        assert_type(together.names, tuple[Name, ...])
+        print(together.locks["a"].is_held, together.is_held, together.lost, together.remaining())
+        together.raise_if_lost()
     together.acquire(blocking=False)
     together.release()
 
@@ -145,35 +148,38 @@ def bulk(context: LockContext) -> None:
 
 async def for_tasks(context: LockContext) -> None:
     tasks: wheel_lock.asyncio.AsyncContext = context.asyncio
-    lock: wheel_lock.asyncio.Lock = tasks.lock("order:42", 30.0, on_lost=report, cancel_on_lost=True, fencing=True)
+    lock = tasks.lock("order:42", 30.0, on_lost=report, cancel_on_lost=True, fencing=True)
+    assert_type(lock, wheel_lock.asyncio.Lock)
     done: bool = await lock.acquire(blocking_timeout=1.0) and await lock.extend(1.0) and await lock.reacquire()
     seen: tuple[bool, bool] = (await lock.locked(), await lock.owned())
     text: str = await lock.export()
     async with await tasks.adopt(text, cancel_on_lost=True) as adopted:
+        assert_type(adopted, wheel_lock.asyncio.Lock)
         print(
             done, seen, adopted.is_held, adopted.lost, adopted.fence, adopted.token, adopted.renewals, adopted.timeout
         )
     released: bool = await adopted.release()
     async with tasks.reentrant_lock("order:42") as reentrant:
-        counted: wheel_lock.asyncio.ReentrantLock = reentrant
+        assert_type(reentrant, wheel_lock.asyncio.ReentrantLock)
     pair: wheel_lock.asyncio.ReadWriteLock = tasks.rw_lock("table:7")
     async with pair.read() as reader:
-        reading: wheel_lock.asyncio.ReadLock = reader
+        assert_type(reader, wheel_lock.asyncio.ReadLock)
     async with pair.write() as writer:
-        writing: wheel_lock.asyncio.WriteLock = writer
-        kept = await writing.downgrade()
+        assert_type(writer, wheel_lock.asyncio.WriteLock)
+        kept = await writer.downgrade()
+        assert_type(kept, wheel_lock.asyncio.ReadLock)
         await kept.release()
     async with tasks.fair_lock("printer"):
         pass
     async with tasks.semaphore("licence", 5) as permit:
-        one: wheel_lock.asyncio.Semaphore = permit
-        await one.set_permits(None)
+        assert_type(permit, wheel_lock.asyncio.Semaphore)
+        await permit.set_permits(None)
     async with tasks.multi_lock(["a", "b"]) as together:
-        several: wheel_lock.asyncio.MultiLock = together
-        several.raise_if_lost()
+        assert_type(together, wheel_lock.asyncio.MultiLock)
+        together.raise_if_lost()
     many = await tasks.acquire_many([b"a", b"b"], blocking_timeout=1.0)
     await tasks.release_many(many.values())
-    print(released, counted.count, reading.count, pair.name, tasks.stats(), tasks.held(), tasks.timer, tasks.closed)
+    print(released, reentrant.count, reader.count, pair.name, tasks.stats(), tasks.held(), tasks.timer, tasks.closed)
     await tasks.close(timeout=1.0)
 
 
@@ -249,13 +255,6 @@ def seen(context: LockContext) -> None:
     every: tuple[wheel_lock.Holder, ...] = lock.holders()
     removed: tuple[wheel_lock.Holder, ...] = context.force_release("order:42", foreign=True)
     print(one, every, removed)
-    health: wheel_lock.Health = context.health()
-    numbers: tuple[int, int, int, int] = (health.held, health.overdue, health.overdue_most, health.waiting)
-    print(health.ok, health.reasons, health.as_dict(), numbers, health.watching)
-    print(health.last_confirmation_age_s, health.longest_wait_s, health.timer_late_s)
-    for node in health.nodes:
-        known: wheel_lock.NodeHealth = node
-        print(known.node, known.connected, known.overdue, known.trouble, known.last_confirmation_age_s)
     context.dump()
     path: str = context.serve_debug()
     print(path, context.serve_debug("/run/orders.sock"))
@@ -373,10 +372,10 @@ def behind_http(asgi: wheel_lock.guards.http.AsgiApp, wsgi: wheel_lock.guards.ht
 def in_tests() -> None:
     clock = wheel_lock.testing.ManualClock(now=random.random())
     with wheel_lock.testing.fake_context(clock=clock, max_held=10) as context:
-        fake: wheel_lock.testing.FakeContext = context
+        assert_type(context, wheel_lock.testing.FakeContext)
         clock.advance(10.0)
         clock.jump(1.0)
-        print(clock.now(), fake.server.url, fake.server.client())
+        print(clock.now(), context.server.url, context.server.client())
     with wheel_lock.testing.EmbeddedServer() as server:
         print(server.port, server.password)
         server.close()

@@ -1,6 +1,6 @@
 """What each call gives, as a type checker sees it. An error that mypy does not find is one, too: an unused ignore.
 
-Nothing of it is run. `public_calls.py` has every public name; here are the types that depend on what a call is given.
+Nothing of it is run. `public_calls.py` has every public name and its type; here are the types that depend on what a call is given.
 """
 
 from __future__ import annotations
@@ -8,58 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, assert_type
 
-from wheel_lock import Lock, LockContext, LossReason, MultiLock, ReadLock, ReentrantLock, Semaphore, WriteLock
-from wheel_lock import asyncio as family
+from wheel_lock import Lock, LockContext
 from wheel_lock.asyncio import Lock as AsyncLock
 from wheel_lock.decorator import Locked
-from wheel_lock.testing import FakeContext, fake_context
-
-
-def locks(context: LockContext) -> None:
-    with fake_context() as own, context.lock("order:42") as lock, context.adopt(lock.export()) as adopted:
-        assert_type(own, FakeContext)
-        assert_type(lock, Lock)
-        assert_type(adopted, Lock)
-        assert_type(lock.lost, LossReason | None)
-        assert_type(lock.token, bytes | None)
-        assert_type(lock.name, str | bytes)
-    pair = context.rw_lock("table:7")
-    with (
-        context.reentrant_lock("order:42") as reentrant,
-        pair.read() as reader,
-        pair.write() as writer,
-        context.semaphore("api", 5) as permit,
-        context.multi_lock(["a", b"b"]) as together,
-        context.fair_lock("printer") as fair,
-    ):
-        assert_type(reentrant, ReentrantLock)
-        assert_type(reader, ReadLock)
-        assert_type(writer, WriteLock)
-        assert_type(writer.downgrade(), ReadLock)
-        assert_type(permit, Semaphore)
-        assert_type(together, MultiLock)
-        assert_type(together.names, tuple[str | bytes, ...])
-        assert_type(fair, Lock)
-
-
-async def locks_of_tasks(context: LockContext) -> None:
-    tasks = context.asyncio
-    async with tasks.lock("order:42") as lock, await tasks.adopt(await lock.export()) as adopted:
-        assert_type(lock, AsyncLock)
-        assert_type(adopted, AsyncLock)
-    pair = tasks.rw_lock("table:7")
-    async with (
-        tasks.reentrant_lock("order:42") as reentrant,
-        pair.read() as reader,
-        pair.write() as writer,
-        tasks.semaphore("api", 5) as permit,
-        tasks.multi_lock(["a", "b"]) as together,
-    ):
-        assert_type(reentrant, family.ReentrantLock)
-        assert_type(reader, family.ReadLock)
-        assert_type(await writer.downgrade(), family.ReadLock)
-        assert_type(permit, family.Semaphore)
-        assert_type(together, family.MultiLock)
 
 
 async def locks_in_bulk_are_found_by_names_of_the_type_that_was_given(context: LockContext) -> None:
