@@ -169,9 +169,7 @@ def shared_redis_server() -> Iterator[RedisServer]:
 @pytest.fixture
 def redis_server(shared_redis_server: RedisServer) -> RedisServer:
     """The session's server, empty. For tests that leave its settings and process alone; see fresh_redis."""
-    if not shared_redis_server.alive:
-        shared_redis_server.start()
-    shared_redis_server.resume()
+    shared_redis_server.heal()
     with shared_redis_server.client() as client:
         client.flushall()
     return shared_redis_server

@@ -40,10 +40,7 @@ class Masters:
     def heal(self) -> None:
         """Have all of them run, with nothing on them."""
         for server in self.servers:
-            if server.alive:
-                server.resume()
-            else:
-                server.start()
+            server.heal()
             with redis.Redis(port=server.port) as client:
                 client.flushall()
 

@@ -6,31 +6,23 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 
 import pytest
 import redis
 
 from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters, connect, held_by
-from tests.support.backend import Losses
+from tests.support.backend import Losses, acquirable
 from tests.support.background import Background
 from tests.support.logged import Log
 from tests.support.redis_server import RedisServer, require_tracking
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockNotAcquired, LockTimeout, LockUnavailable, LossReason
+from wheel_lock import LockContext, LockUnavailable, LossReason
 from wheel_lock.quorum import node
-from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.quorum.node import History, NodeConnector
 from wheel_lock.quorum.node import Masters as KnownMasters
 
 pytestmark = pytest.mark.slow
-
-
-def acquirable(context: QuorumContext) -> bool:
-    try:
-        with context.lock("order:42", timeout=2.0, blocking_timeout=0.2):
-            return True
-    except (LockUnavailable, LockTimeout, LockNotAcquired):
-        return False
 
 
 def test_it_counts_again_after_the_longest_timeout(masters: Masters) -> None:
@@ -141,11 +133,12 @@ def test_a_master_with_two_addresses_has_one_vote(masters: Masters, log: Log) ->
         assert sum(vote.live is not None for vote in held_by(lock).votes) == 2
         other.pause()
         eventually(lambda: lock.lost is LossReason.NOT_CONFIRMED, timeout_s=LONG_S)
-        assert not acquirable(context)
+        again = partial(acquirable, context, timeout=2.0, blocking_timeout=0.2)
+        assert not again()
         with pytest.raises(LockUnavailable, match=r"Only \d of 3 nodes answered"):
             context.lock("order:42", timeout=2.0).acquire(blocking=False)
         other.resume()
-        eventually(lambda: acquirable(context), timeout_s=LONG_S)
+        eventually(again, timeout_s=LONG_S)
 
 
 def test_every_master_of_a_quorum_is_watched(masters: Masters) -> None:

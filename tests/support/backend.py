@@ -15,7 +15,16 @@ import redis
 from tests.support.proxy import TcpProxy
 from tests.support.steady_clock import SteadyClock
 from tests.support.waiting import eventually
-from wheel_lock import HashedWheelTimer, Lock, LockContext, LockTimeout, LockUnavailable, LostEvent
+from wheel_lock import (
+    HashedWheelTimer,
+    Lock,
+    LockContext,
+    LockTimeout,
+    LockUnavailable,
+    LostEvent,
+    QuorumContext,
+    WheelLockError,
+)
 from wheel_lock.net.clients import AnyClient
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.testing import ManualClock, settle
@@ -225,6 +234,15 @@ def expires_no_later_than_the_server(lock: Lock, view: redis.Redis) -> bool:
     remaining_s = lock.remaining()
     after = view.pttl(lock.name)
     return remaining_s == 0.0 or remaining_s * 1000 <= max(before, after)
+
+
+def acquirable(context: LockContext | QuorumContext, name: str = "again", **terms: Any) -> bool:
+    """Whether a lock is granted, and confirmed, in whatever time there is for that."""
+    try:
+        with context.lock(name, **terms):
+            return True
+    except WheelLockError:
+        return False
 
 
 def none_left(backend: Backend, context: LockContext) -> bool:

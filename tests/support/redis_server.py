@@ -194,6 +194,13 @@ class RedisServer:
         """SIGCONT. Nothing happens if the process is not paused."""
         self._process.send_signal(signal.SIGCONT)
 
+    def heal(self) -> None:
+        """Have it run: start it if it has ended, and resume it if it is paused."""
+        if self.alive:
+            self.resume()
+        else:
+            self.start()
+
     def close(self) -> None:
         """End the process, paused or not, and remove its directory. May be called twice."""
         for client in self._clients:

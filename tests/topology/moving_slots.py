@@ -27,10 +27,7 @@ def patient(nodes: Nodes, timeout_s: float = 60.0) -> Nodes:
 def heal(nodes: Nodes) -> None:
     """Have every node run, be what it was at first, and every slot be where it is; and nothing in it."""
     for server in nodes.servers:
-        if server.alive:
-            server.resume()
-        else:
-            server.start()
+        server.heal()
     eventually(lambda: _healed(nodes), 2 * LONG_S, "every node is what it was", interval_s=0.01)
     # Only now: a restarted one takes part again the later, the longer the time is.
     patient(nodes, nodes.node_timeout_ms / 1000)

@@ -15,9 +15,9 @@ from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import CLIENTS, LONG_S, Nodes
-from tests.topology.moving_slots import listeners
+from tests.topology.moving_slots import home, listeners
 from wheel_lock import LockContext, LockTimeout, LockUnavailable
-from wheel_lock.protocol.keys import SLOTS, hash_slot
+from wheel_lock.protocol.keys import hash_slot
 
 pytestmark = pytest.mark.slow
 
@@ -70,9 +70,7 @@ def test_the_health_of_each_master_is_seen(nodes: Nodes, context: LockContext) -
 def test_wake_ups_go_to_the_shard_alone_and_move_with_the_slot(nodes: Nodes) -> None:
     require_redis_7()
     name = "shard:1"
-    slot = hash_slot(name.encode())
-    source = nodes.masters[slot * 3 // 16384]
-    target = next(server for server in nodes.masters if server is not source)
+    slot, source, target = hash_slot(name.encode()), nodes.masters[home(name)], nodes.masters[home(name) - 1]
     channel = f"wheel_lock:wake:{{{name}}}"
     with (
         LockContext(nodes.client(), fallback_interval=60.0) as holding,
@@ -116,9 +114,7 @@ def test_clients_of_valkey_py_will_do(nodes: Nodes) -> None:
 
 def test_nodes_are_reached_where_the_client_says_they_are(nodes: Nodes) -> None:
     name = "order:42"
-    slot = hash_slot(name.encode())
-    source = nodes.masters[slot * len(nodes.masters) // SLOTS]
-    target = next(server for server in nodes.masters if server is not source)
+    slot, source, target = hash_slot(name.encode()), nodes.masters[home(name)], nodes.masters[home(name) - 1]
     with ExitStack() as stack:
         tunnels = {server.port: stack.enter_context(TcpProxy(server.port)) for server in nodes.masters}
         client = nodes.client(address_remap=lambda place: ("127.0.0.1", tunnels[place[1]].port))

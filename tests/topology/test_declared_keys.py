@@ -29,7 +29,6 @@ REFUSALS = [
 
 @pytest.fixture
 def proxy(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[KeyedProxy]:
-    redis_server.client().flushall()
     with KeyedProxy(redis_server.port, getattr(request, "param", REFUSALS[0])) as proxy:
         yield proxy
 

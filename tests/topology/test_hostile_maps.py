@@ -13,6 +13,7 @@ import redis
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
 
+from tests.support.backend import acquirable
 from tests.support.fake_server import FakeServer, acquires, array, bulk
 from tests.support.logged import logged
 from tests.support.redis_server import RedisServer
@@ -33,8 +34,7 @@ def node(host: bytes, port: bytes) -> bytes:
     return array(host if host.startswith(b"$-1") else bulk(host), port, bulk(b"id"))
 
 
-def slots(first: bytes, last: bytes, *nodes: bytes) -> bytes:
-    return array(first, last, *nodes)
+slots = array  # the first, the last, and the nodes that have them
 
 
 def number(value: int) -> bytes:
@@ -178,15 +178,6 @@ def test_where_nodes_hang_the_others_are_asked_the_next_time(fake: Cluster) -> N
         eventually(lambda: connector.ask(1.0))
 
 
-def granted(context: LockContext) -> bool:
-    """Whether a lock can be acquired."""
-    try:
-        with context.lock(NAME):
-            return True
-    except WheelLockError:
-        return False
-
-
 # -- redirections ----------------------------------------------------------------------------------------------------
 
 
@@ -224,7 +215,7 @@ def test_a_redirection_that_makes_no_sense_costs_the_call(fake: Cluster, good: L
                 context.lock(NAME).acquire(blocking=False)
             assert str(caught.value).isprintable()
             fake.to_calls = None
-            eventually(lambda: granted(context))  # it is connected to anew
+            eventually(lambda: acquirable(context, NAME))  # it is connected to anew
         renewals = lock.renewals
         eventually(lambda: lock.renewals > renewals)
         assert not log.said("survived")

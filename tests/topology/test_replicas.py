@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 import redis
 
+from tests.support.backend import acquirable
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockUnavailable, NotReplicated
@@ -18,15 +20,11 @@ LONG_S = 4.0
 """What a replica may take to confirm a grant where a test is about something else."""
 
 
-class Pair:
+class Pair(NamedTuple):
     """A master and its replica."""
 
-    def __init__(self, master: RedisServer, replica: RedisServer) -> None:
-        self.master = master
-        self.replica = replica
-
-    def client(self) -> redis.Redis:
-        return self.master.client()
+    master: RedisServer
+    replica: RedisServer
 
 
 @pytest.fixture
@@ -49,18 +47,9 @@ def acknowledged(client: redis.Redis) -> bool:
     return bool(client.wait(1, 200) == 1)
 
 
-def acquired(context: LockContext) -> bool:
-    """Whether a lock is granted, and confirmed in whatever time the context allows for that."""
-    try:
-        with context.lock("again"):
-            return True
-    except NotReplicated:
-        return False
-
-
 def test_a_grant_that_a_replica_has_counts(pair: Pair) -> None:
     with (
-        LockContext(pair.client(), min_replicas=1, replica_timeout=LONG_S) as context,
+        LockContext(pair.master.client(), min_replicas=1, replica_timeout=LONG_S) as context,
         context.lock("order:42", timeout=10.0, renew_every=0.2) as lock,
     ):
         assert pair.replica.client().get("order:42") == lock.token
@@ -72,8 +61,8 @@ def test_a_grant_that_a_replica_has_counts(pair: Pair) -> None:
 
 
 def test_a_grant_that_no_replica_has_is_taken_back(pair: Pair) -> None:
-    with LockContext(pair.client(), min_replicas=1, replica_timeout=0.2) as context:
-        eventually(lambda: acquired(context))
+    with LockContext(pair.master.client(), min_replicas=1, replica_timeout=0.2) as context:
+        eventually(lambda: acquirable(context))
         pair.replica.pause()
         for acquire in (
             context.lock("a", timeout=60.0).acquire,
@@ -87,19 +76,19 @@ def test_a_grant_that_no_replica_has_is_taken_back(pair: Pair) -> None:
             context.lock("a").acquire()
         assert raised.value.lock_name == "a"
         assert context.stats().held == 0
-        eventually(lambda: pair.client().keys("[a-f]") == [])
+        eventually(lambda: pair.master.client().keys("[a-f]") == [])
         pair.replica.resume()
-        eventually(lambda: acquired(context))
+        eventually(lambda: acquirable(context))
 
 
 def test_many_acquires_share_one_wait(pair: Pair) -> None:
     async def main() -> None:
-        with LockContext(pair.client(), min_replicas=1, replica_timeout=LONG_S) as context:
+        with LockContext(pair.master.client(), min_replicas=1, replica_timeout=LONG_S) as context:
             async with context.asyncio.lock("first"):
                 pass
             locks = [context.asyncio.lock(f"order:{n}") for n in range(500)]
             assert all(await asyncio.gather(*[lock.acquire() for lock in locks]))
-            assert pair.client().info("commandstats")["cmdstat_wait"]["calls"] < 60
+            assert pair.master.client().info("commandstats")["cmdstat_wait"]["calls"] < 60
 
     asyncio.run(main())
 

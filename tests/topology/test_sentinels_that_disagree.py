@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import redis.asyncio.sentinel
 import redis.sentinel
 
+from tests.support.backend import Clock
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
+from tests.topology.moving_slots import hung
 from tests.topology.watched_master import FAILOVER_S, SERVICE, Watched
-from wheel_lock import LockContext
+from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.engine.topology import sentinel as failover
 from wheel_lock.engine.topology.sentinel import SentinelRouter
 from wheel_lock.net import pubsub
@@ -25,14 +29,9 @@ UNHURRIED_S = 300.0
 """A lock of that is not renewed within any bound here, so a renewal is the check of a new master's keys."""
 
 
-def patient() -> Watched:
-    """They fail over on command, and not because one of them is stopped."""
-    return Watched(down_after_ms=60_000)
-
-
 @pytest.fixture(scope="module")
 def watched() -> Iterator[Watched]:
-    with patient() as watched:
+    with Watched(down_after_ms=60_000) as watched:  # they fail over on command, and not because one is stopped
         yield watched
 
 
@@ -44,23 +43,19 @@ def client_of(watched: Watched, first: int = 0, **settings: Any) -> redis.Redis:
     return client
 
 
-def named_by(sentinel: RedisServer) -> int:
-    found: Any = sentinel.client().execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", SERVICE)
-    return int(found[1])
-
-
 def fail_over(leader: RedisServer, new: RedisServer) -> None:
     """Have one Sentinel make another server the master; return when that one says so."""
+    client: Any = leader.client()
 
     def begun() -> bool:
         try:
-            leader.client().sentinel_failover(SERVICE)
+            client.sentinel_failover(SERVICE)
         except redis.ResponseError:
             return False
         return True
 
     eventually(begun, FAILOVER_S)
-    eventually(lambda: named_by(leader) == new.port, FAILOVER_S)
+    eventually(lambda: client.sentinel_get_master_addr_by_name(SERVICE)[1] == new.port, FAILOVER_S)
 
 
 @pytest.fixture
@@ -73,14 +68,8 @@ def lasting() -> Iterator[Watched]:
         yield watched
 
 
-def goes_on(watched: Watched, leader: int) -> bool:
-    """Whether the failover has not ended: the leader lists the old master, which goes on answering as one."""
-    masters: Any = watched.sentinels[leader].client().sentinel_masters()
-    return int(masters[SERVICE]["port"]) == watched.servers[0].port
-
-
 def test_each_sentinel_is_listened_to(lasting: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    leader = 2  # the last of those that the client was given
+    *others, leader = lasting.sentinels  # in the order in which the client was given them
     monkeypatch.setattr(failover, "_LOOK_EVERY_S", NEVER_S)
     monkeypatch.setattr(pubsub, "_PING_EVERY_S", NEVER_S)
     with LockContext(lasting.client()) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
@@ -88,18 +77,15 @@ def test_each_sentinel_is_listened_to(lasting: Watched, monkeypatch: pytest.Monk
         failovers = context._engine.router
         assert isinstance(failovers, SentinelRouter)
         eventually(lambda: all(not listening.busy for listening in failovers.listeners))
-        for number, sentinel in enumerate(lasting.sentinels):
-            if number != leader:
-                sentinel.pause()
-        fail_over(lasting.sentinels[leader], lasting.servers[1])
-        eventually(lambda: lock.renewals, LONG_S)
-        assert lasting.servers[1].client().get("order:42") == lock.token
-        for number, sentinel in enumerate(lasting.sentinels):
-            if number != leader:
-                sentinel.resume()
+        with hung(*others):
+            fail_over(leader, lasting.servers[1])
+            eventually(lambda: lock.renewals, LONG_S)
+            assert lasting.servers[1].client().get("order:42") == lock.token
         with LockContext(client_of(lasting, 1)) as other:  # which asks first one that has not heard of it
             assert not other.lock("order:42", timeout=30.0).acquire(blocking=False)
-        assert goes_on(lasting, leader)
+        masters: Any = leader.client().sentinel_masters()
+        # The failover has not ended: the leader lists the old master, which goes on answering as one.
+        assert int(masters[SERVICE]["port"]) == lasting.servers[0].port
         assert lock.is_held
 
 
@@ -141,3 +127,45 @@ def test_a_user_of_the_sentinels_needs_no_more_rights_than_redis_py_wants(watche
         eventually(watched.replicated)
         fail_over(watched.sentinels[0], watched.replica)
         eventually(lambda: lock.renewals, LONG_S)
+
+
+# Failovers that a Sentinel makes up: the others are asked, but not without end
+
+FORGED = 200
+AT_ONCE = 8
+
+
+def test_failovers_that_are_made_up_are_asked_about_now_and_then(redis_server: RedisServer) -> None:
+    with RedisServer(f"sentinel monitor {SERVICE} 127.0.0.1 {redis_server.port} 1", sentinel=True) as sentinel:
+        asking = redis.sentinel.Sentinel([("127.0.0.1", sentinel.port)])
+        eventually(lambda: asking.discover_master(SERVICE)[1] == redis_server.port)
+        client: redis.Redis = asking.master_for(SERVICE)
+        clock = Clock()
+        timer = HashedWheelTimer(clock=clock)
+        context = LockContext(client, timer=timer)
+        failovers = context._engine.router
+        assert isinstance(failovers, SentinelRouter)
+        asked = 0
+        look = context._engine.launch
+
+        def counted(attempt: object) -> None:
+            nonlocal asked
+            asked += 1
+            look(attempt)  # type: ignore[arg-type]
+
+        with context.lock("order:42", timeout=60.0):
+            eventually(lambda: not failovers._looking)
+            context._engine.launch = counted
+            for _ in range(FORGED):
+                heard = threading.Event()
+                timer.post(partial(failovers.on_message, f"{SERVICE} 127.0.0.1 1 127.0.0.1 2".encode()))
+                timer.post(heard.set)
+                assert heard.wait(30.0)
+                eventually(lambda: not failovers._looking)
+            assert 1 <= asked <= 2 * AT_ONCE
+            asked = 0
+            clock.advance(0.3)
+            eventually(lambda: asked == 1)
+        context.close()
+        timer.stop()
+        client.close()

@@ -36,12 +36,10 @@ SERVICE = "locks"
 class Place:
     """Servers of every kind that a client may be for."""
 
-    def __init__(self, tls: TlsFiles, cluster: Nodes) -> None:
-        self._stack = ExitStack()
-        self.server = self._stack.enter_context(RedisServer(tls=tls, unixsocket=True))
-        self.sentinel = self._stack.enter_context(
-            RedisServer(f"sentinel monitor {SERVICE} {HOST} {self.server.port} 1", sentinel=True)
-        )
+    def __init__(self, stack: ExitStack, tls: TlsFiles, cluster: Nodes) -> None:
+        self.server = stack.enter_context(RedisServer(tls=tls, unixsocket=True))
+        watching = f"sentinel monitor {SERVICE} {HOST} {self.server.port} 1"
+        self.sentinel = stack.enter_context(RedisServer(watching, sentinel=True))
         self.cluster = cluster
         self.tcp: dict[str, Any] = {"host": HOST, "port": self.server.port}
         self.tls: dict[str, Any] = {
@@ -56,15 +54,11 @@ class Place:
         asking = Sentinel(self.sentinels)
         eventually(lambda: asking.discover_master(SERVICE)[1] == self.server.port)
 
-    def close(self) -> None:
-        self._stack.close()
-
 
 @pytest.fixture(scope="module")
 def place(tls_files: TlsFiles, cluster_without_replicas: Nodes) -> Iterator[Place]:
-    place = Place(tls_files, cluster_without_replicas)
-    yield place
-    place.close()
+    with ExitStack() as stack:
+        yield Place(stack, tls_files, cluster_without_replicas)
 
 
 greeted: list[str] = []
@@ -74,11 +68,6 @@ greeted: list[str] = []
 @pytest.fixture(autouse=True)
 def forget() -> None:
     greeted.clear()
-
-
-def usual(connection: Any) -> None:
-    """What a connection does by default."""
-    connection.on_connect()
 
 
 # Clients that are referred to by what they are configured with
@@ -92,7 +81,7 @@ class Greeting(redis.Redis):
 
     def greet(self, connection: Any) -> None:
         greeted.append("own")
-        usual(connection)
+        connection.on_connect()
 
 
 class Persistent(Retry):
@@ -137,21 +126,10 @@ class GreetingCluster(redis.RedisCluster):
         return place
 
 
-def known_to(provider: Any, client: Any) -> Any:
-    provider.client = client
-    return client
-
-
-def with_provider(place: Place) -> redis.Redis:
-    provider = Provider()
-    client: redis.Redis = known_to(provider, redis.Redis(credential_provider=provider, **place.tcp))
-    return client
-
-
-def with_awaited_provider(place: Place) -> redis.asyncio.Redis:
-    provider = OnlyAwaited()
-    client: redis.asyncio.Redis = known_to(provider, redis.asyncio.Redis(credential_provider=provider, **place.tcp))
-    return client
+def with_provider(kind: Any, provider: Any, place: Place) -> Any:
+    """A client whose credentials know it."""
+    provider.client = kind(credential_provider=provider, **place.tcp)
+    return provider.client
 
 
 CLIENTS: dict[str, Callable[[Place], Any]] = {
@@ -159,13 +137,13 @@ CLIENTS: dict[str, Callable[[Place], Any]] = {
     "tls": lambda place: redis.Redis(**place.tls),
     "unix": lambda place: redis.Redis(**place.unix),
     "own method": lambda place: Greeting(**place.tcp),
-    "provider": with_provider,
+    "provider": lambda place: with_provider(redis.Redis, Provider(), place),
     "sentinel": lambda place: Sentinel(place.sentinels).master_for(SERVICE),
     "cluster": lambda place: redis.RedisCluster(**place.nodes),
     "cluster, replicas read": lambda place: redis.RedisCluster(**READING, **place.nodes),
     "cluster, own method": lambda place: GreetingCluster(**place.nodes),
     "asyncio tcp": lambda place: redis.asyncio.Redis(**place.tcp),
-    "asyncio provider": with_awaited_provider,
+    "asyncio provider": lambda place: with_provider(redis.asyncio.Redis, OnlyAwaited(), place),
     "asyncio sentinel": lambda place: redis.asyncio.sentinel.Sentinel(place.sentinels).master_for(SERVICE),
     "asyncio cluster": lambda place: redis.asyncio.RedisCluster(**place.nodes),
     "asyncio cluster, replicas read": lambda place: redis.asyncio.RedisCluster(**READING, **place.nodes),

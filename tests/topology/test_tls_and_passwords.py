@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,24 @@ SECRET = "swordfish"
 
 
 @contextmanager
-def watched_master(tls_files: TlsFiles, trusted: Path) -> Iterator[tuple[RedisServer, redis.Redis]]:
-    """A master that a Sentinel watches, and a client of it; both servers speak TLS, and want a password."""
+def watched_master(
+    tls_files: TlsFiles, trusted: Path, of_sentinel: TlsFiles | None = None
+) -> Iterator[tuple[RedisServer, redis.Redis]]:
+    """A master that a Sentinel watches, and a client of it; both servers speak TLS, and want a password.
+
+    The Sentinel may have a certificate of its own, which a client does not trust.
+    """
     with RedisServer("tls-replication yes", tls=tls_files, password=SECRET) as master:
         lines = [
             "tls-replication yes",
             f"sentinel monitor locks 127.0.0.1 {master.tls_port} 1",
             f"sentinel auth-pass locks {SECRET}",
         ]
-        with RedisServer(*lines, tls=tls_files, password=SECRET, sentinel=True) as sentinel:
+        with RedisServer(*lines, tls=of_sentinel or tls_files, password=SECRET, sentinel=True) as sentinel:
             secure = {"ssl": True, "ssl_ca_certs": str(trusted), "password": SECRET}
             asking = Sentinel([("127.0.0.1", sentinel.tls_port)], sentinel_kwargs=secure, **secure)
-            eventually(lambda: asking.discover_master("locks")[1] == master.tls_port)
+            if of_sentinel is None:
+                eventually(lambda: asking.discover_master("locks")[1] == master.tls_port)
             yield master, asking.master_for("locks")
 
 
@@ -58,12 +64,6 @@ def secure_cluster(tls_files: TlsFiles, trusted: Path) -> Iterator[tuple[RedisSe
             client.close()
 
 
-@pytest.fixture
-def watched(tls_files: TlsFiles) -> Iterator[redis.Redis]:
-    with watched_master(tls_files, tls_files.ca) as (_, client):
-        yield client
-
-
 @contextmanager
 def context_of(client: redis.Redis | redis.RedisCluster, **settings: Any) -> Iterator[LockContext]:
     """A context that stops connecting when the block has ended: Python 3.11 leaves a TLS socket behind that is cut off."""
@@ -72,8 +72,12 @@ def context_of(client: redis.Redis | redis.RedisCluster, **settings: Any) -> Ite
     eventually(lambda: "wheel-lock-connect" not in [thread.name for thread in threading.enumerate()])
 
 
-def renewed_and_woken(client: redis.Redis | redis.RedisCluster) -> None:
-    with context_of(client, fallback_interval=60.0) as context:
+Servers = Callable[[TlsFiles, Path], AbstractContextManager[tuple[RedisServer, Any]]]
+
+
+@pytest.mark.parametrize("servers", [watched_master, secure_cluster])
+def test_locks_are_renewed_and_their_waiters_woken(tls_files: TlsFiles, servers: Servers) -> None:
+    with servers(tls_files, tls_files.ca) as (_, client), context_of(client, fallback_interval=60.0) as context:
         lock = context.lock("order:42", timeout=10.0, renew_every=0.2, thread_local=False)
         assert lock.acquire()
         eventually(lambda: lock.renewals > 2)
@@ -82,15 +86,6 @@ def renewed_and_woken(client: redis.Redis | redis.RedisCluster) -> None:
         lock.release()
         assert waiting.result()
         assert SECRET not in repr(context)
-
-
-def test_a_master_that_sentinels_watch(watched: redis.Redis) -> None:
-    renewed_and_woken(watched)
-
-
-def test_a_cluster(tls_files: TlsFiles) -> None:
-    with secure_cluster(tls_files, tls_files.ca) as (_, client):
-        renewed_and_woken(client)
 
 
 FOREIGN = ["another authority", "another host"]
@@ -107,11 +102,6 @@ def foreign(request: pytest.FixtureRequest, tls_files: TlsFiles, tmp_path: Path)
     return files, both
 
 
-def show(files: TlsFiles, server: RedisServer) -> None:
-    """From now on the server has another certificate, as a man in the middle would have."""
-    server.client().config_set("tls-cert-file", str(files.cert), "tls-key-file", str(files.key))
-
-
 def refused(client: redis.Redis | redis.RedisCluster) -> None:
     with context_of(client, response_timeout=5.0) as context:
         with pytest.raises(LockUnavailable, match=r"certificate verify failed|CERTIFICATE_VERIFY_FAILED") as caught:
@@ -126,31 +116,18 @@ def test_a_sentinel_with_a_foreign_certificate_is_not_trusted(
     tls_files: TlsFiles, foreign: tuple[TlsFiles, Path]
 ) -> None:
     files, trusted = foreign
-    secure = {"ssl": True, "ssl_ca_certs": str(trusted), "password": SECRET}
-    with RedisServer(tls=tls_files, password=SECRET) as master:
-        lines = [f"sentinel monitor locks 127.0.0.1 {master.tls_port} 1", f"sentinel auth-pass locks {SECRET}"]
-        with RedisServer(*lines, tls=files, password=SECRET, sentinel=True) as sentinel:
-            asking = Sentinel([("127.0.0.1", sentinel.tls_port)], sentinel_kwargs=secure, **secure)
-            refused(asking.master_for("locks"))
-
-
-@pytest.mark.parametrize("foreign", FOREIGN[1:], indirect=True)
-def test_a_master_with_a_foreign_certificate_is_refused_whatever_the_sentinels_say(
-    tls_files: TlsFiles, foreign: tuple[TlsFiles, Path]
-) -> None:
-    require_redis_7()  # several settings at once
-    files, trusted = foreign
-    with watched_master(tls_files, trusted) as (master, client):
-        show(files, master)
+    with watched_master(tls_files, trusted, files) as (_, client):
         refused(client)
 
 
-@pytest.mark.parametrize("foreign", FOREIGN[:1], indirect=True)
-def test_a_node_of_a_cluster_with_a_foreign_certificate_is_refused(
-    tls_files: TlsFiles, foreign: tuple[TlsFiles, Path]
+@pytest.mark.parametrize(
+    ("servers", "foreign"), [(watched_master, FOREIGN[1]), (secure_cluster, FOREIGN[0])], indirect=["foreign"]
+)
+def test_a_server_with_a_foreign_certificate_is_refused_whatever_the_sentinels_say(
+    tls_files: TlsFiles, servers: Servers, foreign: tuple[TlsFiles, Path]
 ) -> None:
-    require_redis_7()
+    require_redis_7()  # several settings at once
     files, trusted = foreign
-    with secure_cluster(tls_files, trusted) as (server, client):
-        show(files, server)
+    with servers(tls_files, trusted) as (server, client):
+        server.client().config_set("tls-cert-file", str(files.cert), "tls-key-file", str(files.key))
         refused(client)
