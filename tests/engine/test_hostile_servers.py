@@ -6,20 +6,27 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import redis
 
-from tests.engine.rig import NotingRequest, PairConnection, Rig
-from tests.engine.test_broken_connections import NONSENSE
+from tests.engine.rig import FINE, NIL, OK, NotingRequest, PairConnection, Rig, array, integer, names
 from tests.hostile.fuzzing import Listener, wired
 from tests.support.background import Background
 from tests.support.tls import TlsFiles
+from wheel_lock.engine.future import Future
 from wheel_lock.lease import State
+from wheel_lock.lock_types import FENCED
 from wheel_lock.net.connection import PipelinedConnection, PushConnection
 from wheel_lock.net.connector import RedisPyConnector, is_fatal
+from wheel_lock.options import MAX_TTL_MS
 from wheel_lock.protocol.resp import Reply
 
+NONSENSE = [
+    *(b"hello\r\n", b"\x00\xff\xfe\r\n", b"\r\n", b"*abc\r\n", b"*99999999999999999999\r\n", b"$-7\r\n"),
+    *(b":12a\r\n", b"$3\r\nabcdef\r\n"),
+]
 HOSTILE = [
     b"*4294967295\r\n",
     b"*100000000\r\n",
@@ -197,3 +204,49 @@ def test_answers_while_connecting_are_read() -> None:
     connector = RedisPyConnector(wired([b"-NOAUTH Authentication required.\r\n"]))
     with connector.client(10.0) as client, pytest.raises(redis.exceptions.AuthenticationError):
         client.execute_command("ANYTHING")
+
+
+def acquire_again(rig: Rig) -> Future[Any]:
+    """Acquire, have the connection break before the reply, and the second attempt sent."""
+    attempt = rig.acquire("a")
+    rig.reconnect()
+    return attempt.future
+
+
+WRONG_REPLIES: dict[str, tuple[Callable[[Rig], Future[Any]], list[bytes]]] = {
+    "acquire": (
+        lambda rig: rig.acquire("a").future,
+        [b"+QUEUED\r\n", b"$3\r\nYES\r\n", integer(1), array(1, 0), array(2, 0), array("OK"), FINE],
+    ),
+    "acquire again": (acquire_again, [OK, NIL, integer(1), array(1, 0), array(2, 1), array(1, 1, 1, 1)]),
+    "acquire fenced": (lambda rig: rig.acquire("a", kind=FENCED).future, [OK, NIL, FINE, integer(-1), b"$1\r\n5\r\n"]),
+    "acquire many": (
+        lambda rig: rig.acquire_many(names(3)).future,
+        [OK, NIL, integer(1), array(4, 1), array(1, 1, 1, 1), array(1, 7)],
+    ),
+    "release": (
+        lambda rig: rig.release(rig.hold("a")),
+        [OK, NIL, FINE, integer(1 << 40), integer(-2), b"$1\r\n1\r\n", b"#t\r\n"],
+    ),
+    "extend": (
+        lambda rig: rig.extend(rig.hold("a"), 5.0, replace=True),
+        [OK, NIL, FINE, integer(-3), integer(MAX_TTL_MS + 1), b"$4\r\n5000\r\n"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_REPLIES)
+def test_a_reply_that_makes_no_sense_decides_nothing_and_it_is_asked_again(what: str) -> None:
+    begin, replies = WRONG_REPLIES[what]
+    for reply in (*replies, *NONSENSE):
+        with Rig() as rig:
+            future = begin(rig)
+            held = {lease: lease.deadline for lease in rig.held}
+            rig.reply(None, reply)
+            assert not future.done
+            assert {lease: lease.deadline for lease in rig.held} == held
+            rig.go_on(0.1, rig.agree)
+            assert future.result() in (True, None)
+            assert len(rig.held) == {"acquire many": 3, "release": 0}.get(what, 1)
+            assert all(rig.is_valid(lease) for lease in rig.held)
+            assert rig.losses == []

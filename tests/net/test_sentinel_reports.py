@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
+import redis
+from redis.sentinel import Sentinel
 
-from wheel_lock.net.connector import Server
+from wheel_lock.net import sentinel
+from wheel_lock.net.clients import connector_for
+from wheel_lock.net.connector import NothingListens, Server
 from wheel_lock.net.sentinel_reports import Belief, Opinion, Opinions
 
 A: Server = ("10.0.0.1", "6379")
@@ -148,3 +154,26 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent(asked: Asked) ->
     held.join()
     asked.opinions.after_fork_in_child()
     assert asked.after((1, A)) == (A,)
+
+
+class LateQueue:
+    """A queue whose ``put`` takes effect at once, and returns half a second later: the thread that calls it is starved."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self.get = self._queue.get
+
+    def put(self, item: object) -> None:
+        self._queue.put(item)
+        time.sleep(0.5)
+
+
+def test_a_sentinel_that_has_answered_is_asked_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentinel, "SimpleQueue", LateQueue)
+    client: redis.Redis = Sentinel([("127.0.0.1", 1)]).master_for("locks")
+    connector = connector_for(client)
+    assert isinstance(connector, sentinel.SentinelConnector)
+    for _ in range(2):
+        with pytest.raises(NothingListens):
+            connector.ask(5.0)
+        time.sleep(0.3)  # longer than the others of a round have

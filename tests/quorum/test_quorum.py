@@ -9,11 +9,14 @@ import redis
 import redis.sentinel
 
 from tests.quorum.masters import Masters
-from tests.support.background import in_thread
+from tests.support.background import Background, in_thread
+from tests.support.logged import logged
 from tests.support.waiting import eventually
 from wheel_lock import (
     HashedWheelTimer,
+    LockAlreadyHeld,
     LockContext,
+    LockNotAcquired,
     LockNotHeld,
     LockServerError,
     LossReason,
@@ -23,10 +26,14 @@ from wheel_lock import (
 )
 from wheel_lock.aio.context import AsyncContext
 from wheel_lock.aio.factory import TaskLocks
+from wheel_lock.protocol.owners import owner_of
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.sync.factory import ThreadLocks
 
 pytestmark = pytest.mark.slow
+
+NAME = "order:42"
+OWNER = "billing@host-7"
 
 
 def test_a_lock_is_held_on_every_master_and_released_there(masters: Masters, context: QuorumContext) -> None:
@@ -179,3 +186,48 @@ def test_a_timer_whose_ticks_are_too_long_for_a_timeout_is_refused_before_any_ma
             context.lock("order:42", timeout=2.0).acquire()
         assert context.stats().connects == 0
     timer.stop()
+
+
+def test_the_locks_of_a_quorum_refuse_the_question(masters: Masters) -> None:
+    with masters.context(owner=OWNER, readable_owner=True) as quorum, quorum.reentrant_lock(NAME) as lock:
+        assert {owner_of(value) for value in masters.holders(NAME) if value} == {OWNER}
+        assert lock.owned()
+        with pytest.raises(WheelLockError, match="several masters"):
+            lock.holder()
+        with pytest.raises(WheelLockError, match="force_release\\(\\) is not available"):
+            quorum.force_release(NAME)
+        with pytest.raises(LockNotAcquired) as raised:
+            quorum.lock(NAME, blocking=False).__enter__()
+        assert raised.value.holder is None
+
+
+def test_a_prefix_precedes_the_name_at_each_master(masters: Masters) -> None:
+    with masters.context(prefix="billing:", timeout=20.0, blocking_timeout=0.05) as quorum, quorum.lock(NAME) as lock:
+        assert (lock.name, lock.timeout) == (NAME, 20.0)
+        eventually(lambda: all(masters.holders("billing:" + NAME)))  # a majority is enough for the grant
+        assert not any(masters.holders(NAME))
+        assert lock.locked()
+        assert lock.owned()
+        assert not quorum.reentrant_lock(NAME).acquire()
+
+
+def test_an_endless_wait_for_the_callers_own_release_is_refused(masters: Masters) -> None:
+    with masters.context() as quorum, quorum.lock(NAME) as lock:
+        with pytest.raises(LockAlreadyHeld, match="by this very thread or task"):
+            quorum.lock(NAME).acquire()
+        assert lock.owned()
+        assert quorum.stats().waiting == 0
+
+
+def test_a_long_wait_is_said_without_the_holder(masters: Masters) -> None:
+    with masters.context() as rival, masters.stepped() as (quorum, clock), rival.lock(NAME, 60.0), logged() as log:
+        waits = Background(lambda: quorum.lock(NAME, blocking_timeout=30.0).acquire())
+        eventually(lambda: quorum.stats().waiting == 1)
+        for _ in range(12):
+            clock.advance(1.0)
+        eventually(lambda: log.said("waiting for 'order:42'"))
+        for _ in range(20):
+            clock.advance(1.0)
+        assert not waits.result()
+        assert len(log.said("waiting for")) == 1
+        assert log.said("its holder is not known")

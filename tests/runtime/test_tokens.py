@@ -5,12 +5,14 @@ from __future__ import annotations
 import binascii
 import os
 import secrets
+from collections.abc import Callable
 from itertools import islice
 
 import pytest
 
-from tests.support.background import Background
+from tests.support.background import Background, in_a_fork
 from wheel_lock.runtime import tokens
+from wheel_lock.runtime.backoff import JITTER, Backoff
 from wheel_lock.runtime.tokens import TOKEN_CHARACTERS, new_token, new_tokens
 
 MANY = 5000
@@ -75,3 +77,28 @@ def test_two_copies_of_a_machine_take_different_tokens(monkeypatch: pytest.Monke
     taken = {new_token() for _ in range(100)}
     monkeypatch.setattr(tokens, "_drawn", copied)
     assert taken.isdisjoint(new_token() for _ in range(100))
+
+
+DRAWS: list[Callable[[], object]] = [
+    lambda: [JITTER.uniform(0.5, 1.5) for _ in range(3)],
+    lambda: Backoff(0.02, 0.5).pause(),
+    new_token,
+    lambda: next(new_tokens()),
+]
+
+
+def test_forked_children_draw_each_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "time_ns", lambda: 0)  # a part of each token, which would tell equal draws apart
+
+    def draw() -> list[object]:
+        return [each() for each in DRAWS]
+
+    draw()  # whatever is made at first use is there
+    reader, writer = os.pipe()
+    for _ in range(2):
+        in_a_fork(lambda: os.write(writer, f"{draw()!r}\n".encode()))
+    os.close(writer)
+    with open(reader) as output:
+        drawn = [eval(line) for line in output]
+    for draws in zip(*drawn, draw(), strict=True):
+        assert len({str(each) for each in draws}) == 3

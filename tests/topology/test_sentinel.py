@@ -9,8 +9,9 @@ import valkey
 import valkey.asyncio
 from redis.sentinel import Sentinel
 
+from tests.support.redis_server import require_tracking
 from tests.support.waiting import eventually
-from tests.topology.cluster_nodes import CLIENTS
+from tests.topology.cluster_nodes import CLIENTS, LONG_S
 from tests.topology.watched_master import FAILOVER_S, SERVICE, Watched
 from wheel_lock import LockContext, LossReason, LostEvent
 
@@ -86,3 +87,21 @@ def test_what_the_new_master_has_stays_held_and_what_it_has_not_is_reported_lost
         assert all(lock is not None and lock.is_held for lock in kept.values())
         assert context.stats().held == 1001
         context.release_many(kept.values())
+
+
+def test_the_next_master_that_sentinels_name_is_asked_to_report() -> None:
+    require_tracking()
+    losses: list[LostEvent] = []
+    with Watched() as watched, LockContext(watched.client(), watch=True) as context:
+        lock = context.lock("order:42", timeout=UNHURRIED_S, on_lost=losses.append)
+        assert lock.acquire()
+        eventually(lambda: lock.renewals >= 1, LONG_S)
+        replica = watched.replica.client()
+        eventually(lambda: replica.exists("order:42"), LONG_S)
+        before = lock.renewals
+        watched.fail_over()
+        eventually(lambda: lock.renewals > before and context.stats().watching, FAILOVER_S)
+        assert losses == []
+        watched.master.client().delete("order:42")
+        eventually(lambda: losses, LONG_S)
+        assert losses[0].reason is LossReason.KEY_GONE

@@ -1,19 +1,111 @@
-"""An error of our own, anywhere in what is done for waiters: they are notified, and no grant is left without an owner."""
+"""An error of the library's own, anywhere in what the timer's thread does for leases and for waiters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
 
-from tests.engine.failing_call import failing_calls
-from tests.engine.rig import OK, breaking
+from tests.engine.rig import OK, Rig, breaking
 from tests.engine.waiting_rig import LINGER_S, Wait, WaitingRig, message
+from tests.support.draws import some_of
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.lease import EXTENDING
+from wheel_lock.runtime.failures import guarded
+from wheel_lock.runtime.loop import Loop
+
+_TURNS = (guarded.__code__, Loop.turn.__code__)
+_NONE = 1_000_000
+_MOST = 40
+
+
+def _in_a_turn(frame: FrameType | None) -> bool:
+    """Whether it is the timer's thread that calls, and not the test."""
+    while frame is not None and frame.f_code not in _TURNS:
+        frame = frame.f_back
+    return frame is not None
+
+
+class FailingCall:
+    """Raises MemoryError in the nth call of a function of some files in a turn while it is installed.
+
+    Of calls of one function from one line three count.
+    """
+
+    def __init__(self, nth: int, files: tuple[str, ...]) -> None:
+        self._left = nth
+        self._files = files
+        self._calls: Counter[tuple[object, ...]] = Counter()
+        self.where = ""
+
+    def __enter__(self) -> FailingCall:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> None:
+        if not self.where and event == "call" and frame.f_code.co_filename.endswith(self._files) and _in_a_turn(frame):
+            caller = frame.f_back
+            place = (frame.f_code, caller and (caller.f_code, caller.f_lineno))
+            self._calls[place] += 1
+            self._left -= self._calls[place] <= 3
+            if self._left < 0:
+                self.where = frame.f_code.co_qualname
+                sys.settrace(None)
+                raise MemoryError(f"raised in {self.where}")
+
+
+def failing_calls(files: tuple[str, ...]) -> Iterator[FailingCall]:
+    """Yield one that raises nothing, for a scene that is the same each time; then some that raise in one of its calls."""
+    none = FailingCall(_NONE, files)
+    yield none
+    count = _NONE - none._left
+    assert count > 20
+    for nth in some_of(count, _MOST):
+        yield FailingCall(nth, files)
+
+
+OF_RENEWALS = (
+    "engine/renewal/flow.py",
+    "engine/renewal/renewer.py",
+    "engine/renewal/retries.py",
+    "engine/renewal/overdue.py",
+    "engine/leases.py",
+    "net/node.py",
+    "net/connection.py",
+    "wheel_lock/lease.py",
+)
+
+
+def test_each_lease_goes_on_or_is_reported_lost_in_time_and_others_can_be_had() -> None:
+    for fault in failing_calls(OF_RENEWALS):
+        with Rig() as rig:
+            leases = [rig.hold(name) for name in "ab"]
+            with fault:
+                rig.go_on(1.5, rig.agree)
+            rig.go_on(5.0, rig.agree)
+            losses = dict(rig.losses)
+            assert len(losses) == len(rig.losses), f"reported twice: {fault.where}"
+            for lease in leases:
+                if lease in losses:
+                    assert losses[lease].at <= losses[lease].deadline, f"reported too late: {fault.where}"
+                    assert not rig.is_valid(lease)
+                else:
+                    assert rig.is_valid(lease), f"no loss was reported: {fault.where}"
+                    assert lease.renewals >= 4, f"it is no longer renewed: {fault.where}"
+            rig.hold("c")
+            assert len(rig.failures) == bool(fault.where)
+            rig.failures.clear()
+
 
 LONGEST_LOOK_S = 5.1  # limit after which a waiter without messages polls
-FILES = (
+OF_WAITS = (
     "engine/waiting/registry.py",
     "engine/waiting/waiter.py",
     "net/pubsub.py",
@@ -86,7 +178,7 @@ def all_answered(rig: WaitingRig, waits: list[Wait]) -> bool:
 def test_waiters_get_an_error_wherever_it_is_raised_and_the_next_can_wait(
     scene: Callable[[WaitingRig], list[Wait]],
 ) -> None:
-    for fault in failing_calls(FILES):
+    for fault in failing_calls(OF_WAITS):
         with WaitingRig() as rig:
             with fault:
                 waits = scene(rig)
