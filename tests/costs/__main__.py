@@ -16,8 +16,8 @@ def main() -> None:
             print(*measure.rows(f"{held} held, per renewal", costs.per_renewal()), sep="\n")
             if calls:
                 print(costs.counts.table(costs.renewals))
-        for caller, measured in (("thread", measure.of_a_thread), ("task", measure.of_a_task)):
-            pairs = measured(server.port)
+        for caller in ("thread", "task"):
+            pairs = measure.pairs_of(caller, server.port)
             for what, part in (("acquire", pairs.acquires), ("release", pairs.releases)):
                 print(*measure.rows(f"{what} of a {caller}", part.each()), sep="\n")
                 if calls:

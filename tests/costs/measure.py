@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import gc
+import inspect
 import termios
 import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -131,15 +132,6 @@ class Driver:
         self.timer.stop()
 
 
-@contextmanager
-def driver(port: int, counting: Counting) -> Iterator[Driver]:
-    made = Driver(port, counting)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
 def hold(driver: Driver, count: int) -> list[Any]:
     """Acquire locks that are spread evenly over the interval, as those of a service are that has run for a while."""
     locks: list[Any] = []
@@ -157,7 +149,7 @@ def hold(driver: Driver, count: int) -> list[Any]:
 
 def renewals(port: int, count: int) -> RenewalCosts:
     """What one interval costs in which `count` locks are renewed; the two before it have them settle down."""
-    with Counting() as counting, ServerCounts(port) as server, driver(port, counting) as made:
+    with Counting() as counting, ServerCounts(port) as server, closing(Driver(port, counting)) as made:
         locks = hold(made, count)
         start = made.clock.now() + 2 * INTERVAL_S
         made.go_to(start)
@@ -224,7 +216,10 @@ class Pairs:
 
 
 class PairRig:
-    """Measures calls one by one: each begins when the timer's thread sleeps, and counts until it sleeps again."""
+    """Measures calls one by one: each begins when the timer's thread sleeps, and counts until it sleeps again.
+
+    The collector runs on demand only, until it is closed.
+    """
 
     def __init__(self, port: int, counting: Counting) -> None:
         self.port = port
@@ -232,6 +227,8 @@ class PairRig:
         self.clock = ManualClock()
         self.timer = HashedWheelTimer(clock=self.clock)
         self.context = LockContext(redis.Redis(port=port), timer=self.timer, owner="host-7:4711")
+        gc.collect()
+        gc.disable()
 
     def asleep(self) -> None:
         """Return when the timer's thread has nothing to do."""
@@ -268,29 +265,24 @@ class PairRig:
         return len(gc.get_objects())
 
     def close(self) -> None:
+        gc.enable()
         self.context.close()
         self.timer.stop()
 
 
-@contextmanager
-def pair_rig(port: int, counting: Counting) -> Iterator[PairRig]:
-    rig = PairRig(port, counting)
-    gc.collect()
-    gc.disable()
-    try:
-        yield rig
-    finally:
-        gc.enable()
-        rig.close()
+async def _done(method: Callable[[], Any]) -> None:
+    """Call a method of a thread's, or await one of a task's."""
+    if inspect.isawaitable(value := method()):
+        await value
 
 
-async def _measure(rig: PairRig, new_lock: Callable[[str], Any], drive: Callable[[Any], Awaitable[object]]) -> Pairs:
-    """Acquire and release `PAIRS` locks; `drive` awaits what a task's methods return, and returns what a thread's have."""
+async def _measure(rig: PairRig, new_lock: Callable[[str], Any]) -> Pairs:
+    """Acquire and release `PAIRS` locks."""
     with ServerCounts(rig.port) as server:
         for number in range(WARM_UP):
             lock = new_lock(f"warm:{number}")
-            await drive(lock.acquire)
-            await drive(lock.release)
+            await _done(lock.acquire)
+            await _done(lock.release)
         del lock
         names = [f"pair:{number}" for number in range(PAIRS)]
         locks: list[Any] = [None] * PAIRS
@@ -306,9 +298,9 @@ async def _measure(rig: PairRig, new_lock: Callable[[str], Any], drive: Callable
             for place in range(PAIRS):
                 if acquires:
                     locks[place] = new_lock(names[place])
-                    await drive(locks[place].acquire)
+                    await _done(locks[place].acquire)
                 else:
-                    await drive(locks[place].release)
+                    await _done(locks[place].release)
                 rig.asleep()
             rig.counting.end()
             costs.append(rig.result(server, turns, before))
@@ -330,26 +322,11 @@ def _in_cycles() -> Counter[str]:
         gc.collect()
 
 
-def of_a_thread(port: int) -> Pairs:
-    """What acquires and releases of free locks cost a thread."""
-
-    async def call(method: Callable[[], object]) -> object:
-        return method()
-
-    with Counting() as counting, pair_rig(port, counting) as rig:
-        steps = _measure(rig, lambda name: rig.context.lock(name, TIMEOUT_S), call)
-        return asyncio.run(steps)
-
-
-def of_a_task(port: int) -> Pairs:
-    """What acquires and releases of free locks cost a task."""
-
-    async def call(method: Callable[[], Awaitable[object]]) -> object:
-        return await method()
-
-    with Counting() as counting, pair_rig(port, counting) as rig:
-        steps = _measure(rig, lambda name: rig.context.asyncio.lock(name, TIMEOUT_S), call)
-        return asyncio.run(steps)
+def pairs_of(caller: str, port: int) -> Pairs:
+    """What acquires and releases of free locks cost a "thread" or a "task"."""
+    with Counting() as counting, closing(PairRig(port, counting)) as rig:
+        face: Any = rig.context if caller == "thread" else rig.context.asyncio
+        return asyncio.run(_measure(rig, lambda name: face.lock(name, TIMEOUT_S)))
 
 
 def rows(title: str, figures: dict[str, float]) -> Iterable[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from tests.costs import limits, measure
@@ -34,9 +36,8 @@ def test_renewals(fresh_redis: RedisServer, held: int) -> None:
 
 @pytest.mark.parametrize("caller", limits.PAIRS)
 def test_pairs(fresh_redis: RedisServer, caller: str) -> None:
-    measured = {"thread": measure.of_a_thread, "task": measure.of_a_task}[caller]
     for _ in range(TRIES):
-        pairs = measured(fresh_redis.port)
+        pairs = measure.pairs_of(caller, fresh_redis.port)
         if not pairs.in_cycles:
             break
     for costs, most in zip((pairs.acquires, pairs.releases), limits.PAIRS[caller], strict=True):
@@ -55,7 +56,7 @@ def test_idle_with_locks_held_there_are_renewals_and_nothing_else(fresh_redis: R
 
 
 def test_with_nothing_held_nothing_happens(fresh_redis: RedisServer) -> None:
-    with Counting() as counting, measure.driver(fresh_redis.port, counting) as driver:
+    with Counting() as counting, closing(measure.Driver(fresh_redis.port, counting)) as driver:
         locks = measure.hold(driver, 10)
         driver.call(lambda: driver.context.release_many(locks))
         driver.go_to(driver.clock.now() + 60.0)  # what looks after requests, and empty queues, ends soon

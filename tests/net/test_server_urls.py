@@ -109,24 +109,21 @@ KINDS = [
 
 @pytest.mark.parametrize("url", KINDS)
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "hint"),
     [
-        ("sockettimeout", "unknown option 'sockettimeout' in the URL; is 'socket_timeout' meant?"),
-        ("nonsense", "unknown option 'nonsense' in the URL"),
-        ("maint_notifications_config", "unknown option 'maint_notifications_config' in the URL"),
-        ("event_dispatcher", "unknown option 'event_dispatcher' in the URL"),
-        (
-            "oss_cluster_maint_notifications_handler",
-            "unknown option 'oss_cluster_maint_notifications_handler' in the URL",
-        ),
-        ("connection_class", "unknown option 'connection_class' in the URL"),
+        ("sockettimeout", "; is 'socket_timeout' meant?"),
+        ("nonsense", ""),
+        ("maint_notifications_config", ""),
+        ("event_dispatcher", ""),
+        ("oss_cluster_maint_notifications_handler", ""),
+        ("connection_class", ""),
     ],
 )
-def test_an_unknown_option_is_named(url: str, option: str, said: str) -> None:
+def test_an_unknown_option_is_named(url: str, option: str, hint: str) -> None:
     for value in ("3", "", "None"):
         with pytest.raises(ValueError, match="unknown option") as caught:
             parse(f"{url}?{option}={value}")
-        assert str(caught.value) == said
+        assert str(caught.value) == f"unknown option '{option}' in the URL{hint}"
 
 
 def test_a_word_that_may_be_of_a_password_is_not_named() -> None:

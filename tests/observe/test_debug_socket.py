@@ -44,8 +44,13 @@ def is_served(path: str | Path) -> bool:
         return False
 
 
-def test_it_answers_and_only_its_user_may_ask(labelled: LockContext, short_dir: Path, label: str) -> None:
-    path = labelled.serve_debug(short_dir / "top.sock")
+@pytest.fixture
+def path(labelled: LockContext, short_dir: Path) -> str:
+    """Where a context is shown."""
+    return labelled.serve_debug(short_dir / "top.sock")
+
+
+def test_it_answers_and_only_its_user_may_ask(labelled: LockContext, path: str, label: str) -> None:
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     with labelled.lock("held"):
         state, dump = asked(path, b'{"get": "state", "names": 3}', b'{"get": "dump"}')
@@ -67,20 +72,18 @@ def test_it_answers_and_only_its_user_may_ask(labelled: LockContext, short_dir: 
         b'{"get": "state", "names": 1e999}',
     ],
 )
-def test_malformed_requests_are_answered_with_an_error(labelled: LockContext, short_dir: Path, line: bytes) -> None:
-    path = labelled.serve_debug(short_dir / "top.sock")
+def test_malformed_requests_are_answered_with_an_error(path: str, line: bytes) -> None:
     refused, served = asked(path, line, b'{"get": "state"}')
     assert "error" in refused
     assert "health" in served
 
 
 def test_a_failure_costs_one_client(
-    labelled: LockContext, short_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(engine: object) -> str:
         raise ZeroDivisionError
 
-    path = labelled.serve_debug(short_dir / "top.sock")
     monkeypatch.setattr("wheel_lock.diagnostics.debug_socket.dumped", fails)
     with pytest.raises(ValueError, match="Expecting value"):  # hung up on
         asked(path, b'{"get": "dump"}')
@@ -93,9 +96,8 @@ def server_of(context: LockContext) -> DebugServer:
 
 
 def test_an_accept_that_fails_is_repeated_after_a_pause(
-    labelled: LockContext, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+    labelled: LockContext, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = labelled.serve_debug(short_dir / "top.sock")
     listener = server_of(labelled)._listener
     accept, attempts = type(listener).accept, list[float]()
 
@@ -113,9 +115,8 @@ def test_an_accept_that_fails_is_repeated_after_a_pause(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_socket_whose_thread_has_ended_is_made_anew(
-    labelled: LockContext, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+    labelled: LockContext, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = labelled.serve_debug(short_dir / "top.sock")
     server = server_of(labelled)
     monkeypatch.setattr(server._selector, "select", lambda timeout: sys.exit())
     eventually(lambda: labelled._engine not in SERVER_OF)
@@ -129,8 +130,7 @@ def send_without_end(client: socket.socket) -> None:
         client.sendall(b"x" * 10_000)
 
 
-def test_an_endless_line_and_too_many_clients_are_hung_up_on(labelled: LockContext, short_dir: Path) -> None:
-    path = labelled.serve_debug(short_dir / "top.sock")
+def test_an_endless_line_and_too_many_clients_are_hung_up_on(path: str) -> None:
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(path)
         client.settimeout(30.0)
@@ -199,10 +199,7 @@ def test_a_socket_that_another_process_is_about_to_serve_is_left_alone(
             labelled.serve_debug(path)
 
 
-def test_a_close_leaves_the_socket_that_another_process_has_put_in_its_place(
-    labelled: LockContext, short_dir: Path
-) -> None:
-    path = labelled.serve_debug(short_dir / "top.sock")
+def test_a_close_leaves_the_socket_that_another_process_has_put_in_its_place(labelled: LockContext, path: str) -> None:
     os.unlink(path)
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(path)
@@ -216,8 +213,7 @@ def test_a_path_that_no_socket_can_have_is_refused(labelled: LockContext, bad: A
         labelled.serve_debug(bad)
 
 
-def test_a_close_removes_it(labelled: LockContext, short_dir: Path) -> None:
-    path = labelled.serve_debug(short_dir / "top.sock")
+def test_a_close_removes_it(labelled: LockContext, path: str) -> None:
     labelled.close()
     assert not os.path.lexists(path)
     eventually(lambda: "wheel-lock-debug" not in [thread.name for thread in threading.enumerate()])
@@ -236,9 +232,9 @@ def test_it_does_not_keep_a_context(real: Backend, short_dir: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_forked_child_does_not_serve_it_and_the_parent_goes_on(labelled: LockContext, short_dir: Path) -> None:
-    path = labelled.serve_debug(short_dir / "top.sock")
-
+def test_a_forked_child_does_not_serve_it_and_the_parent_goes_on(
+    labelled: LockContext, short_dir: Path, path: str
+) -> None:
     def child() -> None:
         (state,) = asked(path, b'{"get": "state"}')
         assert state["pid"] == os.getppid()

@@ -139,29 +139,27 @@ async def test_a_cancelled_acquire_is_recorded_and_leaves_nothing(traced: Traced
     assert await traced.context.asyncio.lock("held", blocking=False).acquire()
 
 
-class _Broken(NoOpTracer):
+class _Failing(NoOpTracer):
+    """A tracer that starts no span of a verb, or none at all."""
+
+    def __init__(self, error: BaseException, verb: str = "") -> None:
+        self._error, self._verb = error, verb
+
     def start_span(self, *arguments: Any, **keywords: Any) -> Any:
-        raise RuntimeError("no span")
+        if self._verb in arguments[0]:
+            raise self._error
+        return super().start_span(*arguments, **keywords)
 
 
 def test_a_tracer_that_fails_costs_the_span_only(labelled: LockContext, log: Log) -> None:
-    trace(labelled, _Broken())
+    trace(labelled, _Failing(RuntimeError("no span")))
     with labelled.lock("held") as lock:
         assert lock.is_held
     assert len(log.said("a span of a lock could not be started")) == 2
 
 
-class _Interrupting(NoOpTracer):
-    """A tracer that is interrupted by Ctrl-C."""
-
-    def start_span(self, *arguments: Any, **keywords: Any) -> Any:
-        if "release" in arguments[0]:
-            raise KeyboardInterrupt
-        return super().start_span(*arguments, **keywords)
-
-
 def test_a_release_is_carried_out_although_its_span_is_interrupted(labelled: LockContext, real: Backend) -> None:
-    trace(labelled, _Interrupting())
+    trace(labelled, _Failing(KeyboardInterrupt(), "release"))
     lock = labelled.lock("held")
     lock.acquire()
     with pytest.raises(KeyboardInterrupt):

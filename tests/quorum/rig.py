@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import Command, HandTurned, ScriptedConnector, ScriptedServer
+from tests.engine.rig import NIL, OK, Command, HandTurned, ScriptedConnector, ScriptedServer
 from wheel_lock.engine.future import Future
 from wheel_lock.lease import NO_OWNER, Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
@@ -75,6 +75,12 @@ class QuorumRig(HandTurned[LostEvent]):
         while [agreed for number in agreeing if (agreed := self.servers[number].agree())]:
             self.turn()
 
+    def say(self, *replies: bytes | None) -> None:
+        """Have the first master say the first of these, and so on; None for one that says nothing. Turn."""
+        for server, reply in zip(self.servers, replies, strict=False):
+            server.say(reply or b"")
+        self.turn()
+
     def commands(self) -> list[list[Command]]:
         """What has arrived at each master since the last call."""
         return [server.take() for server in self.servers]
@@ -97,10 +103,9 @@ class QuorumRig(HandTurned[LostEvent]):
         """A lease that the masters of these numbers have granted, and the others have refused."""
         lease = self.lease(timeout, **more)
         future = self.begin(lease)
-        for number, server in enumerate(self.servers):
+        for server in self.servers:
             server.one("SET")
-            server.say(b"+OK\r\n" if number in granting else b"$-1\r\n")
-        self.turn()
+        self.say(*[OK if number in granting else NIL for number in range(3)])
         assert future.result() == (lease,)
         return lease
 

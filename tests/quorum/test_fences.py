@@ -29,17 +29,9 @@ def begin(rig: QuorumRig, limit: float | None = None) -> tuple[QuorumLease, Wait
 
 def draw(rig: QuorumRig, *replies: bytes | None) -> None:
     """Have the masters answer their acquires; those with None say nothing."""
-    for server, reply in zip(rig.servers, replies, strict=True):
+    for server in rig.servers:
         server.one("acquire_fenced")
-        server.say(reply or b"")
-    rig.turn()
-
-
-def write_at_two(rig: QuorumRig) -> None:
-    """Have the first two masters write the fence."""
-    for server in rig.servers[:2]:
-        server.say(agreement(server.one("write_fence")))
-    rig.turn()
+    rig.say(*replies)
 
 
 def written(rig: QuorumRig, *numbers: int) -> list[int]:
@@ -54,14 +46,11 @@ def test_a_majority_writes_the_largest_fence_before_the_grant(rig: QuorumRig) ->
     lease, future = begin(rig)
     draw(rig, integer(7), None, None)
     assert written(rig) == []
-    rig.servers[1].say(integer(9))
-    rig.turn()
+    rig.say(None, integer(9))
     assert written(rig, 0, 1) == [9, 9]
-    rig.servers[0].say(integer(1))
-    rig.turn()
+    rig.say(integer(1))
     assert not future.done
-    rig.servers[1].say(integer(1))
-    rig.turn()
+    rig.say(None, integer(1))
     assert future.result() == (lease,)
     assert lease.fence == 9
 
@@ -69,16 +58,13 @@ def test_a_majority_writes_the_largest_fence_before_the_grant(rig: QuorumRig) ->
 def test_a_vote_that_comes_when_the_lease_is_held_writes_its_fence_too(rig: QuorumRig) -> None:
     lease, future = begin(rig)
     draw(rig, integer(7), integer(9), None)
-    write_at_two(rig)
+    rig.say(*[agreement(server.one("write_fence")) for server in rig.servers[:2]])
     assert future.result() == (lease,)
-    rig.servers[2].say(integer(8))
-    rig.turn()
+    rig.say(None, None, integer(8))
     assert written(rig, 2) == [9]
     released = rig.ask(lambda future: rig.engine.release(lease, future))
     rig.servers[2].close()
-    for server in rig.servers[:2]:
-        server.say(agreement(server.one("release")))
-    rig.turn()
+    rig.say(*[agreement(server.one("release")) for server in rig.servers[:2]])
     assert released.done
     rig.reconnect()
     assert not any(command.what == "write_fence" for some in rig.commands() for command in some)
@@ -89,9 +75,7 @@ def test_without_a_majority_that_has_the_fence_there_is_no_grant(rig: QuorumRig,
     lease, future = begin(rig)
     draw(rig, integer(7), integer(9), HELD)
     written(rig, 0, 1)
-    rig.servers[0].say(integer(1))
-    rig.servers[1].say(reply)
-    rig.turn()
+    rig.say(integer(1), reply)
     assert not (future.done and future.result())
     assert lease.state is State.REFUSED
     first, second, _ = ([command.what for command in some] for some in rig.commands())
@@ -105,9 +89,7 @@ def test_fences_that_cannot_be_written_at_once_end_the_round_once(
     monkeypatch.setattr(WriteFence, "start", lambda write: write.on_unavailable(ConnectionResetError()))
     _, future = begin(rig)
     begin(rig)  # another one, which is not answered yet
-    for server in rig.servers:
-        server.say(integer(7))
-    rig.turn()
+    rig.say(*[integer(7)] * 3)
     failure(future, LockUnavailable)
     assert rig.engine.leases.acquiring == 1
 

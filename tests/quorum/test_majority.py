@@ -49,11 +49,9 @@ def test_an_extension_that_too_few_nodes_confirm_is_no_loss_of_a_lease_that_is_h
     assert lease.renewals == 1
     extended = rig.ask(lambda future: rig.engine.extend(lease, 1000, False, future))
     rig.servers[2].one("extend")
-    rig.servers[2].say(integer(5000))
-    rig.turn()  # it does not count yet
+    rig.say(None, None, integer(5000))  # it does not count yet
     rig.go_on(0.1, 0, 2)
-    rig.servers[1].say(integer(GONE))
-    rig.turn()
+    rig.say(None, integer(GONE))
     assert lease.is_valid(rig.now)
     assert not isinstance(failure(extended, WheelLockError, "Only 1 of 3 nodes agree"), LockLost)
     assert rig.losses == []
@@ -79,9 +77,7 @@ def test_an_extension_does_not_wait_for_one_silent_node(rig: QuorumRig) -> None:
 def test_a_failed_extension_keeps_nothing_of_its_caller(rig: QuorumRig) -> None:
     lease = rig.hold(6.0, 0, 1, 2)
     extended = rig.ask(lambda future: rig.engine.extend(lease, 1000, False, future))
-    for server in rig.servers:
-        server.say(error("NOREPLICAS Not enough good replicas to write"))
-    rig.turn()
+    rig.say(*[error("NOREPLICAS Not enough good replicas to write")] * 3)
     assert failure(extended, LockServerError, "Only 0 of 3 nodes answered").code == "NOREPLICAS"
     owners: weakref.WeakSet[Owner] = weakref.WeakSet()
 
@@ -132,8 +128,7 @@ def test_the_loss_of_a_majority_has_the_reason_of_its_last_vote(rig: QuorumRig) 
     rig.go_on(1.1)
     for server in rig.servers:
         server.one("renew")
-        server.say(array(1, TAKEN))
-    rig.turn()
+    rig.say(*[array(1, TAKEN)] * 3)
     assert [event.reason for event in rig.losses] == [LossReason.TAKEN]
 
 

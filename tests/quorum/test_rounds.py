@@ -102,8 +102,7 @@ def test_a_first_connection_may_take_its_time_however_short_the_timeout(timeout:
         rig.connect()
         for server in rig.servers:
             server.one("SET")
-            server.say(OK)
-        rig.turn()
+        rig.say(OK, OK, OK)
         assert future.result() == (lease,)
         assert not rig.engine.counters.lost
 
@@ -113,8 +112,7 @@ def test_a_vote_that_fails_when_it_has_been_given_up_costs_no_other_lease(rig: Q
     rig.begin(rig.lease(6.0))
     say_to_all(rig, NIL, 2)
     with breaking(type(EXCLUSIVE), "parse_acquire"):
-        rig.servers[2].say(OK)
-        rig.turn()
+        rig.say(None, None, OK)
     assert kept.is_valid(rig.now)
 
 
