@@ -20,14 +20,11 @@ class ThreadToStart:
 
     ident = None
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self) -> None:
         self.starts = 0
-        self._error = error
 
     def start(self) -> None:
         self.starts += 1
-        if self._error is not None:
-            raise self._error
 
     def is_alive(self) -> bool:
         return False
@@ -64,44 +61,15 @@ def test_while_a_thread_is_on_its_way_or_there_no_other_is_launched(launches: li
     assert len(launches) == 2
 
 
-def test_a_thread_that_the_system_refuses_leaves_the_place_free(launches: list[Callable[[], object]]) -> None:
-    sole, errors = SoleThread(), list[BaseException]()
-
-    def refused(error: BaseException) -> None:
-        errors.append(error)
-        sole.end()
-
-    no_thread = RuntimeError("can't start new thread")
-    sole.start(ThreadToStart(no_thread), refused)
-    launches[0]()
-    assert errors == [no_thread]
-    thread = ThreadToStart()
-    sole.start(thread, unexpected)
-    launches[1]()
-    assert sole.thread is thread
-
-
-@pytest.mark.parametrize("launched", [False, True])
-def test_an_interrupted_start_keeps_no_other_from_starting_it(
-    monkeypatch: pytest.MonkeyPatch, launches: list[Callable[[], object]], launched: bool
-) -> None:
-    sole, launch = SoleThread(), native.start_new_thread
-
-    def interrupted(function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        if launched:
-            launch(function, arguments)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(native, "start_new_thread", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            sole.start(ThreadToStart(), unexpected)
-    sole.start(ThreadToStart(), unexpected)
-    for launch_it in launches:
-        launch_it()
-    thread = sole.thread
-    assert isinstance(thread, ThreadToStart)
-    assert thread.starts == 1
+def test_of_two_that_are_on_their_way_the_first_becomes_the_thread(launches: list[Callable[[], object]]) -> None:
+    sole, threads = SoleThread(), [ThreadToStart(), ThreadToStart()]
+    for thread in threads:
+        sole.start(thread, unexpected)
+        sole.launched = False  # as if it was interrupted right behind the launch
+    for launch in launches:
+        launch()
+    assert [thread.starts for thread in threads] == [1, 0]
+    assert sole.thread is threads[0]
 
 
 def test_a_stop_waits_for_a_thread_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
