@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Iterable
 from functools import partial
+from unittest.mock import Mock
 
 import hiredis
 import pytest
@@ -136,24 +137,10 @@ def test_what_no_server_says_to_us_is_malformed(replies: list[bytes]) -> None:
 
 
 def test_a_list_is_refused_before_anything_is_made_of_it() -> None:
-    fed = []
-
-    class Reader:
-        def __init__(self) -> None:
-            self.gets = lambda: NOTHING
-
-        def feed(self, data: bytes) -> None:
-            fed.append(data)
-
-        def has_data(self) -> bool:
-            return False
-
-        def len(self) -> int:
-            return 0
-
+    reader = Mock(gets=lambda: NOTHING, has_data=lambda: False, len=lambda: 0)
     with pytest.raises(MalformedReply):
-        ReplyReader(Reader(), TO_REQUESTS).feed(b"*4294967295\r\n")
-    assert fed == []
+        ReplyReader(reader, TO_REQUESTS).feed(b"*4294967295\r\n")
+    reader.feed.assert_not_called()
 
 
 @pytest.mark.parametrize("size", [(1 << 20) + 1, 3 << 20])

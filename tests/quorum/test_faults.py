@@ -13,14 +13,11 @@ import redis
 
 from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters, connect, held_by
 from tests.support.backend import Losses, acquirable
-from tests.support.background import Background
 from tests.support.logged import Log
-from tests.support.redis_server import RedisServer, require_tracking
+from tests.support.redis_server import require_tracking
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockUnavailable, LossReason
-from wheel_lock.quorum import node
-from wheel_lock.quorum.node import History, NodeConnector
-from wheel_lock.quorum.node import Masters as KnownMasters
+from wheel_lock.quorum.node import History
 
 pytestmark = pytest.mark.slow
 
@@ -60,18 +57,6 @@ def test_a_forked_child_goes_by_its_own_clock() -> None:
     assert history.counts_from(30.0) == 5020.0
 
 
-@pytest.mark.parametrize("run_id", ["", "n/a", "0" * 40])
-def test_an_id_that_is_none_makes_no_two_masters_one(
-    masters: Masters, run_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node, "_fields", lambda text: {"run_id": run_id, "uptime_in_seconds": "99"})
-    with masters.connected() as context:
-        assert all(engine.node.connected for engine in context._engine.engines)
-        assert (
-            context._engine.engines[0].history.empty_since > 0.0
-        )  # restarts cannot be detected, so each connection may be one
-
-
 def test_the_end_of_the_interpreter_releases_it(masters: Masters) -> None:
     ports = [server.port for server in masters.servers]
     masters.servers[2].pause()
@@ -94,33 +79,6 @@ def test_a_password_that_one_master_does_not_take_costs_one_vote(masters: Master
     clients[0] = redis.Redis(port=masters.servers[0].port, password="wrong")
     with LockContext.quorum(clients) as context, context.lock("order:42", timeout=30.0) as lock:
         assert lock.is_held
-
-
-def is_busy(server: RedisServer) -> bool:
-    try:
-        server.client().ping()
-    except redis.ResponseError as error:
-        return "BUSY" in str(error)
-    return False
-
-
-def test_a_master_that_is_busy_has_not_forgotten_anything(masters: Masters) -> None:
-    client = masters.servers[0].client()
-    client.config_set("lua-time-limit", 1)
-    history = History(time.monotonic, True)
-    NodeConnector(client, history, KnownMasters()).connect(2.0).close()
-    busy = Background(lambda: masters.servers[0].client(socket_timeout=None).eval("while true do end", 0))
-    try:
-        eventually(lambda: is_busy(masters.servers[0]), interval_s=0.02)
-        with pytest.raises(redis.ConnectionError, match="BUSY"):
-            NodeConnector(redis.Redis(port=masters.servers[0].port), history, KnownMasters()).connect(2.0)
-    finally:
-        eventually(lambda: client.script_kill())
-    with pytest.raises(redis.ResponseError, match="killed"):
-        busy.result()
-    NodeConnector(client, history, KnownMasters()).connect(2.0).close()
-    assert history.counts_from(0.0) < 0
-    client.config_set("lua-time-limit", 5000)
 
 
 def test_a_master_with_two_addresses_has_one_vote(masters: Masters, log: Log) -> None:

@@ -65,6 +65,15 @@ def test_an_address_that_another_server_has_got_is_free_for_that(nodes: tuple[No
     assert second.connector.twin is None
 
 
+@pytest.mark.parametrize("run_id", ["", "n/a", "0" * 40])
+def test_an_id_that_is_none_makes_no_two_masters_one_and_each_connection_may_follow_a_restart(
+    nodes: tuple[Node, Node], run_id: str
+) -> None:
+    for node in nodes:
+        node.connect(Master(run_id))
+    assert nodes[0].history.empty_since > 0.0
+
+
 def test_a_master_that_is_busy_is_asked_again_and_has_not_restarted(nodes: tuple[Node, Node]) -> None:
     master = Master(RUN_ID)
     nodes[0].connect(master)

@@ -33,22 +33,15 @@ pytestmark = pytest.mark.slow
 NODES = "cluster_without_replicas"
 
 
-def test_a_lock_lives_where_its_slot_is(nodes: Nodes, context: LockContext) -> None:
+def test_a_lock_lives_where_its_slot_is_however_the_client_is_configured(nodes: Nodes) -> None:
     client = nodes.client()
-    for number in range(20):
-        with context.lock(f"order:{number}") as lock:
-            assert client.get(f"order:{number}") == lock.token
-            assert lock.locked()
-            assert lock.owned()
-            assert lock.extend(10.0)
-        assert not client.exists(f"order:{number}")
-
-
-def test_a_client_may_be_configured_as_it_likes(nodes: Nodes) -> None:
-    for settings in CLIENTS:
-        with LockContext(nodes.client(**settings)) as context, context.lock("order:42") as lock:
-            assert lock.owned()
-            assert not context.lock("order:42").acquire(blocking=False)
+    for number, settings in enumerate(CLIENTS * 4):
+        name = f"order:{number}"
+        with LockContext(nodes.client(**settings)) as context, context.lock(name) as lock:
+            assert client.get(name) == lock.token
+            assert (lock.locked(), lock.owned(), lock.extend(10.0)) == (True, True, True)
+            assert not context.lock(name).acquire(blocking=False)
+        assert not client.exists(name)
 
 
 def look(context: LockContext, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -79,18 +78,6 @@ def test_a_grant_that_no_replica_has_is_taken_back(pair: Pair) -> None:
         eventually(lambda: pair.master.client().keys("[a-f]") == [])
         pair.replica.resume()
         eventually(lambda: acquirable(context))
-
-
-def test_many_acquires_share_one_wait(pair: Pair) -> None:
-    async def main() -> None:
-        with LockContext(pair.master.client(), min_replicas=1, replica_timeout=LONG_S) as context:
-            async with context.asyncio.lock("first"):
-                pass
-            locks = [context.asyncio.lock(f"order:{n}") for n in range(500)]
-            assert all(await asyncio.gather(*[lock.acquire() for lock in locks]))
-            assert pair.master.client().info("commandstats")["cmdstat_wait"]["calls"] < 60
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize("replicas", [-1, 1.5, True, "1"])

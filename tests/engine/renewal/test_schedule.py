@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from functools import partial
 
 import pytest
 
@@ -131,16 +130,6 @@ def test_every_counter_counts_what_it_says(rig: Rig) -> None:
     rig.say(integer(1))
     stats = rig.stats()
     assert (stats.renewed, stats.batches, stats.overdue, stats.held, stats.released) == (3, 2, 0, 2, 1)
-
-
-def test_abandoned_leases_are_logged_a_moment_later_each_time(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    for times in (1, 2):
-        lease = rig.hold("a")
-        with pytest.warns(ResourceWarning, match="abandoned"):
-            rig.post(partial(rig.engine.leases.mark_lost, [lease], LossReason.ABANDONED))
-            rig.go_on(1.5, rig.agree)
-            rig.drain()
-        assert len([record for record in caplog.records if "lost 1 lock" in record.getMessage()]) == times
 
 
 def test_leases_of_one_timeout_have_one_group_however_many_timeouts_there_are(rig: Rig) -> None:
