@@ -69,6 +69,18 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     theirs.close()
 
 
+def asking(
+    rig: Rig, sock: socket.socket, count: int = 0
+) -> tuple[PipelinedConnection, list[NotingRequest], list[Exception]]:
+    """A channel, its requests, which are on the wire, and the errors with which it was lost."""
+    asked, lost = [NotingRequest() for _ in range(count)], list[Exception]()
+    channel = PipelinedConnection(rig.timer, PairConnection(sock), None, nothing, lambda _, error: lost.append(error))
+    for request in asked:
+        channel.send(request)
+    rig.timer.turn()
+    return channel, asked, lost
+
+
 def drive(rig: Rig, until: Callable[[], bool]) -> None:
     for _ in range(1_000_000):
         if until():
@@ -101,8 +113,7 @@ def test_a_flood_of_messages_is_heard_a_part_in_each_turn(rig: Rig, pair: tuple[
 
 def test_replies_to_no_request_drop_the_connection_at_once(rig: Rig, pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
-    lost: list[Exception] = []
-    PipelinedConnection(rig.timer, PairConnection(ours), None, nothing, lambda channel, error: lost.append(error))
+    _, _, lost = asking(rig, ours)
     sending = send_all(theirs, b":1\r\n" * 262_144)
     drive(rig, lambda: bool(lost))
     sending.result()
@@ -113,12 +124,8 @@ def test_a_very_long_text_is_read_a_part_in_each_turn_and_not_kept(
     rig: Rig, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     ours, theirs = pair
-    asked = [NotingRequest() for _ in range(2)]
-    channel = PipelinedConnection(rig.timer, PairConnection(ours), None, nothing, nothing)
-    for request in asked:
-        channel.send(request)
+    channel, asked, _ = asking(rig, ours, 2)
     size = 64 << 20
-    rig.timer.turn()  # they are on the wire
     sending = send_all(theirs, b"$%d\r\n" % size + b"x" * size + b"\r\n:1\r\n")
     drive(rig, lambda: bool(asked[1].replies))
     sending.result()
@@ -142,15 +149,8 @@ def test_what_tls_has_buffered_is_read_in_later_turns(
 ) -> None:
     ours, theirs = secured(tls_files, *pair)
     ours.setblocking(False)
-    asked = [NotingRequest() for _ in range(6)]
-    lost: list[Exception] = []
-    channel = PipelinedConnection(
-        rig.timer, PairConnection(ours), None, nothing, lambda channel, error: lost.append(error)
-    )
-    for request in asked:
-        channel.send(request)
+    channel, asked, lost = asking(rig, ours, 6)
     text = b"x" * 900_000
-    rig.timer.turn()  # they are on the wire
     sending = send_all(theirs, b"$900000\r\n%b\r\n" % text * 6)
     ticks: list[int] = []
     while answered(asked) < 6:

@@ -41,8 +41,7 @@ class Masters:
         """Have all of them run, with nothing on them."""
         for server in self.servers:
             server.heal()
-            with redis.Redis(port=server.port) as client:
-                client.flushall()
+            server.admin.flushall()
 
     def context(self, **options: Any) -> QuorumContext:
         return LockContext.quorum([redis.Redis(port=server.port) for server in self.servers], **options)
@@ -67,18 +66,13 @@ class Masters:
 
     def holders(self, name: str) -> list[bytes | None]:
         """What each of those that run knows of a lock."""
-        found = []
-        for server in self.servers:
-            if server.alive:
-                with redis.Redis(port=server.port, socket_timeout=2.0) as client:
-                    found.append(client.get(name))
-        return found
+        clients: list[Any] = [server.admin for server in self.servers if server.alive]
+        return [client.get(name) for client in clients]
 
     def delete(self, name: str) -> bool:
         """Delete a key from three of them. (A renewal in between may put it back to the first: do it again then.)"""
         for server in self.servers[:3]:
-            with redis.Redis(port=server.port) as client:
-                client.delete(name)
+            server.admin.delete(name)
         return True
 
     def count(self, name: str) -> int:

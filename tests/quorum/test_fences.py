@@ -6,7 +6,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import redis
 
 from tests.engine.rig import agreement, array, error, failure, integer
 from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters
@@ -96,8 +95,7 @@ def test_fences_that_cannot_be_written_at_once_end_the_round_once(
 
 def test_fences_grow_across_majorities_with_the_largest_on_one_master(masters: Masters) -> None:
     ahead = time.time_ns() // 1000 + 10**9  # as if the clock of the first one were a quarter of an hour ahead
-    with redis.Redis(port=masters.servers[0].port) as client:
-        client.set(fence_key(b"order:42"), ahead)
+    masters.servers[0].admin.set(fence_key(b"order:42"), ahead)
 
     def take(context: QuorumContext, turn: int) -> int | None:
         make = context.reentrant_lock if turn % 3 else context.lock

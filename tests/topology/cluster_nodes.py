@@ -90,15 +90,12 @@ class Nodes:
     def info(self, server: RedisServer) -> dict[str, Any]:
         """CLUSTER INFO of one node."""
         text = server.admin.execute_command("CLUSTER", "INFO")
-        if isinstance(text, dict):
-            return {key: int(value) if str(value).isdigit() else value for key, value in text.items()}
         pairs = [line.split(":") for line in text.decode().split()]
         return {key: int(value) if value.isdigit() else value for key, value in pairs}
 
     def id_of(self, server: RedisServer) -> str:
         """The id that the others know a node by."""
-        found = server.admin.execute_command("CLUSTER", "MYID")
-        return str(found.decode() if isinstance(found, bytes) else found)
+        return str(server.admin.execute_command("CLUSTER", "MYID").decode())
 
     def client(self, **settings: Any) -> redis.RedisCluster:
         """A client, as a user has it; closed with the cluster, because one that is only dropped warns of its sockets."""

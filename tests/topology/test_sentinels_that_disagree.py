@@ -15,7 +15,7 @@ from tests.support.backend import Clock
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.moving_slots import hung
-from tests.topology.watched_master import FAILOVER_S, SERVICE, Watched
+from tests.topology.watched_master import FAILOVER_S, SERVICE, Watched, begin_failover
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.engine.topology import sentinel as failover
 from wheel_lock.engine.topology.sentinel import SentinelRouter
@@ -45,16 +45,8 @@ def client_of(watched: Watched, first: int = 0, **settings: Any) -> redis.Redis:
 
 def fail_over(leader: RedisServer, new: RedisServer) -> None:
     """Have one Sentinel make another server the master; return when that one says so."""
-    client: Any = leader.client()
-
-    def begun() -> bool:
-        try:
-            client.sentinel_failover(SERVICE)
-        except redis.ResponseError:
-            return False
-        return True
-
-    eventually(begun, FAILOVER_S)
+    begin_failover(leader)
+    client: Any = leader.admin
     eventually(lambda: client.sentinel_get_master_addr_by_name(SERVICE)[1] == new.port, FAILOVER_S)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Self
 
 import redis
@@ -16,10 +15,17 @@ SERVICE = "locks"
 FAILOVER_S = 30.0
 
 
-def hurry(sentinel: RedisServer) -> None:
-    """Have a Sentinel tell the others what it knows every 0.1 s, not every 2 s, where that can be had (Redis 7)."""
-    with contextlib.suppress(redis.ResponseError):
-        sentinel.admin.execute_command("SENTINEL", "DEBUG", "publish-period", 100)
+def begin_failover(leader: RedisServer) -> None:
+    """Have a Sentinel begin a failover, as soon as the last one is long enough ago and there is a good replica."""
+
+    def begun() -> bool:
+        try:
+            leader.admin.sentinel_failover(SERVICE)
+        except redis.ResponseError:
+            return False
+        return True
+
+    eventually(begun, FAILOVER_S)
 
 
 class Watched:
@@ -63,7 +69,8 @@ class Watched:
             for _ in range(3):
                 sentinel = RedisServer(*watching, sentinel=True)
                 self.sentinels.append(stack.enter_context(sentinel))
-                hurry(sentinel)
+                with suppress(redis.ResponseError):  # it tells the others every 0.1 s, not every 2 s: Redis 7
+                    sentinel.admin.execute_command("SENTINEL", "DEBUG", "publish-period", 100)
             for sentinel in self.sentinels:
                 eventually(lambda: self._knows_all(sentinel), message="the Sentinels know each other")  # noqa: B023
             self._stack = stack.pop_all()
@@ -106,15 +113,8 @@ class Watched:
     def fail_over(self) -> None:
         """Have another server made the master while the old one lives; return when the Sentinels name it."""
         old = self.master
-        eventually(lambda: self._try_failover(), FAILOVER_S)
+        begin_failover(self.sentinels[0])
         self.wait_for_another(old)
-
-    def _try_failover(self) -> bool:
-        try:
-            self.sentinels[0].admin.sentinel_failover(SERVICE)
-        except redis.ResponseError:
-            return False  # the last one is too recent, or there is no good replica yet
-        return True
 
     def wait_for_another(self, old: RedisServer) -> None:
         """Wait until the Sentinels name another master than ``old``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.engine.rig import NOSCRIPT, OK, Rig, error, failure, integer, names
@@ -60,17 +62,23 @@ def test_nor_is_one_that_a_router_sends_again_after_a_pause(rig: Rig, monkeypatc
     assert_lapsed(rig, lease, future)
 
 
+@pytest.mark.parametrize("closes", [False, True], ids=["a call", "a close"])
 @pytest.mark.parametrize("reply", [NOSCRIPT, WANTS_KEYS])
-def test_a_release_of_many_that_was_not_executed_is_not_repeated_behind_the_deadline(rig: Rig, reply: bytes) -> None:
+def test_a_release_of_many_that_was_not_executed_is_not_repeated_behind_the_deadline(
+    rig: Rig, reply: bytes, closes: bool
+) -> None:
     leases = [hold(rig, name) for name in names(3)]
-    future = rig.release_many(leases)
+    future: Future[Any] = rig.close_engine(30.0) if closes else rig.release_many(leases)
     rig.server.one("release_many")
     rig.clock.jump(4.0)
     rig.say(reply)
+    assert rig.server.take() == []
+    assert rig.server.hung_up is closes
     rig.go_on(1.0)
     assert rig.server.take() == []
-    assert future.result() == dict.fromkeys(names(3), LAPSED)
-    assert sorted(rig.reasons) == [(name, LAPSED) for name in names(3)]
+    assert future.result() == (None if closes else dict.fromkeys(names(3), LAPSED))
+    reason = LossReason.CONTEXT_CLOSED if closes else LAPSED
+    assert sorted(rig.reasons) == [(name, reason) for name in names(3)]
 
 
 def test_what_has_lapsed_when_a_close_begins_has_its_own_reason(rig: Rig) -> None:
@@ -80,20 +88,6 @@ def test_what_has_lapsed_when_a_close_begins_has_its_own_reason(rig: Rig) -> Non
     rig.post(lambda: (rig.clock.jump(4.0), rig.engine.close(30.0, Future(lambda: None))))
     assert rig.reasons == [(lease.name, LAPSED) for lease in (lapsed, extending)]
     assert rig.server.take() == []
-
-
-@pytest.mark.parametrize("reply", [NOSCRIPT, WANTS_KEYS])
-def test_nor_is_what_a_close_releases(rig: Rig, reply: bytes) -> None:
-    for name in names(3):
-        hold(rig, name)
-    future = rig.close_engine(30.0)
-    rig.server.one("release_many")
-    rig.clock.jump(4.0)
-    rig.say(reply)
-    assert rig.server.take() == []
-    assert future.done
-    assert rig.server.hung_up
-    assert sorted(rig.reasons) == [(name, LossReason.CONTEXT_CLOSED) for name in names(3)]
 
 
 def test_a_grant_that_comes_too_late_to_be_lost_in_time_is_released(rig: Rig) -> None:
