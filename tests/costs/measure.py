@@ -277,7 +277,6 @@ async def _done(method: Callable[[], Any]) -> None:
 
 
 async def _measure(rig: PairRig, new_lock: Callable[[str], Any]) -> Pairs:
-    """Acquire and release `PAIRS` locks."""
     with ServerCounts(rig.port) as server:
         for number in range(WARM_UP):
             lock = new_lock(f"warm:{number}")

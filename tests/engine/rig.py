@@ -712,7 +712,6 @@ class Rig(HandTurned[tuple[Lease, LostEvent]]):
 
     @property
     def acquiring(self) -> int:
-        """How many locks are being acquired."""
         return self.engine.leases.acquiring
 
     @property
@@ -755,7 +754,6 @@ class Rig(HandTurned[tuple[Lease, LostEvent]]):
 
     @property
     def reasons(self) -> list[tuple[str | bytes, LossReason]]:
-        """Names and reasons of all losses that were reported."""
         return [(event.name, event.reason) for _, event in self.losses]
 
     def stats(self) -> ContextStats:
@@ -773,7 +771,6 @@ class Rig(HandTurned[tuple[Lease, LostEvent]]):
 
 
 def names(count: int) -> list[str]:
-    """Names of locks."""
     return [f"lock:{number}" for number in range(count)]
 
 

@@ -190,7 +190,6 @@ class WaitingRig(Rig):
         return commands
 
     def give_up(self, wait: Wait) -> None:
-        """Its caller gives up."""
         self.post(wait.acquisition.give_up)
 
     # -- the server --------------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ _numbers = itertools.count()
 
 
 def use(lock: Lock) -> None:
-    """Acquire and release a lock, waiting for it."""
     with lock:
         pass
 

@@ -28,7 +28,6 @@ from wheel_lock.options import MAX_SOCKET_PATH_BYTES
 
 
 def asked(path: str | Path, *lines: bytes) -> list[dict[str, object]]:
-    """The answers to requests."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(30.0)
         client.connect(str(path))

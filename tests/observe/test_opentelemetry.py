@@ -24,7 +24,6 @@ class Reader:
         self._label = label
 
     def collect(self) -> dict[str, Any]:
-        """The metrics by name."""
         data = self._reader.get_metrics_data()
         assert data is not None
         return {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}

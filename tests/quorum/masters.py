@@ -92,7 +92,6 @@ def connect(context: QuorumContext) -> None:
 
 
 def held_by(lock: QuorumLock) -> QuorumLease:
-    """The lease that a lock has."""
     lease = lock._lease
     assert isinstance(lease, QuorumLease)
     return lease

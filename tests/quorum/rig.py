@@ -93,7 +93,6 @@ class QuorumRig(HandTurned[LostEvent]):
         return QuorumLease("n", lease_args(key, new_token()), group, owner, self._losses.append)
 
     def begin(self, lease: QuorumLease, *, limit: float | None = None, future: Waiting | None = None) -> Waiting:
-        """Begin to acquire."""
         future = Future(lambda: None) if future is None else future
         until = None if limit is None else self.now + limit
         self.post(self.engine.new_wait(lease.options, lease, lease.key, False, True, until, future).begin)

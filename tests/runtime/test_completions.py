@@ -20,8 +20,6 @@ READ = selectors.EVENT_READ
 
 
 class Writer(Flusher):
-    """Notes when it writes."""
-
     above = None
 
     def __init__(self, seen: list[str]) -> None:

@@ -12,8 +12,6 @@ INTERRUPTIONS = 5
 
 
 class Work:
-    """Work that is interrupted several times."""
-
     done = 0
     interrupted = 0
 

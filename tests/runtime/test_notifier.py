@@ -222,8 +222,6 @@ class Job:
 
 
 class FailingJob(Job):
-    """One that raises."""
-
     def task(self, job: Job) -> None:
         super().task(job)
         raise SystemExit(f"job {self.number}")

@@ -88,7 +88,6 @@ class Nodes:
         return self.servers[:MASTERS]
 
     def info(self, server: RedisServer) -> dict[str, Any]:
-        """CLUSTER INFO of one node."""
         text = server.admin.execute_command("CLUSTER", "INFO")
         pairs = [line.split(":") for line in text.decode().split()]
         return {key: int(value) if value.isdigit() else value for key, value in pairs}
@@ -115,7 +114,6 @@ class Nodes:
         source.admin.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
 
     def move_keys(self, slot: int, source: RedisServer, target: RedisServer) -> None:
-        """Move the keys of a slot."""
         client = source.admin
         while keys := client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
             client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)

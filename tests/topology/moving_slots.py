@@ -73,7 +73,6 @@ def _misplaced_slots(nodes: Nodes, server: RedisServer) -> set[int]:
 
 
 def names_in(slot: int, how_many: int) -> list[str]:
-    """Names that live in one slot."""
     tag = next(f"{{{n:x}}}" for n in itertools.count() if hash_slot(f"{n:x}".encode()) == slot)
     return [f"{tag}:{n}" for n in range(how_many)]
 
@@ -103,7 +102,6 @@ def on_its_way(nodes: Nodes, slot: int) -> Iterator[tuple[RedisServer, RedisServ
 
 @contextmanager
 def hung(*servers: RedisServer) -> Iterator[None]:
-    """They hang."""
     for server in servers:
         server.pause()
     try:
@@ -114,7 +112,6 @@ def hung(*servers: RedisServer) -> Iterator[None]:
 
 
 def keys_in(slot: int, server: RedisServer) -> int:
-    """How many keys of a slot a node has."""
     return int(server.admin.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot))
 
 
@@ -125,5 +122,4 @@ def is_renewed(*locks: Lock) -> None:
 
 
 def listeners(server: RedisServer, channel: str) -> int:
-    """How many listen to a channel of a shard."""
     return int(server.admin.execute_command("PUBSUB", "SHARDNUMSUB", channel)[1])

@@ -20,8 +20,6 @@ LONG_S = 4.0
 
 
 class Pair(NamedTuple):
-    """A master and its replica."""
-
     master: RedisServer
     replica: RedisServer
 

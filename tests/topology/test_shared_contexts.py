@@ -203,7 +203,6 @@ def test_what_belongs_to_a_client_greets_each_connection_while_that_is_there(pla
 
 
 def hang_up(place: Place) -> None:
-    """Cut the connections that locks live on."""
     for server in (place.server, *place.cluster.masters):
         with server.client() as admin:
             for connection in admin.client_list():

@@ -101,7 +101,6 @@ class Watched:
 
     @property
     def replica(self) -> RedisServer:
-        """A server that is not the master."""
         master = self.master
         return next(server for server in self.servers if server is not master)
 
@@ -117,7 +116,6 @@ class Watched:
         self.wait_for_another(old)
 
     def wait_for_another(self, old: RedisServer) -> None:
-        """Wait until the Sentinels name another master than ``old``."""
         eventually(lambda: self._named() not in (None, old.port), FAILOVER_S, message="failover")
 
     def _named(self) -> int | None:

@@ -1,6 +1,6 @@
 """What each call gives, as a type checker sees it. An error that mypy does not find is one, too: an unused ignore.
 
-Nothing of it is run. `public_calls.py` has every public name and its type; here are the types that depend on what a call is given.
+Nothing of it is run. `public_calls.py` has every public name; here are the types that depend on what a call is given.
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def post_release(rig: Rig, leases: list[Lease]) -> Future[Any]:
-    """Post a release, and do not turn."""
     future: Future[Any] = Future(lambda: None)
     rig.timer.post(partial(rig.engine.release_many, leases, future), rig.engine)
     return future

@@ -144,7 +144,6 @@ def release(rig: WaitingRig, wait: Wait, *more: Callable[[], object]) -> list[Co
 
 
 def wakes(command: Command) -> bool:
-    """Whether a release wakes those who listen."""
     assert command.what == "release"
     return command.arguments[2] == CHANNEL
 
