@@ -18,7 +18,7 @@ import redis
 from redis.sentinel import Sentinel
 
 from tests.engine.rig import NIL, ScriptedConnector, agreement
-from tests.engine.waiting_rig import WaitingRig
+from tests.engine.waiting_rig import Wait, WaitingRig
 from tests.hostile.replies import Replies
 from wheel_lock.engine.engine import Engine
 from wheel_lock.lease import Event, Lease
@@ -110,28 +110,22 @@ class FuzzedRequests(FuzzedEngine):
 
     def round(self, replies: Replies, some: random.Random) -> None:
         self.begin()
-        what = some.randrange(6)
-        waits = None
-        if what == 0:
-            self.acquire("a", 30.0)
-        elif what == 1:
-            self.acquire("b", 30.0, kind=FENCED)
-        elif what == 2:
-            self.release(self.granted("c"))
-        elif what == 3:
-            self.extend(self.granted("d"), 60.0)
-        elif what == 4:
-            waits = self.wait("w", 30.0)
+        asks: list[Callable[[], object]] = [
+            lambda: self.acquire("a", 30.0),
+            lambda: self.acquire("b", 30.0, kind=FENCED),
+            lambda: self.release(self.granted("c")),
+            lambda: self.extend(self.granted("d"), 60.0),
+            lambda: self.wait("w", 30.0),
+            lambda: ([self.granted(name, 3.0) for name in "efg"], self.go_on(1.0)),
+        ]
+        asked = some.choice(asks)()
+        if isinstance(asked, Wait):
             self.refuse()
-        else:
-            for name in "efg":
-                self.granted(name, 3.0)
-            self.go_on(1.0)
         self.server.take()
         self.say(replies.forms["data"]())
         self.go_on(0.02)
-        if waits is not None:
-            self.give_up(waits)
+        if isinstance(asked, Wait):
+            self.give_up(asked)
         self.check()
 
 

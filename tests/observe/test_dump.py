@@ -13,7 +13,7 @@ import pytest
 from tests.observe.conftest import use
 from tests.support.backend import Backend, connected
 from tests.support.background import Background
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, hung
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 from wheel_lock.diagnostics.dump import dumped, state
@@ -59,13 +59,10 @@ def test_the_slowest_locks_come_first(fresh: Backend, fresh_redis: RedisServer) 
     slow = context.lock("slow", timeout=60.0)
     slow.acquire()
     quick.acquire()
-    fresh_redis.pause()
-    try:
+    with hung(fresh_redis):
         eventually(lambda: context.stats().overdue == 1)
         found = state(context._engine, 5)
         text = dumped(context._engine)
-    finally:
-        fresh_redis.resume()
     assert [lock["name"] for lock in found["locks"]] == ["quick", "slow"]
     assert [lock["overdue"] for lock in found["locks"]] == [True, False]
     assert found["locks"][0]["late_s"] > 0

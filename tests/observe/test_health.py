@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.support.backend import Backend, connected
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, hung
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, QuorumContext
 from wheel_lock.observe import Health, NodeHealth
@@ -64,13 +64,10 @@ def test_a_server_that_cannot_be_reached_is_named_and_its_return_is_noticed(fres
 def test_a_silent_server_and_overdue_leases_are_seen(fresh: Backend, fresh_redis: RedisServer) -> None:
     context = connected(fresh.context(timer=fresh.timer()))
     locks = context.acquire_many([f"{number}" for number in range(20)], timeout=9.0, renew_every=0.2)
-    fresh_redis.pause()
-    try:
+    with hung(fresh_redis):
         health = when(context, lambda seen: seen.overdue > 0 and not seen.ok)
         assert health.nodes[0].overdue == health.overdue
         assert health.overdue_most >= health.overdue > 0
-    finally:
-        fresh_redis.resume()
     eventually(lambda: context.health().ok and not context.health().overdue)
     assert context.health().overdue_most > 0
     assert all(lock is not None and lock.is_held for lock in locks.values())

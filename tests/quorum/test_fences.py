@@ -10,6 +10,7 @@ import pytest
 from tests.engine.rig import agreement, array, error, failure, integer
 from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters
 from tests.quorum.rig import QuorumRig, Waiting
+from tests.support.redis_server import hung
 from tests.support.waiting import eventually
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import State
@@ -110,12 +111,8 @@ def test_fences_grow_across_majorities_with_the_largest_on_one_master(masters: M
     ):
         fences: list[int | None] = [ahead]
         for turn in range(15):
-            away = [masters.servers[number % 5] for number in (turn + 3, turn + 4)]
-            for server in away:
-                server.pause()
             worker, context = ((first, one), (second, other))[turn % 2]
-            fences.append(worker.submit(take, context, turn).result())
-            for server in away:
-                server.resume()
+            with hung(*[masters.servers[number % 5] for number in (turn + 3, turn + 4)]):
+                fences.append(worker.submit(take, context, turn).result())
             eventually(lambda: masters.count("order:42") == 0)
         assert fences == sorted(set(fences), key=lambda fence: fence or 0)

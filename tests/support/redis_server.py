@@ -17,8 +17,9 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -400,3 +401,15 @@ def _spawner_requests() -> queue.SimpleQueue[tuple[_Spawn, Future[subprocess.Pop
 
     threading.Thread(target=serve, name="redis-server-spawner", daemon=True).start()
     return requests
+
+
+@contextmanager
+def hung(*servers: RedisServer) -> Iterator[None]:
+    """They are paused in the block."""
+    for server in servers:
+        server.pause()
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.resume()

@@ -100,17 +100,6 @@ def on_its_way(nodes: Nodes, slot: int) -> Iterator[tuple[RedisServer, RedisServ
             server.admin.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
 
 
-@contextmanager
-def hung(*servers: RedisServer) -> Iterator[None]:
-    for server in servers:
-        server.pause()
-    try:
-        yield
-    finally:
-        for server in servers:
-            server.resume()
-
-
 def keys_in(slot: int, server: RedisServer) -> int:
     return int(server.admin.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot))
 

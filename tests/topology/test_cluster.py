@@ -18,10 +18,10 @@ from tests.support.background import Background
 from tests.support.lock_types import KINDS, make
 from tests.support.logged import Log
 from tests.support.proxy import TcpProxy
-from tests.support.redis_server import RedisServer, require_redis_7, require_tracking
+from tests.support.redis_server import RedisServer, hung, require_redis_7, require_tracking
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import CLIENTS, LONG_S, MASTERS, Nodes
-from tests.topology.moving_slots import home, hung, is_renewed, listeners, names_at, names_in
+from tests.topology.moving_slots import home, is_renewed, listeners, names_at, names_in
 from wheel_lock import LockContext, LockNotAcquired, LockTimeout, LockUnavailable, LossReason, LostEvent
 from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.locks import operations
@@ -56,13 +56,10 @@ def test_the_health_of_each_master_is_seen(nodes: Nodes, context: LockContext) -
     assert health.ok, health.reasons
     assert {node.node for node in health.nodes} == addresses
     assert all(node.connected and node.last_confirmation_age_s is not None for node in health.nodes)
-    nodes.masters[0].pause()
     silent = f"127.0.0.1:{nodes.masters[0].port}: "
-    try:
+    with hung(nodes.masters[0]):
         looks = [Background(partial(look, context, f"look:{number}")) for number in range(20)]
         eventually(lambda: any(reason.startswith(silent) for reason in context.health().reasons))
-    finally:
-        nodes.masters[0].resume()
     for call in looks:
         call.result()
     eventually(lambda: context.health().ok)

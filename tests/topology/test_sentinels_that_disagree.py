@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -12,9 +11,9 @@ import redis.asyncio.sentinel
 import redis.sentinel
 
 from tests.support.backend import Clock
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, hung
+from tests.support.timers import ask
 from tests.support.waiting import eventually
-from tests.topology.moving_slots import hung
 from tests.topology.watched_master import FAILOVER_S, SERVICE, Watched, begin_failover
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.engine.topology import sentinel as failover
@@ -149,10 +148,8 @@ def test_failovers_that_are_made_up_are_asked_about_now_and_then(redis_server: R
             eventually(lambda: not failovers._looking)
             context._engine.launch = counted
             for _ in range(FORGED):
-                heard = threading.Event()
                 timer.post(partial(failovers.on_message, f"{SERVICE} 127.0.0.1 1 127.0.0.1 2".encode()))
-                timer.post(heard.set)
-                assert heard.wait(30.0)
+                ask(timer)
                 eventually(lambda: not failovers._looking)
             assert 1 <= asked <= 2 * AT_ONCE
             asked = 0
