@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import sys
 from itertools import product
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lease.leases import LEGAL, Terms, granted, new_lease
+from wheel_lock.block import Block
 from wheel_lock.lease import (
     NO_OWNER,
     TRANSITIONS,
@@ -165,3 +167,40 @@ def test_limits_may_be_shared_by_the_leases_of_one_call() -> None:
     confirm_all([first], 103.0, 104.0, 10.0)
     assert first.at_limit
     assert not second.at_limit
+
+
+# Blocks of leases, by themselves
+
+
+def block_of_three() -> tuple[Block, list[Lease]]:
+    leases = [granted(100.0) for _ in range(3)]
+    return Block(leases), leases
+
+
+def test_a_block_does_not_keep_what_has_left() -> None:
+    leases = [granted(100.0) for _ in range(3)]
+    references = [sys.getrefcount(lease) for lease in leases]
+    block = Block(tuple(leases))
+    block.leave(leases[0])
+    block.leave(leases[1])
+    assert [sys.getrefcount(lease) for lease in leases] == [references[0], references[1], references[2] + 1]
+    block.leave(leases[2])
+    assert [sys.getrefcount(lease) for lease in leases] == references
+
+
+def test_a_block_is_not_renewed_at_its_deadline_and_no_deadline_moves_back() -> None:
+    block, leases = block_of_three()
+    before = block.own_deadline
+    block.move(Event.RENEWAL_SENT)
+    assert block.confirm(103.0, before, 10.0) is None
+    assert (block.state, block.own_deadline, leases[0].renewals) == (State.RENEWING, before, 0)
+    assert block.confirm(90.0, math.nextafter(before, 0), 10.0) is not None
+    assert block.own_deadline == before
+    assert leases[0].is_valid(math.nextafter(before, 0))
+    assert not leases[0].is_valid(before)
+
+
+def test_blocks_move_by_the_table_of_leases() -> None:
+    block, _ = block_of_three()
+    with pytest.raises(KeyError):
+        block.move(Event.CONFIRMED)

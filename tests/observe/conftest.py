@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.observe.scraping import Scraper, endpoint
 from tests.support.backend import Backend
 from tests.support.redis_server import RedisServer
 from wheel_lock import Lock, LockContext
@@ -28,19 +27,6 @@ def use(lock: Lock) -> None:
 def label() -> str:
     """A label that no other context of this process has: metrics are those of all contexts."""
     return f"label-{next(_numbers)}"
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    """The port at which the metrics of this process are served."""
-    with endpoint() as port:
-        yield port
-
-
-@pytest.fixture
-def scraper(port: int, label: str) -> Scraper:
-    """What is served of contexts with that label."""
-    return Scraper(port, label)
 
 
 @pytest.fixture

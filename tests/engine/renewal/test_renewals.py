@@ -12,6 +12,7 @@ import pytest
 from tests.engine.rig import FINE, NIL, START, TICK_S, Rig, array, error, names
 from tests.engine.waiting_rig import Wait, WaitingRig
 from tests.support.logged import logged
+from wheel_lock.block import Block
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.renewal.overdue import Overdue
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
@@ -223,3 +224,71 @@ def test_several_that_are_granted_with_hardly_any_time_left_are_renewed_at_once_
     rig.go_on(0.2, rig.agree)
     assert [lease.renewals for lease in attempt.leases] == [1] * 10
     assert rig.losses == []
+
+
+# Blocks: leases that one call has confirmed are renewed together until something happens to one of them or to the call
+
+
+COUNT = 10
+TIMEOUT_S, BLOCKS_EVERY_S = 30.0, 10.0
+
+
+def hold_block(rig: Rig, count: int = COUNT) -> list[Lease]:
+    """Hold leases that are in one block, and due in one interval."""
+    leases = rig.hold_many(names(count), TIMEOUT_S)
+    rig.go_on(BLOCKS_EVERY_S, rig.agree)
+    assert block_of(leases).size == count
+    return leases
+
+
+def block_of(leases: Sequence[Lease]) -> Block:
+    (block,) = {lease.block for lease in leases}
+    assert isinstance(block, Block)
+    return block
+
+
+def test_a_holder_that_has_seen_the_deadline_pass_as_the_block_was_confirmed_has_lost(rig: Rig) -> None:
+    leases = hold_block(rig)
+    rig.go_on(BLOCKS_EVERY_S)
+    leases[0].record_lapse()
+    rig.reply("renew", FINE)
+    assert not rig.is_valid(leases[0])
+    rig.post(lambda: rig.engine.lapse_seen(leases[0]))
+    assert rig.reasons == [("lock:0", LossReason.NOT_CONFIRMED)]
+    assert rig.server.one("release_many").pairs == [(b"lock:0", leases[0].token)]
+
+
+def refuse(rig: Rig) -> None:
+    rig.reply("renew", error("MISCONF no disk"))
+
+
+def be_silent(rig: Rig) -> None:
+    rig.be_silent(6.0)
+
+
+@pytest.mark.parametrize("trouble", [refuse, Rig.hang_up, be_silent])
+def test_the_trouble_of_a_call_splits_the_block_and_its_leases_are_renewed_or_lost_one_by_one(
+    rig: Rig, trouble: Callable[[Rig], object]
+) -> None:
+    leases = hold_block(rig)
+    rig.go_on(BLOCKS_EVERY_S)
+    before = leases[0].deadline
+    trouble(rig)
+    assert {lease.block for lease in leases} == {None}
+    assert set(leases) <= set(rig.engine.router.renewer.overdue)
+    assert {lease.deadline for lease in leases} == {before}
+    rig.connector.refusal = ConnectionRefusedError("not listening")
+    rig.go_to(before)
+    assert sorted(rig.reasons) == [(name, LossReason.NOT_CONFIRMED) for name in names(COUNT)]
+
+
+def test_a_confirmation_behind_the_deadline_is_no_renewal(rig: Rig) -> None:
+    leases = hold_block(rig)
+    rig.go_on(BLOCKS_EVERY_S)
+    rig.server.one("renew")
+    rig.server.say(FINE)
+    rig.clock.jump(TIMEOUT_S)
+    rig.turn()
+    assert sorted(rig.reasons) == [(name, LossReason.NOT_CONFIRMED) for name in names(COUNT)]
+    assert [command.what for command in rig.server.take()] == ["release_many"]
+    assert leases[0].renewals == 1

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.engine.rig import BUSY, NIL, TAKEN, Rig, agreement, array, error, failure, integer, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire_all import AcquireAll
 from wheel_lock.engine.requests.adopt import Adopt, AdoptMany
+from wheel_lock.engine.requests.execution import BOTH, EARLIER, LATEST, NONE, NOT_EXECUTED, SENT, Execution
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import InvalidHandoff, LockServerError, LockTimeout, LockUnavailable, LossReason, TooManyLocks
 from wheel_lock.lease import Lease, State
@@ -162,3 +165,23 @@ def test_an_acquire_has_another_master_looked_out_for(rig: Rig, monkeypatch: pyt
     assert len(looks) == 1
     rig.acquire_many(names(2))
     assert len(looks) == 2
+
+
+# What is known about the attempts of a request: the table, against the set of those that may have been executed
+
+
+KNOWN = {(True, True): BOTH, (True, False): LATEST, (False, True): EARLIER, (False, False): NONE}
+"""By whether the latest attempt may have been executed, and an earlier one."""
+
+
+@given(st.lists(st.sampled_from((SENT, NOT_EXECUTED))))
+def test_the_table_says_which_tries_may_have_been_executed(happens: list[tuple[Execution, ...]]) -> None:
+    execution, latest, possible = NONE, 0, set[int]()
+    for after in happens:
+        execution = after[execution]
+        if after is SENT:
+            latest += 1
+            possible.add(latest)
+        else:
+            possible.discard(latest)
+        assert execution is KNOWN[latest in possible, bool(possible - {latest})]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import sys
 from collections.abc import Callable
@@ -9,13 +10,15 @@ from types import FrameType
 
 import pytest
 
-from tests.engine.rig import NIL, OK, START, Command, array, integer
-from tests.engine.waiting_rig import Wait, WaitingRig, message
+from tests.engine.rig import NIL, OK, START, Command, array, error, integer, names
+from tests.engine.waiting_rig import LINGER_S, Wait, WaitingRig, message
 from tests.support.backend import without_collection
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.pacing import Pace
+from wheel_lock.engine.waiting.decisions import DECISIONS, IN_FLIGHT, QueueAction, QueueEvent, QueueState
 from wheel_lock.errors import LockAlreadyHeld
 from wheel_lock.lease import Owner
+from wheel_lock.protocol.keys import wake_channel
 
 
 def test_one_that_polls_asks_by_itself(rig: WaitingRig) -> None:
@@ -226,3 +229,112 @@ def test_who_waits_for_its_own_lock_is_refused_only_if_that_is_there(
         rig.extend(lease, 1.0)
     rig.say(b"$%d\r\n%b\r\n" % (len(lease.token), lease.token) if is_there else NIL)
     assert isinstance(wait.error, LockAlreadyHeld) is refused
+
+
+# The table by which it decides when to try
+
+
+TRIES = {QueueAction.TRY, QueueAction.TRY_AT_PACE, QueueAction.TRY_PLAIN_AT_PACE, QueueAction.FOLLOW}
+LOOKS = {QueueAction.LOOK, QueueAction.LOOK_LATER, QueueAction.PREPARE}
+EVERY = [(state, event) for state in QueueState for event in QueueEvent]
+
+
+@pytest.mark.parametrize(("state", "event"), EVERY)
+def test_each_decision(state: QueueState, event: QueueEvent) -> None:
+    action, following = DECISIONS[state][event]
+    if state is QueueState.EMPTY:
+        assert action is QueueAction.NOTHING, "nothing is sent without a waiter"
+    if state is QueueState.HELD_HERE:
+        assert action not in TRIES, "the lock is known to be held"
+    if state in IN_FLIGHT and event is not QueueEvent.REFUSED:
+        assert action is QueueAction.NOTHING, "a second try would be in flight"
+        assert following is None or following in IN_FLIGHT
+    if state not in IN_FLIGHT and event is QueueEvent.REFUSED:
+        assert action is QueueAction.NOTHING, "no try is in flight"
+    if event is QueueEvent.DUE and state is not QueueState.EMPTY and state not in IN_FLIGHT:
+        assert action in TRIES | LOOKS, "otherwise nothing would come due again"
+    if event is QueueEvent.REFUSED and state in IN_FLIGHT:
+        assert action in TRIES | LOOKS, "the same"
+
+
+@pytest.mark.parametrize("event", [QueueEvent.SUBSCRIBED, QueueEvent.MESSAGE, QueueEvent.RELEASED])
+def test_a_wakeup_during_a_try_causes_another_one(event: QueueEvent) -> None:
+    for state in IN_FLIGHT:
+        following = DECISIONS[state][event].state or state
+        assert DECISIONS[following][QueueEvent.REFUSED].action in TRIES
+
+
+# Wake-ups: one connection that listens, whatever becomes of it. Waiters depend on it for speed only
+
+
+PING_S = 2.0
+
+
+def channels(heard: list[tuple[str, ...]]) -> list[str]:
+    """What was subscribed to."""
+    return [channel for what, *channels in heard if what == "SUBSCRIBE" for channel in channels]
+
+
+def test_two_thousand_names_are_one_connection_and_one_subscription_each(rig: WaitingRig) -> None:
+    waits = [rig.waiter(name) for name in names(2_000)]
+    for number, wait in enumerate(waits, 1):
+        rig.timer.post(wait.acquisition.begin, rig.engine)
+        if number % 500 == 0:
+            rig.go_on(0.0, rig.be_taken())
+    assert rig.connector.listeners.attempts == 1
+    assert sorted(channels(rig.heard)) == sorted(wake_channel(name.encode()).decode() for name in names(2_000))
+    assert rig.waiting == 2_000
+    rig.commands.clear()
+    rig.wake("lock:1000")
+    assert rig.server.one("SET").names == ["lock:1000"]
+    rig.say(OK)
+    assert waits[1000].granted
+
+    # When the connection breaks they are subscribed to again, many per command, and each waiter polls once.
+    rig.listener.close()
+    rig.heard.clear()
+    rig.go_on(0.05, rig.be_taken())
+    assert len(channels(rig.heard)) == 2_000
+    assert 4 <= len(rig.heard) <= 5
+    assert 1_999 <= sum(command.what == "acquire" for command in rig.commands) <= 2 * 1_999
+    for wait in waits:
+        rig.timer.post(wait.acquisition.give_up, rig.engine)
+    rig.go_on(LINGER_S + 0.1, rig.agree)
+    rig.assert_clean()
+
+
+def test_as_long_as_a_caller_listens_a_ping_is_sent_now_and_then(rig: WaitingRig) -> None:
+    wait, serve = rig.wait_first("a"), rig.be_taken()
+    rig.heard.clear()
+    rig.go_on(5 * PING_S + 0.05, serve)
+    assert rig.heard == [("PING",)] * 5
+    rig.give_up(wait)
+    rig.go_on(LINGER_S + PING_S, serve)
+    rig.heard.clear()
+    rig.go_on(20.0, serve)
+    assert rig.heard == []
+    assert rig.connector.listeners.attempts == 1
+
+
+def test_who_may_not_subscribe_polls_and_it_is_logged_once(rig: WaitingRig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.wait("a")
+    refuse = rig.be_taken()
+    asked: list[str] = []
+
+    def serve() -> None:
+        for command in rig.listener.take():
+            asked.append(command.what)
+            rig.listener.say(
+                b"+PONG\r\n" if command.what == "PING" else error("NOPERM No permissions to access a channel")
+            )
+        refuse()
+
+    with caplog.at_level(logging.WARNING, "wheel_lock"):
+        rig.refuse()
+        rig.go_on(20.0, serve)
+        rig.drain()
+    assert rig.connector.listeners.attempts == 1, "a connection that answers is kept"
+    assert len([record for record in caplog.records if "refuses to send wake-ups" in record.getMessage()]) == 1
+    assert sum(command.what == "acquire" for command in rig.commands) in range(6, 12)
+    assert asked.count("PING") == 10
+    assert asked.count("SUBSCRIBE") <= 11
