@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engine.rig import BUSY, NIL, TAKEN, Rig, agreement, array, error, failure, integer, names
+from tests.engine.rig import BUSY, NIL, OK, TAKEN, Rig, agreement, array, error, failure, integer, names
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests import adopt
 from wheel_lock.engine.requests.acquire_all import AcquireAll
-from wheel_lock.engine.requests.adopt import Adopt, AdoptMany
+from wheel_lock.engine.requests.adopt import Adopt, Adoption, AdoptMany
 from wheel_lock.engine.requests.execution import BOTH, EARLIER, LATEST, NONE, NOT_EXECUTED, SENT, Execution
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
-from wheel_lock.errors import InvalidHandoff, LockServerError, LockTimeout, LockUnavailable, LossReason, TooManyLocks
+from wheel_lock.errors import (
+    ContextClosed,
+    InvalidHandoff,
+    LockNotAcquired,
+    LockServerError,
+    LockTimeout,
+    LockUnavailable,
+    LossReason,
+    TooManyLocks,
+)
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
 from wheel_lock.lock_types.replies import OTHER_FENCE
@@ -185,3 +196,101 @@ def test_the_table_says_which_tries_may_have_been_executed(happens: list[tuple[E
         else:
             possible.discard(latest)
         assert execution is KNOWN[latest in possible, bool(possible - {latest})]
+
+
+# Replication: grants wait for WAIT, one at a time, with a time limit that includes it, and fail with it
+
+
+REPLICA_TIMEOUT_S = 0.5
+replicated = pytest.mark.rig(min_replicas=1, replica_timeout_s=REPLICA_TIMEOUT_S)
+
+
+@replicated
+def test_one_wait_is_in_flight_at_a_time_and_the_next_covers_what_came_meanwhile(rig: Rig) -> None:
+    attempts = [rig.acquire(name) for name in "abc"]
+    rig.reply(None, OK)
+    assert rig.server.one("WAIT").arguments == (b"1", b"500")
+    rig.say(OK, OK)
+    server = rig.server
+    assert server.take() == []
+    rig.say(integer(1))
+    assert [attempt.future.done for attempt in attempts] == [True, False, False]
+    server.one("WAIT")
+    server.say(integer(1))
+    rig.turn()
+    assert all(attempt.future.result() for attempt in attempts)
+
+
+@replicated
+def test_the_time_limit_of_a_try_includes_two_waits(rig: Rig) -> None:
+    attempt = rig.acquire("a", 60.0)
+    rig.be_silent(rig.engine.options.response_timeout_s + 2 * REPLICA_TIMEOUT_S - 0.1)
+    assert not attempt.future.done
+    rig.go_on(0.2)
+    failure(attempt.future, LockTimeout)
+
+
+@pytest.mark.parametrize("reply", [OK, integer(-1), b""])
+@replicated
+def test_a_wait_without_a_number_of_replicas_confirms_nothing_and_ends_at_once(rig: Rig, reply: bytes) -> None:
+    attempt = rig.acquire("a")
+    rig.reply("SET", OK)
+    rig.server.one("WAIT")
+    rig.say(reply) if reply else rig.hang_up()
+    failure(attempt.future, LockUnavailable, "No connection")
+
+
+# Adoptions of many: what comes too late, what is refused at once, and what a silent node is not asked
+
+
+def adoption(rig: Rig, name: str, hold_left: float | None = None) -> Adoption:
+    """What is adopted; it may be held for so many seconds more."""
+    until = None if hold_left is None else time.time() + hold_left
+    handoff = Handoff(name, b"exporter", "lock", None, 3.0, 1.0, None, until, hold_left)
+    return rig.lease(name), handoff.options(), handoff
+
+
+def begin_adoptions(rig: Rig, *adoptions: Adoption) -> AdoptMany:
+    many = AdoptMany(rig.engine.leases, Future(lambda: None))
+    rig.post(lambda: (many.add(adoptions), many.seal()))
+    return many
+
+
+def test_what_may_be_held_for_a_moment_only_is_released(rig: Rig) -> None:
+    late = adoption(rig, "a", 0.01)
+    many = begin_adoptions(rig, late)
+    rig.reply("adopt", integer(1))
+    assert many._future.done
+    assert isinstance(many.errors[late[0]], LockNotAcquired)
+    assert rig.whats() == ["release_many"]
+
+
+def test_what_is_adopted_is_released_when_the_caller_gives_up(rig: Rig) -> None:
+    adoptions = [adoption(rig, name, 3.0) for name in names(2)]
+    many = begin_adoptions(rig, *adoptions)
+    assert rig.whats() == ["adopt"] * 2
+    rig.say(integer(1))
+    assert list(rig.held) == [adoptions[0][0]]
+    rig.post(many.give_up)
+    assert sorted(name for command in rig.server.take() for name in command.names) == names(2)
+    assert not rig.held
+
+
+def test_a_node_that_does_not_answer_gets_no_more_adoptions(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adopt, "MOST_IN_FLIGHT", 1)
+    adoptions = [adoption(rig, name) for name in names(3)]
+    many = begin_adoptions(rig, *adoptions)
+    rig.server.one("adopt")
+    rig.be_silent(rig.engine.options.response_timeout_s + 0.1)
+    assert many._future.done
+    assert [type(many.errors[lease]) for lease, _, _ in adoptions] == [LockTimeout] * 3
+    assert "adopt" not in rig.whats()
+
+
+def test_very_many_that_are_refused_at_once_are_refused_one_after_the_other(rig: Rig) -> None:
+    rig.close_engine()
+    adoptions = [adoption(rig, name) for name in names(2000)]
+    many = begin_adoptions(rig, *adoptions)
+    assert many._future.done
+    assert {type(error) for error in many.errors.values()} == {ContextClosed}
+    assert len(many.errors) == 2000
