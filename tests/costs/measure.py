@@ -232,16 +232,14 @@ class PairRig:
 
     def asleep(self) -> None:
         """Return when the timer's thread has nothing to do."""
+        timer = self.timer
         with self.counting.muted():
-            self._asleep()
-
-    def _asleep(self) -> None:
-        eventually(lambda: self.timer._sleeping and not self.timer.busy and not self.timer._woken, interval_s=0.0002)
-        while True:  # until it has slept for a while
-            turns = self.timer.turns
-            time.sleep(0.0003)
-            if turns == self.timer.turns and self.timer._sleeping:
-                return
+            eventually(lambda: timer._sleeping and not timer.busy and not timer._woken, interval_s=0.0002)
+            while True:  # until it has slept for a while
+                turns = timer.turns
+                time.sleep(0.0003)
+                if turns == timer.turns and timer._sleeping:
+                    return
 
     def result(self, server: ServerCounts, turns: int, before: int) -> PairCosts:
         turns = self.timer.turns - turns

@@ -21,20 +21,15 @@ from wheel_lock.lease import Lease
 from wheel_lock.protocol.owners import token_id
 
 
-def text_of_dump(context: LockContext) -> str:
-    file = io.StringIO()
-    context.dump(file)
-    return file.getvalue()
-
-
 def test_it_shows_what_is_held_and_waited_for_and_no_token(labelled: LockContext, label: str, real: Backend) -> None:
     with labelled.lock("order:42") as lock, labelled.lock(b"\xff\n", timeout=3.0):
         waiter = Background(lambda: use(labelled.lock("order:42")))
         eventually(lambda: labelled.stats().waiting == 1)
-        text = text_of_dump(labelled)
+        labelled.dump(file := io.StringIO())
         assert lock.token is not None
         token = lock.token
     waiter.result()
+    text = file.getvalue()
     assert text.startswith(f"wheel_lock context {label} in process {os.getpid()}: ok\n")
     assert f"  127.0.0.1:{real.port}: connected, 0 overdue, last confirmation " in text
     assert "2 locks held, 0 overdue, 1 waiting" in text

@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import NoOpTracer, StatusCode, Tracer
 
 from tests.support.backend import Backend
+from tests.support.lock_types import KINDS, make
 from tests.support.logged import Log
 from tests.support.redis_server import RedisServer
 from wheel_lock import Lock, LockContext, LockLost, LockNotAcquired
@@ -67,23 +68,11 @@ def test_a_lock_has_two_spans_with_attributes(traced: Traced, label: str, real: 
     assert acquire.status.status_code is release.status.status_code is StatusCode.UNSET
 
 
-def locks_of_all_kinds(context: Any) -> list[Any]:
-    return [
-        context.lock("plain"),
-        context.reentrant_lock("reentrant"),
-        context.rw_lock("rw").read(),
-        context.rw_lock("rw").write(),
-        context.fair_lock("fair"),
-        context.semaphore("permits", permits=2),
-        context.multi_lock(["m:1", "m:2"]),
-    ]
-
-
 def test_every_kind_of_lock_has_spans(traced: Traced) -> None:
-    for lock in locks_of_all_kinds(traced.context):
-        with lock:
+    for kind in KINDS:
+        with make(traced.context, kind, kind):
             pass
-        assert traced.names() == ["acquire", "release"], lock
+        assert traced.names() == ["acquire", "release"], kind
 
 
 async def test_the_parent_is_the_current_span_of_the_task(traced: Traced) -> None:

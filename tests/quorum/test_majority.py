@@ -14,16 +14,6 @@ from tests.quorum.rig import QuorumRig
 from tests.support.backend import without_collection
 from wheel_lock.errors import LockLost, LockServerError, LossReason, WheelLockError
 from wheel_lock.lease import Owner, State
-from wheel_lock.quorum.lease import QuorumLease
-
-
-def lease_of(rig: QuorumRig, *votes: tuple[float, float]) -> QuorumLease:
-    """A lease whose votes count from and until these times."""
-    lease = rig.lease(4.0)
-    for vote, (counts_from, until) in zip(lease.votes, votes, strict=False):
-        granted: Any = SimpleNamespace(loss=None, state=State.HELD, group=lease.group, deadline=until)
-        vote.lease, vote.counts_from = granted, counts_from
-    return lease
 
 
 @pytest.mark.parametrize(
@@ -39,7 +29,11 @@ def lease_of(rig: QuorumRig, *votes: tuple[float, float]) -> QuorumLease:
     ],
 )
 def test_a_majority_ends_with_its_first_gap(rig: QuorumRig, votes: list[tuple[float, float]], until: float) -> None:
-    assert lease_of(rig, *votes).majority_until(1.0) == until
+    lease = rig.lease(4.0)
+    for vote, (counts_from, deadline) in zip(lease.votes, votes, strict=False):
+        granted: Any = SimpleNamespace(loss=None, state=State.HELD, group=lease.group, deadline=deadline)
+        vote.lease, vote.counts_from = granted, counts_from
+    assert lease.majority_until(1.0) == until
 
 
 def test_an_extension_that_too_few_nodes_confirm_is_no_loss_of_a_lease_that_is_held(rig: QuorumRig) -> None:

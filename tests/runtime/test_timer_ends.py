@@ -290,13 +290,9 @@ def warned() -> Iterator[list[str]]:
         drain()
 
 
-def thread_names() -> set[str]:
-    return {thread.name for thread in threading.enumerate()}
-
-
 def is_gone(reference: weakref.ref[HashedWheelTimer], name: str) -> bool:
     gc.collect()
-    return reference() is None and name not in thread_names()
+    return reference() is None and name not in {thread.name for thread in threading.enumerate()}
 
 
 def test_an_idle_one_is_collected_with_its_thread_and_its_descriptors(warned: list[str]) -> None:

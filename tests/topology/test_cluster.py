@@ -168,16 +168,12 @@ def test_a_shard_that_dies_takes_its_own_locks_only_and_the_log_says_which(
         assert lock.is_held
 
 
-def first_asked(nodes: Nodes, context: LockContext) -> int:
-    """Which master a context turns to as long as it does not know the map of slots."""
-    connector = context._engine.connector
-    assert isinstance(connector, ClusterConnector)
-    return next(n for n, server in enumerate(nodes.masters) if str(server.port) == connector.servers[0][1])
-
-
 def test_a_seed_that_hangs_before_the_map_is_known_keeps_no_caller_from_the_others(nodes: Nodes) -> None:
     with LockContext(nodes.client(), connect_timeout=0.5) as context:
-        number = first_asked(nodes, context)
+        connector = context._engine.connector
+        assert isinstance(connector, ClusterConnector)
+        _, port = connector.servers[0]  # which is asked first
+        number = [str(server.port) for server in nodes.masters].index(port)
         with hung(nodes.masters[number]):
             began = time.monotonic()
             with context.lock(names_at((number + 1) % MASTERS, 1)[0]) as lock:

@@ -9,17 +9,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.redis_server import RedisServer, require_redis_7
+from tests.support.redis_server import require_redis_7
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, Nodes
 from tests.topology.moving_slots import is_renewed, keys_in, names_at, names_in, on_its_way
 from wheel_lock import LockContext, LostEvent
 
 pytestmark = pytest.mark.slow
-
-
-def is_master(server: RedisServer) -> bool:
-    return bool(server.client().role()[0] == b"master")
 
 
 @contextmanager
@@ -31,8 +27,9 @@ def without_owner(nodes: Nodes, slot: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for server in filter(is_master, nodes.servers):
-            server.client().execute_command("CLUSTER", "SETSLOT", slot, "NODE", owner)
+        for server in nodes.servers:
+            if server.client().role()[0] == b"master":
+                server.client().execute_command("CLUSTER", "SETSLOT", slot, "NODE", owner)
 
 
 # -- who is asked, and believed --------------------------------------------------------------------------------------

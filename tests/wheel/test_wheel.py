@@ -189,18 +189,10 @@ class WheelAgainstHeap(RuleBasedStateMachine):
     def put(self, timer: Timer, tick: int) -> None:
         self.heap.put(timer, max(tick, self.wheel.now + 1))
 
-    @rule(distance=distances)
-    def schedule_a_new_timer(self, distance: tuple[int, int]) -> None:
+    @rule(distance=distances, which=pick, new=st.booleans())
+    def schedule(self, distance: tuple[int, int], which: int, new: bool) -> None:
         self.count += 1
-        timer = Timer(self.count)
-        tick = self.tick_at(distance)
-        self.wheel.schedule(timer, tick)
-        self.put(timer, tick)
-
-    @precondition(lambda self: self.idle)
-    @rule(distance=distances, which=pick)
-    def schedule_a_used_timer(self, distance: tuple[int, int], which: int) -> None:
-        timer = self.idle.pop(which % len(self.idle))
+        timer = Timer(self.count) if new or not self.idle else self.idle.pop(which % len(self.idle))
         tick = self.tick_at(distance)
         self.wheel.schedule(timer, tick)
         self.put(timer, tick)

@@ -163,17 +163,12 @@ def test_a_few_calls_are_under_way_at_a_time_and_what_is_due_goes_between_them()
         assert rig.stats().renewed >= 1_001
 
 
-def swap_servers(rig: Rig) -> None:
-    """Break the connection; the next one is to another server."""
-    rig.connector.address = ("elsewhere", "6379")
-    rig.hang_up()
-
-
 @pytest.mark.parametrize("text", ["BUSY Redis is busy", "LOADING Redis is loading", "MASTERDOWN Link is down"])
 def test_a_server_that_cannot_answer_yet_is_asked_again(rig: Rig, text: str) -> None:
     lease = rig.hold("a", 9.0, renew=False)
     rig.go_on(1.0)
-    swap_servers(rig)
+    rig.connector.address = ("elsewhere", "6379")
+    rig.hang_up()
     rig.go_on(0.1)
     assert rig.server.one("GET").names == ["a"]
     rig.say(error(text))
@@ -237,14 +232,10 @@ def hold_block(rig: Rig, count: int = COUNT) -> list[Lease]:
     """Hold leases that are in one block, and due in one interval."""
     leases = rig.hold_many(names(count), TIMEOUT_S)
     rig.go_on(BLOCKS_EVERY_S, rig.agree)
-    assert block_of(leases).size == count
-    return leases
-
-
-def block_of(leases: Sequence[Lease]) -> Block:
     (block,) = {lease.block for lease in leases}
     assert isinstance(block, Block)
-    return block
+    assert block.size == count
+    return leases
 
 
 def test_a_holder_that_has_seen_the_deadline_pass_as_the_block_was_confirmed_has_lost(rig: Rig) -> None:

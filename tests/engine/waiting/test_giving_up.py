@@ -35,14 +35,6 @@ def test_no_more_than_max_waiting_may_wait() -> None:
         assert isinstance(rig.wait("a").error, TooManyLocks)
 
 
-def each_its_own(waits: list[Wait]) -> list[type[Exception]]:
-    """The kinds of the errors that these ended with; no two have the same object."""
-    errors = [wait.error for wait in waits]
-    assert len({id(error) for error in errors}) == len(waits)
-    assert all(error is not None and error.__traceback__ is None for error in errors)
-    return [type(error) for error in errors if error is not None]
-
-
 def a_line(rig: WaitingRig) -> list[Wait]:
     rig.wait_first("a")
     waits = [rig.wait("a") for _ in range(5)]
@@ -67,7 +59,9 @@ def test_the_death_of_the_thread_is_everybodys_and_not_for_ever(rig: WaitingRig,
     waits = stage(rig)
     holder = rig.lines
     rig.post((lambda: rig.end(End.DIED)) if fate == "died" else lambda: rig.engine.crashed(BUG))
-    assert each_its_own(waits) == [LockUnavailable] * 5
+    errors = [wait.error for wait in waits]
+    assert len({id(error) for error in errors}) == 5  # each has its own
+    assert all(isinstance(error, LockUnavailable) and error.__traceback__ is None for error in errors)
     assert (len(holder), rig.waiting, holder.in_flight) == (0, 0, {})
     again = rig.wait("a")
     rig.go_on(0.1, rig.be_taken())
