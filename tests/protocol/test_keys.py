@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.support.redis_server import RedisServer
 from wheel_lock.lock_types import FAIR, READ, WRITE, semaphore
 from wheel_lock.lock_types.reentrant import REENTRANT
+from wheel_lock.options import owner_text
 from wheel_lock.protocol.keys import (
     SLOTS,
     companion,
@@ -22,6 +23,8 @@ from wheel_lock.protocol.keys import (
     redisson_channel,
     wake_channel,
 )
+from wheel_lock.protocol.owners import owner_head, owner_of, token_id
+from wheel_lock.runtime.tokens import new_token
 
 # Braces decide everything here, so most names are made of little else.
 braced = st.lists(st.sampled_from([b"{", b"}", b"a", b"=", b"#", b"\0", b"\r\n", b"{}", b"}{"]), min_size=1).map(
@@ -132,3 +135,37 @@ def test_a_name_with_a_closing_brace_has_a_tag_that_stands_in_for_it() -> None:
     for number in range(20):
         name = b"}%d" % number
         assert hash_slot(fence_key(name)) == hash_slot(name) < SLOTS
+
+
+# The owner at the head of a token, and the short id of a token
+
+
+_PRINTABLE = st.characters(exclude_categories=("C", "Z")) | st.just(" ")
+
+
+@given(st.text(_PRINTABLE, min_size=1, max_size=64))
+def test_an_owner_comes_back_from_every_form_of_token(owner: str) -> None:
+    try:
+        head = owner_head(owner_text("owner", owner))
+    except ValueError:
+        assert not owner.isprintable() or len(owner.encode()) > 64
+        return
+    assert head.count(b":") == 1
+    assert head.isascii()
+    token = new_token()
+    for stored in (head + token, head + token + token, b"r:" + head + token, head + token + b":17"):
+        assert owner_of(stored) == owner
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_have_an_id_and_at_most_a_printable_owner(token: bytes) -> None:
+    owner = owner_of(token)
+    assert owner is None or owner.isprintable()
+    assert len(token_id(token)) == 8
+
+
+@pytest.mark.parametrize(
+    "token", [b"", b"@", b"@:", b"@a:short", b"@%1b[2J:" + b"x" * 22, b"@" + b"a" * 65 + b":" + b"x" * 22, b"@%ff:x"]
+)
+def test_a_value_of_another_form_names_no_owner(token: bytes) -> None:
+    assert owner_of(token) is None

@@ -6,6 +6,7 @@ import gc
 import logging
 import math
 import threading
+import time
 import weakref
 from collections import deque
 from typing import Any
@@ -31,6 +32,7 @@ from tests.support.waiting import eventually
 from wheel_lock.errors import TimerStopped, TooManyTimeouts
 from wheel_lock.runtime import loop as loop_module
 from wheel_lock.runtime import timer as timer_module
+from wheel_lock.runtime.clock import SystemClock
 from wheel_lock.runtime.loop import Loop
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import MANY_TIMERS, HashedWheelTimer, Timeout
@@ -495,3 +497,31 @@ def test_a_finaliser_may_set_and_cancel_timeouts_wherever_it_runs() -> None:
         assert seen.count("finaliser") == seen.count("call") > 0
 
     in_a_fork(check)
+
+
+# The clock: the one that goes on while the machine is suspended
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system has no CLOCK_BOOTTIME")
+def test_it_is_the_clock_that_counts_suspension() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    now = SystemClock().now()
+    after = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert before <= now <= after
+
+
+def test_it_never_goes_back() -> None:
+    clock = SystemClock()
+    readings = [clock.now() for _ in range(10_000)]
+    assert readings == sorted(readings)
+
+
+def test_a_timer_lives_by_the_now_of_a_kind_of_it() -> None:
+    class Shifted(SystemClock):
+        @staticmethod
+        def now() -> float:
+            return 5000.0
+
+    timer = HashedWheelTimer(clock=Shifted(), threaded=False)
+    timer.turn()
+    assert timer.now == 5000.0
