@@ -62,7 +62,7 @@ def reported(poller: Poller) -> dict[int, int]:
     return {fd: poller.meanings.get(events, BOTH) for fd, events in poller.poll(0.0) if fd in poller.watched}
 
 
-def test_a_socket_is_reported_with_its_events(
+def test_a_socket_is_reported_with_the_events_of_its_last_watch(
     polled: tuple[Waker, Poller], ends: tuple[socket.socket, socket.socket]
 ) -> None:
     _, poller = polled
@@ -74,7 +74,9 @@ def test_a_socket_is_reported_with_its_events(
     there.send(b"x")
     poller.watch(here, BOTH, (nothing, None))
     assert reported(poller) == {here.fileno(): BOTH}
-    poller.watch(here, READ, (nothing, None))
+    last = (lambda events: None, None)
+    poller.watch(here, READ, last)
+    assert poller.watched == {here.fileno(): last}
     for _ in range(2):  # until it is read
         assert reported(poller) == {here.fileno(): READ}
     there.close()
@@ -83,17 +85,6 @@ def test_a_socket_is_reported_with_its_events(
     poller.unwatch(here)
     assert reported(poller) == {}
     assert poller.watched == {}
-
-
-def test_a_watch_is_replaced_by_the_next(
-    polled: tuple[Waker, Poller], ends: tuple[socket.socket, socket.socket]
-) -> None:
-    _, poller = polled
-    here, _ = ends
-    first, second = (nothing, None), (lambda events: None, None)
-    poller.watch(here, READ, first)
-    poller.watch(here, READ, second)
-    assert poller.watched == {here.fileno(): second}
 
 
 def test_a_socket_that_was_closed_under_watch_can_be_unwatched(polled: tuple[Waker, Poller]) -> None:

@@ -86,14 +86,6 @@ def test_a_delay_of_many_days_is_a_delay_like_any_other(new_timer: NewTimer) -> 
         assert late.pop(0).cancel()  # from then on the next one is what the selector sleeps for
 
 
-def test_a_task_that_cannot_be_called_is_refused(by_hand: HashedWheelTimer) -> None:
-    bad: list[Any] = [None, "task", 5]
-    for task in bad:
-        with pytest.raises(ValueError, match="task"):
-            by_hand.new_timeout(task, 1.0)
-    assert by_hand.pending == 0
-
-
 # Cancelling
 
 
@@ -165,9 +157,12 @@ def test_a_setting_that_is_no_whole_number_in_range_is_refused(parameter: str, b
 
 
 @pytest.mark.parametrize("delay", [math.nan, math.inf, -math.inf, 2e10, 10**400, True, None, "1", 1j, []], ids=repr)
-def test_a_delay_that_is_no_number_of_seconds_is_refused(by_hand: HashedWheelTimer, delay: Any) -> None:
-    with pytest.raises(ValueError, match="delay"):
-        by_hand.new_timeout(nothing, delay)
+def test_a_delay_that_is_no_number_of_seconds_and_a_task_that_cannot_be_called_are_refused(
+    by_hand: HashedWheelTimer, delay: Any
+) -> None:
+    for task, seconds, match in ((nothing, delay, "delay"), (delay, 1.0, "task")):
+        with pytest.raises(ValueError, match=match):
+            by_hand.new_timeout(task, seconds)
     assert by_hand.pending == 0
 
 
@@ -223,20 +218,6 @@ def test_very_many_timers_are_warned_about_once(
     timers += [HashedWheelTimer(threaded=False) for _ in range(6)]
     (message,) = messages(caplog, logging.WARNING)
     assert message.startswith(f"{MANY_TIMERS} timers exist")
-
-
-# The shared one
-
-
-def test_a_shared_timer_that_was_stopped_is_replaced() -> None:
-    def check() -> None:  # in a child: other tests share it too
-        timer = HashedWheelTimer.shared()
-        timer.stop()
-        again = HashedWheelTimer.shared()
-        assert again is not timer
-        assert not again.stopped
-
-    in_a_fork(check)
 
 
 # Finalisers: they run in the middle of whatever allocates, in whatever thread that is

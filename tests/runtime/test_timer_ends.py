@@ -247,7 +247,7 @@ def test_a_fork_while_another_thread_is_inside_blocks_no_thread(new_timer: NewTi
         caller.result()
 
 
-def test_the_shared_timer_of_the_child_is_its_own() -> None:
+def test_the_shared_timer_of_the_child_is_its_own_and_one_that_was_stopped_is_replaced() -> None:
     timer = HashedWheelTimer.shared()
     ask(timer)
 
@@ -256,6 +256,9 @@ def test_the_shared_timer_of_the_child_is_its_own() -> None:
         assert not mine.running
         ask(mine)
         mine.stop()
+        again = HashedWheelTimer.shared()
+        assert again is not mine
+        assert not again.stopped
 
     in_a_fork(check)
     ask(timer)
