@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from tests.support.timers import (
 from tests.support.waiting import eventually
 from wheel_lock.runtime import native
 from wheel_lock.runtime.notifier import NOTIFIER, Notifier, Task
+from wheel_lock.runtime.timer import HashedWheelTimer
 
 NewLinger = Callable[[float], None]
 
@@ -188,20 +190,21 @@ def test_what_interrupts_a_threads_start_reaches_the_caller(
     assert seen == ["KeyboardInterrupt", "TimeIsUp"]
 
 
-def test_a_post_from_a_finaliser_in_the_middle_of_a_post_is_run_like_any_other() -> None:
+@pytest.mark.parametrize("kind", [Notifier, HashedWheelTimer])
+def test_a_post_from_a_finaliser_in_the_middle_of_a_post_is_run_like_any_other(
+    kind: type[Notifier] | type[HashedWheelTimer],
+) -> None:
     def check() -> None:
-        notifiers: list[Notifier] = []
+        made: list[Notifier | HashedWheelTimer] = []
         seen: list[str] = []
 
         def new_garbage() -> None:
-            notifiers.append(notifier := Notifier())  # a new one, so that the start of its thread is interrupted too
-            Garbage(lambda: notifier.post(seen.append, "finaliser"))
+            made.append(one := kind())  # a new one, so that the start of its thread is interrupted too
+            Garbage(lambda: one.post(partial(seen.append, "finaliser")))
 
-        with_garbage_at_every_allocation(lambda: notifiers[-1].post(seen.append, "call"), new_garbage)
+        with_garbage_at_every_allocation(lambda: made[-1].post(partial(seen.append, "call")), new_garbage)
         gc.collect()
-        for notifier in notifiers:
-            assert notifier.drain(EVENTUALLY_S)
-        assert seen.count("call") == seen.count("finaliser") == ALLOCATIONS
+        eventually(lambda: seen.count("call") == seen.count("finaliser") == ALLOCATIONS, EVENTUALLY_S)
 
     in_a_fork(check)
 

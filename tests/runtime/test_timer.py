@@ -16,7 +16,6 @@ import pytest
 from tests.support.background import EVENTUALLY_S, in_a_fork
 from tests.support.interruptions import Interrupted, Interruption, at_every_place
 from tests.support.timers import (
-    ALLOCATIONS,
     Garbage,
     Gate,
     NewTimer,
@@ -60,17 +59,6 @@ def test_tasks_run_in_the_order_in_which_they_are_due_and_of_one_tick_in_that_in
     clock.jump(20.0)
     drain()
     assert ran == sorted(expected)
-
-
-def test_a_task_runs_on_the_notifier_thread_with_its_timeout(timer: HashedWheelTimer, clock: ManualClock) -> None:
-    ran: list[tuple[Timeout, threading.Thread]] = []
-    timeout = timer.new_timeout(lambda timeout: ran.append((timeout, threading.current_thread())), 1.0)
-    pass_time(timer, clock, 1.0)
-    drain()
-    ((given_, thread),) = ran
-    assert given_ is timeout
-    assert thread is not timer_thread(timer)
-    assert thread.name.startswith("wheel-lock-notifier-")
 
 
 def test_a_delay_of_many_days_is_a_delay_like_any_other(new_timer: NewTimer) -> None:
@@ -221,24 +209,6 @@ def test_very_many_timers_are_warned_about_once(
 
 
 # Finalisers: they run in the middle of whatever allocates, in whatever thread that is
-
-
-def test_a_post_from_a_finaliser_while_the_thread_is_being_started_does_not_block() -> None:
-    def check() -> None:
-        timers: list[HashedWheelTimer] = []
-        seen: list[str] = []
-        from_call, from_finaliser = (lambda: seen.append("call")), (lambda: seen.append("finaliser"))
-
-        def new_garbage() -> None:
-            timer = HashedWheelTimer()
-            timers.append(timer)
-            Garbage(lambda: timer.post(from_finaliser))
-
-        with_garbage_at_every_allocation(lambda: timers[-1].post(from_call), new_garbage)
-        gc.collect()
-        eventually(lambda: seen.count("finaliser") == seen.count("call") == ALLOCATIONS, EVENTUALLY_S)
-
-    in_a_fork(check)
 
 
 def test_a_timeout_may_be_cancelled_in_a_finaliser_wherever_that_runs() -> None:

@@ -59,13 +59,7 @@ def test_tokens_come_from_the_systems_generator(asked: list[int]) -> None:
     assert sum(asked) >= MANY * BITS // 8
 
 
-def test_a_block_serves_each_of_its_numbers_once(monkeypatch: pytest.MonkeyPatch, asked: list[int]) -> None:
-    monkeypatch.setattr(tokens, "time_ns", lambda: 0)
-    taken = [new_token() for _ in range(MANY)]
-    assert len(set(taken)) == MANY
-
-
-def test_threads_take_different_tokens(monkeypatch: pytest.MonkeyPatch, asked: list[int]) -> None:
+def test_threads_take_different_numbers_of_a_block(monkeypatch: pytest.MonkeyPatch, asked: list[int]) -> None:
     monkeypatch.setattr(tokens, "time_ns", lambda: 0)
     callers = [Background(lambda: [new_token() for _ in range(MANY)]) for _ in range(4)]
     assert len({token for caller in callers for token in caller.result()}) == 4 * MANY

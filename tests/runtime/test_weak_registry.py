@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import sys
-import threading
 
-from tests.support.background import Background
 from wheel_lock.runtime.weak_registry import WeakRegistry
 
 
@@ -65,33 +62,3 @@ def test_the_place_of_one_that_is_gone_may_be_taken_by_another() -> None:
         registry.add(item)
         assert len(registry) <= 2
         assert any(found is item for found in registry)
-
-
-def test_many_threads_may_add_and_drop_at_once() -> None:
-    registry: WeakRegistry[Item] = WeakRegistry()
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    stop = threading.Event()
-
-    def come_and_go() -> list[Item]:
-        for _ in range(300):
-            items = [Item() for _ in range(10)]
-            for item in items:
-                registry.add(item)
-        return items
-
-    def look() -> None:
-        while not stop.is_set():
-            for item in registry:
-                assert type(item) is Item
-
-    try:
-        looker = Background(look)
-        left = [caller.result() for caller in [Background(come_and_go) for _ in range(3)]]
-        stop.set()
-        looker.result()
-    finally:
-        stop.set()
-        sys.setswitchinterval(interval)
-    gc.collect()
-    assert len(registry) == sum(map(len, left)) == 30
