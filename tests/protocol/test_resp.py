@@ -69,11 +69,6 @@ def test_an_acquire_is_the_set_that_redis_py_sends(name: bytes, token: bytes, tt
 # The reply of a batched script
 
 
-def test_no_exceptions_means_that_all_went_well() -> None:
-    assert list(exceptions([], 3)) == []
-    assert list(exceptions([], 0)) == []
-
-
 def plain(found: Sequence[tuple[int, int | ServerError]]) -> list[tuple[int, int | str]]:
     """The exceptions, with the text of each error in its place."""
     return [(index, str(status) if isinstance(status, ServerError) else status) for index, status in found]
@@ -87,16 +82,19 @@ def test_each_exception_is_read_with_its_own_index(found: dict[int, int | str]) 
     assert plain(exceptions(reply, 100)) == list(found.items())
 
 
-def test_a_status_may_be_an_error_object() -> None:
-    assert plain(exceptions([2, hiredis.ReplyError("MOVED 1 host:1")], 2)) == [(1, "MOVED 1 host:1")]
-
-
-def test_a_text_that_is_no_utf_8_is_escaped() -> None:
-    assert plain(exceptions([1, b"ERR \xff"], 1)) == [(0, r"ERR \xff")]
-
-
-def test_an_error_text_never_looks_like_a_number() -> None:
-    assert plain(exceptions([1, b"0", 2, b"1"], 2)) == [(0, "0"), (1, "1")]
+@pytest.mark.parametrize(
+    ("reply", "leases", "found"),
+    [
+        ([], 3, []),
+        ([], 0, []),
+        ([2, hiredis.ReplyError("MOVED 1 host:1")], 2, [(1, "MOVED 1 host:1")]),
+        ([1, b"ERR \xff"], 1, [(0, r"ERR \xff")]),
+        ([1, b"0", 2, b"1"], 2, [(0, "0"), (1, "1")]),
+    ],
+    ids=["all well", "of none", "an error object", "no UTF-8", "texts that look like numbers"],
+)
+def test_a_status_is_what_the_server_means(reply: list[object], leases: int, found: list[tuple[int, str]]) -> None:
+    assert plain(exceptions(reply, leases)) == found
 
 
 NO_LISTS = [None, 0, 1, -1, True, b"", b"OK", "OK", hiredis.ReplyError("ERR"), {}, (), (1, 0), {1: 0}, 1.5]

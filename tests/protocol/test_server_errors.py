@@ -47,9 +47,7 @@ def test_a_text_without_a_code_has_the_general_one_and_what_is_no_error_has_none
         assert not ServerError(text).wants_keys
     outcomes: list[object] = [None, 0, 1, "READONLY no error", b"READONLY", [], ["READONLY"]]
     assert {code_of(outcome) for outcome in outcomes} == {""}
-
-
-def test_the_code_of_an_exception_of_another_library() -> None:
+    # An exception of another library:
     assert code_of(RuntimeError("BUSY Redis is busy running a script.")) == "BUSY"
 
 
