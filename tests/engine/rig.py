@@ -28,7 +28,7 @@ from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.errors import ContextClosed, LossReason
-from wheel_lock.lease import NO_OWNER, Lease, Owner, State
+from wheel_lock.lease import NO_OWNER, Event, Lease, Owner, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.connection import PipelinedConnection
@@ -768,6 +768,23 @@ class Rig(HandTurned[tuple[Lease, LostEvent]]):
             error.__traceback__ = error.__context__ = None
         logging.getLogger("wheel_lock").removeHandler(self._failures)
         assert self._failures.seen == []
+
+
+def add_stranger(rig: Rig, lasting_s: float = 30.0) -> Engine:
+    """Return another context's engine on the same timer. It holds one lock."""
+    engine = Engine(ScriptedConnector(rig.clock), ContextOptions(), rig.timer, rig.launch)
+    group = engine.router.renewer.group(EXCLUSIVE, lasting_s, round(lasting_s * 1000), lasting_s / 3)
+    lease = Lease("the other's", b"", group)
+    lease.transition(Event.GRANTED)
+    lease.deadline = rig.now + lasting_s - 1.0
+    engine.leases.held[lease] = None
+    return engine
+
+
+def is_untouched(stranger: Engine) -> bool:
+    """Whether it still holds its lock."""
+    held = list(stranger.leases.held)
+    return len(held) == 1 and held[0].is_valid(stranger.timer.clock.now())
 
 
 def names(count: int) -> list[str]:

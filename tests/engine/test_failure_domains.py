@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tests.engine.rig import BUG, FINE, NIL, OK, TICK_S, Rig, breaking, integer
+from tests.engine.rig import BUG, FINE, NIL, OK, TICK_S, Rig, add_stranger, breaking, integer, is_untouched
 from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.leases import LeaseTable
@@ -15,9 +15,9 @@ from wheel_lock.engine.renewal.renewer import RenewalGroup
 from wheel_lock.engine.waiting.wait_queue import WaitQueue
 from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.errors import LockUnavailable, LossReason, WheelLockError
-from wheel_lock.lease import Event, Lease, State
+from wheel_lock.lease import Event, State
 from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.options import ContextOptions, lock_options
+from wheel_lock.options import lock_options
 from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.notifier import NOTIFIER
@@ -31,18 +31,7 @@ def fail(*arguments: object, **more: object) -> None:
 
 @pytest.fixture
 def stranger(failing: Rig) -> Engine:
-    """Another context's engine on the same timer. It holds one lock."""
-    engine = Engine(failing.connector, ContextOptions(), failing.timer, failing.launch)
-    group = engine.router.renewer.group(EXCLUSIVE, 30.0, 30_000, 10.0)
-    lease = Lease("the other's", b"", group)
-    lease.transition(Event.GRANTED)
-    lease.deadline = failing.now + 29.0
-    engine.leases.held[lease] = None
-    return engine
-
-
-def is_valid(engine: Engine) -> bool:
-    return all(lease.is_valid(engine.timer.clock.now()) for lease in engine.leases.held) and bool(engine.leases.held)
+    return add_stranger(failing)
 
 
 @pytest.mark.parametrize("event", [Event.RELEASED, Event.GRANTED, Event.CONFIRMED, Event.REJECTED])
@@ -54,7 +43,7 @@ def test_a_step_that_is_not_legal_costs_that_lease(
     assert affected.state is State.LOST
     assert failing.reasons == [("affected", INTERNAL)]
     assert failing.is_valid(other)
-    assert is_valid(stranger)
+    assert is_untouched(stranger)
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert f"a lease that is HELD cannot take {event.name} (lock 'affected')" in record.getMessage()
     assert "test_failure_domains.py" in record.getMessage()  # the stack of whoever has asked for it
@@ -73,7 +62,7 @@ def test_a_command_that_cannot_be_encoded_costs_its_caller(failing: Rig, strange
     assert failing.connector.attempts == 1  # nothing was sent, so the connection is as good as before
     failing.go_on(5.0, failing.agree)
     assert failing.is_valid(other)
-    assert is_valid(stranger)
+    assert is_untouched(stranger)
     failing.hold("affected")
 
 
@@ -100,7 +89,7 @@ def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(
     assert released == ["affected"]  # it may have been granted
     assert behind.future.result()
     assert failing.is_valid(other)
-    assert is_valid(stranger)
+    assert is_untouched(stranger)
     assert failing.losses == []
 
 
@@ -145,7 +134,7 @@ def test_a_renewal_whose_reply_cannot_be_dealt_with_costs_the_node(failing: Rig,
         failing.say(FINE)
     assert sorted(failing.reasons) == [("a", INTERNAL), ("b", INTERNAL)]
     assert [lease.state for lease in held] == [State.LOST] * 2
-    assert is_valid(stranger)
+    assert is_untouched(stranger)
     failing.hold("a")
     failing.go_on(5.0, failing.agree)
     assert failing.stats().held == 1
@@ -156,7 +145,7 @@ def test_what_is_due_and_cannot_be_renewed_costs_the_node(failing: Rig, stranger
     with breaking(RenewalGroup, "due"):
         failing.go_on(1.0 + TICK_S)
     assert failing.reasons == [("a", INTERNAL)]
-    assert is_valid(stranger)
+    assert is_untouched(stranger)
     again = failing.hold("a")
     failing.go_on(5.0, failing.agree)
     assert failing.is_valid(again)
@@ -172,7 +161,7 @@ def test_a_waiter_that_fails_costs_the_waits_and_no_lease(
     failing.agree()
     assert release.result() is None
     assert isinstance(waits.error, WheelLockError)
-    assert is_valid(stranger)
+    assert is_untouched(stranger)
 
 
 def test_a_waiter_that_fails_ends_with_the_error_outside_of_queues_too(failing: WaitingRig) -> None:

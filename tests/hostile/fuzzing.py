@@ -20,12 +20,12 @@ from typing import Any
 import redis
 from redis.sentinel import Sentinel
 
-from tests.engine.rig import NIL, ScriptedConnector, agreement
+from tests.engine.rig import NIL, ScriptedConnector, add_stranger, agreement, is_untouched
 from tests.engine.waiting_rig import Wait, WaitingRig
 from tests.support.fake_server import array, bulk
 from wheel_lock.engine.engine import Engine
-from wheel_lock.lease import Event, Lease
-from wheel_lock.lock_types import EXCLUSIVE, FENCED
+from wheel_lock.lease import Lease
+from wheel_lock.lock_types import FENCED
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.net.connector import Server
 from wheel_lock.net.sentinel import SentinelConnector
@@ -217,16 +217,11 @@ class FuzzedEngine(WaitingRig):
 
     def __init__(self) -> None:
         super().__init__()
-        self.other = Engine(ScriptedConnector(self.clock), ContextOptions(), self.timer, self.launch)
-        group = self.other.router.renewer.group(EXCLUSIVE, _FAR, int(_FAR * 1000), _FAR / 3)
-        self._kept = Lease("the other's", b"", group)
-        self._kept.transition(Event.GRANTED)
-        self._kept.deadline = self.now + _FAR
-        self.other.leases.held[self._kept] = None
+        self._stranger = add_stranger(self, _FAR)
 
     def check(self) -> None:
         """Fail where the other context has lost its lock."""
-        assert self._kept.is_valid(self.now)
+        assert is_untouched(self._stranger)
 
     def agree(self) -> None:
         """Have every server grant whatever has arrived; keys that are checked do not exist."""

@@ -27,23 +27,18 @@ def watched() -> Iterator[Watched]:
         yield watched
 
 
-def test_locks_live_at_the_master_that_the_sentinels_name(watched: Watched) -> None:
-    with LockContext(watched.client()) as context, context.lock("order:42") as lock:
-        assert watched.master.client().get("order:42") == lock.token
-        assert str(watched.master.port) in repr(context)
-        assert SERVICE in repr(context)
-        (node,) = context.health().nodes
-        assert node.connected
-        assert str(watched.master.port) in node.node
-
-
-def test_a_client_may_be_configured_as_it_likes(watched: Watched) -> None:
+def test_locks_live_at_the_master_that_the_sentinels_name_however_the_client_is_configured(watched: Watched) -> None:
     addresses = [("127.0.0.1", sentinel.port) for sentinel in watched.sentinels]
     for settings in CLIENTS:
         client = Sentinel(addresses, sentinel_kwargs=settings).master_for(SERVICE, **settings)
         with LockContext(client) as context, context.lock("order:42") as lock:
             assert watched.master.client().get("order:42") == lock.token
             assert lock.owned()
+            assert str(watched.master.port) in repr(context)
+            assert SERVICE in repr(context)
+            (node,) = context.health().nodes
+            assert node.connected
+            assert str(watched.master.port) in node.node
 
 
 def test_clients_of_valkey_py_will_do_and_those_of_replicas_will_not(watched: Watched) -> None:

@@ -152,6 +152,10 @@ async def for_tasks(context: LockContext) -> None:
     assert_type(lock, wheel_lock.asyncio.Lock)
     done: bool = await lock.acquire(blocking_timeout=1.0) and await lock.extend(1.0) and await lock.reacquire()
     seen: tuple[bool, bool] = (await lock.locked(), await lock.owned())
+    one: wheel_lock.Holder | None = await lock.holder()
+    every: tuple[wheel_lock.Holder, ...] = await lock.holders()
+    removed: tuple[wheel_lock.Holder, ...] = await tasks.force_release("order:42")
+    print(one, every, removed)
     text: str = await lock.export()
     async with await tasks.adopt(text, cancel_on_lost=True) as adopted:
         assert_type(adopted, wheel_lock.asyncio.Lock)
@@ -177,7 +181,8 @@ async def for_tasks(context: LockContext) -> None:
     async with tasks.multi_lock(["a", "b"]) as together:
         assert_type(together, wheel_lock.asyncio.MultiLock)
         together.raise_if_lost()
-    many = await tasks.acquire_many([b"a", b"b"], blocking_timeout=1.0)
+    texts = await tasks.export_many((await tasks.acquire_many([b"a", b"b"], blocking_timeout=1.0)).values())
+    many = await tasks.adopt_many(texts.values(), cancel_on_lost=True)
     await tasks.release_many(many.values())
     print(released, reentrant.count, reader.count, pair.name, tasks.stats(), tasks.held(), tasks.timer, tasks.closed)
     await tasks.close(timeout=1.0)
@@ -244,28 +249,18 @@ def numbers(context: LockContext) -> None:
     print(again)
 
 
-def holders(holder: wheel_lock.Holder) -> None:
-    who: tuple[str | None, str, float | None] = (holder.owner, holder.token_id, holder.remaining_s)
-    print(who, holder.count, holder.mode)
-
-
 def seen(context: LockContext) -> None:
     lock = context.lock("order:42")
     one: wheel_lock.Holder | None = lock.holder()
     every: tuple[wheel_lock.Holder, ...] = lock.holders()
+    for holder in every:
+        who: tuple[str | None, str, float | None] = (holder.owner, holder.token_id, holder.remaining_s)
+        print(who, holder.count, holder.mode)
     removed: tuple[wheel_lock.Holder, ...] = context.force_release("order:42", foreign=True)
     print(one, every, removed)
     context.dump()
     path: str = context.serve_debug()
     print(path, context.serve_debug("/run/orders.sock"))
-
-
-async def seen_by_tasks(context: LockContext) -> None:
-    lock = context.asyncio.lock("order:42")
-    one: wheel_lock.Holder | None = await lock.holder()
-    every: tuple[wheel_lock.Holder, ...] = await lock.holders()
-    removed: tuple[wheel_lock.Holder, ...] = await context.asyncio.force_release("order:42")
-    print(one, every, removed)
 
 
 def handed_over(context: LockContext) -> None:
@@ -278,13 +273,6 @@ def handed_over(context: LockContext) -> None:
         print(error.errors, error.locks)
     else:
         context.release_many(adopted.values())
-
-
-async def handed_over_by_tasks(context: LockContext) -> None:
-    tasks = context.asyncio
-    texts = await tasks.export_many((await tasks.acquire_many(["a", "b"])).values())
-    adopted = await tasks.adopt_many(texts.values(), cancel_on_lost=True)
-    await tasks.release_many(adopted.values())
 
 
 def elected(leadership: wheel_lock.Leadership) -> None:
