@@ -653,11 +653,14 @@ class Rig(HandTurned[tuple[Lease, LostEvent]]):
         self.post(request.begin)
         return Attempt(lease, request, future)
 
+    def _grant(self) -> None:
+        self.server.agree()
+        self.turn()
+
     def hold(self, name: str | bytes, timeout: float = 3.0, **options: Any) -> Lease:
         """Acquire a lock that the server grants at once."""
         attempt = self.acquire(name, timeout, **options)
-        self.server.agree()
-        self.turn()
+        self._grant()
         assert attempt.future.done
         assert attempt.future.result()
         return attempt.lease
@@ -677,7 +680,7 @@ class Rig(HandTurned[tuple[Lease, LostEvent]]):
     def hold_many(self, names: Iterable[str], timeout: float = 3.0, **options: Any) -> list[Lease]:
         """Acquire many locks that the server grants at once."""
         attempt = self.acquire_many(names, timeout, **options)
-        self._let(self.agree)
+        self._let(self._grant)
         assert attempt.future.done
         assert attempt.future.error is None
         assert all(lease.state is State.HELD for lease in attempt.leases)

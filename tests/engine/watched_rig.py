@@ -163,19 +163,11 @@ class WatchedRig(Rig):
         self.seen = [command for command in self.seen if command not in found]
         return found
 
-    def hold(self, name: str | bytes, timeout: float = 30.0, **options: Any) -> Lease:
-        attempt = self.acquire(name, timeout, **options)
+    def _grant(self) -> None:
         self.serve()
-        assert attempt.future.done
-        assert attempt.future.result()
-        return attempt.lease
 
-    def hold_many(self, names: Any, timeout: float = 30.0, **options: Any) -> list[Lease]:
-        attempt = self.acquire_many(names, timeout, **options)
-        self.serve()
-        assert attempt.future.done
-        assert attempt.future.error is None
-        return attempt.leases
+    def hold(self, name: str | bytes, timeout: float = 30.0, **options: Any) -> Lease:
+        return super().hold(name, timeout, **options)
 
     def settle(self) -> None:
         """Let the locks just acquired be registered, and forget what has arrived."""

@@ -85,7 +85,7 @@ def test_a_key_is_registered_behind_every_command_that_changes_it(
 @pytest.mark.parametrize("reply", [NOPERM, error("ERR unknown command 'CLIENT'")])
 def test_a_refusal_costs_only_the_feature_and_is_logged_once(rig: WatchedRig, log: Log, reply: bytes) -> None:
     rig.replies["TRACKING"] = reply
-    leases = rig.hold_many(names(3))
+    leases = rig.hold_many(names(3), 30.0)
     rig.pass_time(31.0)
     assert not rig.stats().watching
     assert rig.feed.hung_up
