@@ -263,8 +263,8 @@ def test_one_that_is_needed_is_dropped_if_it_has_very_much_to_answer(
     assert silent.hung_up is very_much
 
 
-def test_where_a_write_has_failed_anything_may_have_been_sent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.hold("warm-up", 30.0)
+def test_where_a_write_has_failed_anything_may_have_been_sent(failing: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing.hold("warm-up", 30.0)
 
     def fails(self: connection.PipelinedConnection) -> None:
         self._sock.send(b"".join(self._out.values()))
@@ -272,10 +272,9 @@ def test_where_a_write_has_failed_anything_may_have_been_sent(rig: Rig, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(connection.PipelinedConnection, "_write", fails)
-        attempt = rig.acquire("a", 30.0)
+        attempt = failing.acquire("a", 30.0)
     assert attempt.request.execution is LATEST
-    rig.post(attempt.request.give_up)
-    rig.go_on(1.0)
-    arrived = [command for command in rig.server.take() if "a" in command.names]
+    failing.post(attempt.request.give_up)
+    failing.go_on(1.0)
+    arrived = [command for command in failing.server.take() if "a" in command.names]
     assert [command.what for command in arrived] == ["release_many"]
-    rig.failures.clear()

@@ -169,10 +169,12 @@ class WatchedRig(Rig):
     def hold(self, name: str | bytes, timeout: float = 30.0, **options: Any) -> Lease:
         return super().hold(name, timeout, **options)
 
-    def settle(self) -> None:
-        """Let the locks just acquired be registered, and forget what has arrived."""
+    def hold_settled(self, name: str, **options: Any) -> Lease:
+        """Hold a lock, have it registered, and forget what has arrived."""
+        lease = self.hold(name, **options)
         self.pass_time(0.05)
         self.seen.clear()
+        return lease
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass with a server that answers."""

@@ -71,8 +71,7 @@ CHANGES: dict[str, Callable[[WatchedRig, Lease], object]] = {
 def test_a_key_is_registered_behind_every_command_that_changes_it(
     rig: WatchedRig, change: str, terms: dict[str, int]
 ) -> None:
-    lease = rig.hold("a", **terms)
-    rig.settle()
+    lease = rig.hold_settled("a", **terms)
     CHANGES[change](rig, lease)
     rig.pass_time(1.0)
     assert rig.stats().watching
@@ -205,8 +204,7 @@ def test_the_feed_is_closed_when_nothing_has_been_held_for_long_and_comes_back(r
 
 
 def test_a_feed_that_is_older_than_a_trouble_is_made_anew(rig: WatchedRig) -> None:
-    rig.hold("a")
-    rig.settle()
+    rig.hold_settled("a")
     feed = rig.feed
     rig.server.close()
     rig.pass_time(1.0)
@@ -218,8 +216,7 @@ def test_a_feed_that_is_older_than_a_trouble_is_made_anew(rig: WatchedRig) -> No
 
 
 def test_a_change_behind_a_renewal_in_flight_is_checked_after_its_reply(rig: WatchedRig) -> None:
-    lease = rig.hold("a")
-    rig.settle()
+    lease = rig.hold_settled("a")
     rig.withhold()
     rig.pass_time(10.0)
     assert lease.state is State.RENEWING
@@ -232,8 +229,7 @@ def test_a_change_behind_a_renewal_in_flight_is_checked_after_its_reply(rig: Wat
 
 
 def test_a_lease_whose_key_is_granted_to_another_one_is_checked(rig: WatchedRig) -> None:
-    rig.hold("a")
-    rig.settle()
+    rig.hold_settled("a")
     del rig.keys[b"a"]
     rig.hold("a")
     rig.pass_time(0.1)
@@ -252,8 +248,7 @@ def test_a_registration_that_is_refused_for_the_moment_is_repeated(rig: WatchedR
 
 
 def test_published_messages_of_users_are_ignored(rig: WatchedRig) -> None:
-    rig.hold("a")
-    rig.settle()
+    rig.hold_settled("a")
     rig.feed.say(b"*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n$1\r\na\r\n")
     rig.serve()
     assert rig.took() == []
@@ -261,8 +256,7 @@ def test_published_messages_of_users_are_ignored(rig: WatchedRig) -> None:
 
 
 def test_a_message_that_lists_no_keys_drops_the_feed(rig: WatchedRig) -> None:
-    lease = rig.hold("a")
-    rig.settle()
+    lease = rig.hold_settled("a")
     rig.feed.say(b"*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n*1\r\n:5\r\n")
     rig.pass_time(1.0)
     assert rig.connector.listeners.attempts == 2
@@ -271,8 +265,7 @@ def test_a_message_that_lists_no_keys_drops_the_feed(rig: WatchedRig) -> None:
 
 
 def test_a_check_of_a_lease_with_counted_renewals_is_none_of_them(rig: WatchedRig) -> None:
-    lease = rig.hold("a", max_renewals=3)
-    rig.settle()
+    lease = rig.hold_settled("a", max_renewals=3)
     rig.invalidate("a")
     rig.pass_time(0.1)
     assert lease.renewals == 0

@@ -124,30 +124,26 @@ def test_losses_are_reported_also_if_those_behind_them_are_not_marked(rig: Rig) 
     assert rig.reasons == [(name, LossReason.ABANDONED) for name in names(2)]
 
 
-def test_a_failure_in_a_part_loses_the_rest_and_no_caller_waits(rig: Rig) -> None:
-    leases = rig.hold_many(names(MANY), 30.0)
-    future = half_released(rig, leases)
-    with breaking(rig.engine.leases, "begin_release_many"):
-        rig.timer.turn()
-    turn_until(rig, lambda: future.done)
+def test_a_failure_in_a_part_loses_the_rest_and_no_caller_waits(failing: Rig) -> None:
+    leases = failing.hold_many(names(MANY), 30.0)
+    future = half_released(failing, leases)
+    with breaking(failing.engine.leases, "begin_release_many"):
+        failing.timer.turn()
+    turn_until(failing, lambda: future.done)
     assert isinstance(future.error, LockUnavailable)
-    assert rig.reasons == [(name, LossReason.INTERNAL_ERROR) for name in names(MANY)[PART:]]
-    assert not rig.held
-    assert rig.failures
-    rig.failures.clear()
+    assert failing.reasons == [(name, LossReason.INTERNAL_ERROR) for name in names(MANY)[PART:]]
+    assert not failing.held
 
 
 @pytest.mark.parametrize("place", [(BulkOperation, "pump"), (BulkBatch, "__init__")], ids=lambda place: place[1])
-def test_a_failure_when_all_have_begun_keeps_no_caller_waiting(rig: Rig, place: tuple[Any, str]) -> None:
-    leases = rig.hold_many(names(PART), 30.0)
-    future = post_release(rig, leases)
+def test_a_failure_when_all_have_begun_keeps_no_caller_waiting(failing: Rig, place: tuple[Any, str]) -> None:
+    leases = failing.hold_many(names(PART), 30.0)
+    future = post_release(failing, leases)
     with breaking(*place, nth=1):
-        rig.timer.turn()
-    turn_until(rig, lambda: future.done)
+        failing.timer.turn()
+    turn_until(failing, lambda: future.done)
     assert {lease.state for lease in leases} == {State.RELEASED}
     assert isinstance(future.error, LockUnavailable)
-    assert rig.failures
-    rig.failures.clear()
 
 
 @pytest.mark.parametrize("count", [1, 2])
