@@ -19,14 +19,9 @@ from wheel_lock.observe.health import assess
 
 def when(context: LockContext | QuorumContext, condition: Callable[[Health], bool]) -> Health:
     """The first report that the condition is true of."""
-    found: list[Health] = []
-
-    def look() -> bool:
-        found[:] = [context.health()]
-        return condition(found[0])
-
-    eventually(look)
-    return found[0]
+    found = eventually(lambda: next(filter(condition, [context.health()]), None))
+    assert found is not None
+    return found
 
 
 def test_a_context_that_was_not_used_is_ok_and_connects(labelled: LockContext, real: Backend) -> None:
