@@ -331,6 +331,12 @@ def timer(new_timer: NewTimer, clock: ManualClock) -> HashedWheelTimer:
     return new_timer(clock=clock)
 
 
+@pytest.fixture
+def by_hand(new_timer: NewTimer, clock: ManualClock) -> HashedWheelTimer:
+    """A timer without a thread: the test moves the clock, and then calls turn()."""
+    return new_timer(clock=clock, threaded=False)
+
+
 @pytest.fixture(params=APIS)
 def api(request: pytest.FixtureRequest) -> str:
     """Which API is used: that of threads, or that of tasks."""
