@@ -37,17 +37,12 @@ def points(metrics: dict[str, Any], name: str, label: str) -> list[Any]:
 
 
 @pytest.fixture
-def provider() -> Iterator[tuple[InMemoryMetricReader, MeterProvider]]:
+def reader(label: str) -> Iterator[Reader]:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
-    yield reader, provider
+    instrument(provider.get_meter("tests"))
+    yield Reader(reader, label)
     provider.shutdown()
-
-
-@pytest.fixture
-def reader(provider: tuple[InMemoryMetricReader, MeterProvider], label: str) -> Reader:
-    instrument(provider[1].get_meter("tests"))
-    return Reader(provider[0], label)
 
 
 def renewed(context: LockContext, clock: Any, locks: int) -> None:

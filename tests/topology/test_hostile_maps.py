@@ -13,10 +13,9 @@ import redis
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
 
-from tests.support.backend import acquirable
+from tests.support.backend import Backend, acquirable
 from tests.support.fake_server import FakeServer, acquires, array, bulk
 from tests.support.logged import logged
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, WheelLockError
 from wheel_lock.engine.topology import cluster as cluster_module
@@ -181,13 +180,6 @@ def test_where_nodes_hang_the_others_are_asked_the_next_time(fake: Cluster) -> N
 # -- redirections ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def good(redis_server: RedisServer) -> Iterator[LockContext]:
-    """Another context of the process, on the same timer."""
-    with LockContext(redis_server.client()) as context:
-        yield context
-
-
 REDIRECTIONS = {
     "a port of 5,000 digits": b"-MOVED %d 127.0.0.1:%b\r\n" % (SLOT, b"9" * 5000),
     "a port that is too large": b"-MOVED %d 127.0.0.1:65536\r\n" % SLOT,
@@ -207,9 +199,10 @@ REDIRECTIONS = {
 
 
 @pytest.mark.parametrize("redirection", REDIRECTIONS.values(), ids=REDIRECTIONS)
-def test_a_redirection_that_makes_no_sense_costs_the_call(fake: Cluster, good: LockContext, redirection: bytes) -> None:
+def test_a_redirection_that_makes_no_sense_costs_the_call(fake: Cluster, real: Backend, redirection: bytes) -> None:
     fake.to_calls = redirection
-    with good.lock("good", timeout=LONG_S, renew_every=0.1) as lock, logged() as log:
+    other = real.context()  # of the process, on the same timer
+    with other.lock("good", timeout=LONG_S, renew_every=0.1) as lock, logged() as log:
         with LockContext(fake.client(), response_timeout=0.5) as context:
             with pytest.raises(WheelLockError) as caught:
                 context.lock(NAME).acquire(blocking=False)

@@ -23,13 +23,6 @@ TEXTS = [str(error_of(row)).rstrip() for row in ROWS if row["code"] == "READONLY
 READ_ONLY = "@user_script: 1: -READONLY You can't write against a read only replica.\r\n"
 
 
-@pytest.fixture
-def moving(rig: Rig) -> Rig:
-    """An engine that finds out which server is the master whenever it connects."""
-    rig.connector.discovers = True
-    return rig
-
-
 REQUESTS: dict[str, Callable[[Rig], Future[Any]]] = {
     "SET": lambda rig: rig.acquire("a").future,
     "release": lambda rig: rig.release(rig.hold("a")),
@@ -39,16 +32,17 @@ REQUESTS: dict[str, Callable[[Rig], Future[Any]]] = {
 
 @pytest.mark.parametrize("demotion", TEXTS)
 @pytest.mark.parametrize("what", REQUESTS)
-def test_a_request_goes_to_the_next_master(moving: Rig, what: str, demotion: str) -> None:
-    future = REQUESTS[what](moving)
-    moving.say(error(demotion))
-    assert len(moving.connector.servers) == 1
-    moving.go_on(0.1)
-    assert len(moving.connector.servers) == 2
-    moving.server.say(agreement(moving.server.one(what)))
-    moving.turn()
+def test_a_request_goes_to_the_next_master(rig: Rig, what: str, demotion: str) -> None:
+    rig.connector.discovers = True  # it finds out which server is the master whenever it connects
+    future = REQUESTS[what](rig)
+    rig.say(error(demotion))
+    assert len(rig.connector.servers) == 1
+    rig.go_on(0.1)
+    assert len(rig.connector.servers) == 2
+    rig.server.say(agreement(rig.server.one(what)))
+    rig.turn()
     assert future.result() in (True, None)
-    assert all(map(moving.is_valid, moving.held))
+    assert all(map(rig.is_valid, rig.held))
 
 
 def test_a_script_that_a_cluster_refuses_half_way_may_have_been_executed() -> None:
