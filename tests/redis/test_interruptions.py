@@ -234,6 +234,12 @@ async def extended(face: Any, interruption: Interruption) -> None:
         await done(lock.extend(1.0))
 
 
+async def led(face: Any, interruption: Interruption) -> None:
+    interruption.begin()
+    async with Block(face.leader(NAME, TIMEOUT_S)):
+        pass
+
+
 OF_BOTH: dict[str, Scene] = {
     **{f"{kind} in a block": in_a_block(kind) for kind in OF_THEIR_OWN},
     "exclusive by hand": by_hand("exclusive"),
@@ -245,6 +251,7 @@ OF_BOTH: dict[str, Scene] = {
     "released from an iterator": released_from_an_iterator,
     "adopted": adopted,
     "exported": exported,
+    "led": led,
 }
 SCENES: dict[str, Scene] = {
     **OF_BOTH,
@@ -340,6 +347,21 @@ def test_nor_does_one_of_a_lock_of_several_masters(real: Backend, kind: str) -> 
         views = [real.view, *(others.enter_context(others.enter_context(RedisServer()).client()) for _ in range(2))]
         context: Any = others.enter_context(LockContext.quorum(views))
         everywhere(as_thread(in_a_block(kind)), context, *views)
+
+
+def test_a_leader_whose_resignation_is_interrupted_leads_on_or_stands_again(
+    context: LockContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wheel_lock.locks.leader._AFTER_RESIGNATION_S", 0.0)
+    with context.leader(NAME, TIMEOUT_S) as leader:
+
+        def resigned(interruption: Interruption) -> None:
+            eventually(lambda: leader.is_leader, LONG_S)
+            interruption.begin()
+            leader.resign()
+
+        for where in at_every_place(resigned):
+            eventually(lambda: leader.is_leader, LONG_S, f"it leads again, interrupted at {where}")
 
 
 def test_a_context_that_is_closed_in_spite_of_an_interruption(real: Backend) -> None:

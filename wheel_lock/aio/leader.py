@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
 from typing import Any, Self
@@ -11,6 +12,7 @@ from typing import Any, Self
 from wheel_lock.aio.call import TaskSide, current_task, run
 from wheel_lock.aio.lock import Lock
 from wheel_lock.locks.leader import BaseCandidate, BaseLeader, BaseLeadership
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
 
 class Candidate(BaseCandidate, Lock):
@@ -54,14 +56,20 @@ class Leader(TaskSide, BaseLeader[Leadership]):
         """
         if self._closing or self._task is not None:
             raise RuntimeError(f"{self!r} campaigns once; make another one")
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"leader of {self.name!r:.80}")
-        return self
+        loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        try:
+            self._task = loop.create_task(self._run(), name=f"leader of {self.name!r:.80}")
+            return self
+        except BaseException:
+            insist(Leader._begin_closing, self)
+            raise
 
+    @uninterrupted_start
     async def close(self, timeout: float | None = None) -> None:
         """End the campaign, in the event loop in which it was started; see :meth:`wheel_lock.Leader.close`."""
-        limit_s = self._close_limit_s(timeout)
+        limit_s = self._begin_closing(timeout)
         task = self._task
-        self._begin_closing()
         if task is not None and not task.done() and current_task() not in (task, self._elected):
             await asyncio.wait({task}, timeout=limit_s)
             if not task.done():
@@ -71,6 +79,7 @@ class Leader(TaskSide, BaseLeader[Leadership]):
     async def __aenter__(self) -> Self:
         return self if self._task is not None and not self._closing else self.start()
 
+    @uninterrupted_start
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:

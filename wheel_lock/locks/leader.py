@@ -7,6 +7,7 @@ lock of a term that is given up is released after the callbacks, so that no othe
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,7 +26,7 @@ from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.locks.operations import Steps
 from wheel_lock.options import lock_name, lock_options, seconds
 from wheel_lock.runtime.backoff import Backoff
-from wheel_lock.runtime.interruptions import insist
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
@@ -148,6 +149,10 @@ class BaseLeadership:
         if self._given_up:
             raise LockNotHeld(f"The leadership of {quoted(self.name)} was given up", self.name)
 
+    def _give_up(self) -> None:
+        self._given_up = True
+        self._lock.term.end()
+
     def _end(self) -> None:
         self._given_up = True
         self._set_ended()
@@ -174,6 +179,7 @@ class BaseLeader(Side, Generic[AnyLeadership]):
     _leadership_class: ClassVar[Any]
     _awaits: ClassVar[bool] = False
     """Whether what the callbacks of a term return is awaited."""
+    _pid = 0  # of the process in which it campaigns
 
     def __init__(
         self,
@@ -232,8 +238,8 @@ class BaseLeader(Side, Generic[AnyLeadership]):
         leadership = self.leadership
         if leadership is None:
             return False
+        self._engine.post_if_open(leadership._give_up)  # first: an interruption leaves it the leader, or ends the term
         leadership._given_up = True
-        self._engine.post_if_open(leadership._lock.term.end)
         return True
 
     # -- the campaign ------------------------------------------------------------------------------------------------
@@ -358,17 +364,30 @@ class BaseLeader(Side, Generic[AnyLeadership]):
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def _close_limit_s(self, timeout: float | None) -> float:
-        """Return the time limit of a close in seconds. Raises ValueError if ``timeout`` is out of range."""
-        return self._engine.options.close_timeout_s if timeout is None else seconds("timeout", timeout)
+    @uninterrupted_start
+    def _begin_closing(self, timeout: float | None = None) -> float:
+        """End the campaign, also if this is interrupted; return the time limit of the close in seconds. From any thread.
 
-    def _begin_closing(self) -> None:
-        """End the campaign, whatever it waits for. From any thread."""
+        Raises:
+            ValueError: ``timeout`` is out of range; nothing has ended.
+        """
+        try:
+            limit_s = self._engine.options.close_timeout_s if timeout is None else seconds("timeout", timeout)
+            self._end_campaign()
+            return limit_s
+        except ValueError:
+            raise
+        except BaseException:
+            insist(BaseLeader._end_campaign, self)
+            raise
+
+    def _end_campaign(self) -> None:
+        """End what it waits for, and all that follows."""
         self._closing = True
         leadership = self._leadership
         if leadership is not None:
             leadership._given_up = True
-        if self._stop is not None:
+        if self._stop is not None and self._pid == os.getpid():
             self._engine.post_if_open(self._stop)
 
     def _release_unawaited(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from wheel_lock.errors import quoted
 from wheel_lock.locks.leader import BaseCandidate, BaseLeader, BaseLeadership
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.timer_threads import on_timer_thread
 from wheel_lock.sync.call import ThreadSide, run
 from wheel_lock.sync.lock import Lock
@@ -46,7 +47,6 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
 
     _elected: threading.Thread | None = None
     _thread: threading.Thread | None = None
-    _pid = 0
 
     def start(self) -> Self:
         """Begin to campaign in the background, and return the candidate.
@@ -63,13 +63,17 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
         except RuntimeError:  # the system has no thread
             self._thread = None
             raise
+        except BaseException:
+            insist(Leader._begin_closing, self)  # the thread may have begun, and an interrupted ``with`` has no end
+            raise
         return self
 
+    @uninterrupted_start
     def close(self, timeout: float | None = None) -> None:
         """End the campaign. A leadership is given up: its lock is released when the callbacks have returned.
 
         When the time is up it is released although they have not, with a WARNING. Closing twice is harmless. A callback may
-        call it, and does not wait then.
+        call it, and does not wait then. If it is interrupted (by KeyboardInterrupt, say) the campaign ends nevertheless.
 
         Args:
             timeout: Time limit in seconds; the context's ``close_timeout`` by default.
@@ -77,12 +81,10 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
         Raises:
             ValueError: The time limit is out of range.
         """
-        limit_s = self._close_limit_s(timeout)
+        limit_s = self._begin_closing(timeout)
         thread = self._thread
-        if thread is None or self._pid != os.getpid():
-            self._closing = True
+        if thread is None or thread.ident is None or self._pid != os.getpid():
             return
-        self._begin_closing()
         if threading.current_thread() not in (thread, self._elected) and not on_timer_thread():
             thread.join(limit_s)
             if thread.is_alive():
@@ -91,6 +93,7 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
     def __enter__(self) -> Self:
         return self if self._thread is not None and not self._closing else self.start()
 
+    @uninterrupted_start
     def __exit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
