@@ -9,7 +9,7 @@ import pytest
 from tests.support.backend import Backend
 from tests.support.callers import Caller
 from tests.support.lock_types import NAME, zmembers
-from wheel_lock import LockAlreadyHeld, UpgradeRefused
+from wheel_lock import LockAlreadyHeld, LockLost, UpgradeRefused
 
 pytestmark = pytest.mark.servers("real")
 
@@ -41,3 +41,21 @@ def test_a_reader_cannot_write_and_the_error_says_why(backend: Backend, me: Call
         assert reader.count == 1
     with lock.write():
         pass
+
+
+# An object that two callers use
+
+
+def test_a_loss_is_raised_although_another_caller_reads_on_through_the_same_object(
+    backend: Backend, me: Caller, another: Caller
+) -> None:
+    writer = me.locks.rw_lock(NAME).write()
+    writer.enters()
+    backend.view.delete(NAME)
+    theirs = another.sees(writer)
+    theirs.acquire()
+    reader = theirs.downgrade()
+    with pytest.raises(LockLost):
+        writer.leaves(None, None, None)
+    assert writer.count == 0
+    assert reader.is_held

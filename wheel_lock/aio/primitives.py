@@ -73,8 +73,7 @@ class WriteLock(BaseWriteLock, ReentrantLock):
 
     @uninterrupted_start
     async def _leave(self, lease: Lease | None) -> None:
-        last = self._last
-        if last is None or last.exclusive or not last.downgraded:  # after a downgrade the reader releases it
+        if self._released_by_block():
             await ReentrantLock._leave(self, lease)
 
     async def downgrade(self) -> ReadLock:

@@ -53,6 +53,18 @@ class BaseWriteLock(_Half):
         hold = self._hold(self._caller())
         return hold is not None and hold.exclusive == 1 and hold.shared > 0 and self._is_valid(hold.lease)
 
+    @uninterrupted_start
+    def _released_by_block(self) -> bool:
+        """Return whether the end of the caller's block releases it. After a downgrade the reader does."""
+        try:
+            hold, last = self._hold(self._caller()), self._last  # the last one may be another caller's
+            if hold is not None and hold.exclusive:
+                return True
+            return last is None or last.exclusive > 0 or not last.downgraded
+        except BaseException:
+            insist(self._let_go, None)
+            raise
+
     def _check_downgrade(self) -> None:
         self._to_change("downgrade")
         if self.count > 1:

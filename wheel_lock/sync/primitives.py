@@ -75,8 +75,7 @@ class WriteLock(BaseWriteLock, ReentrantLock):
     def __exit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        last = self._last
-        if last is None or last.exclusive or not last.downgraded:  # after a downgrade the reader releases it
+        if self._released_by_block():
             Lock.__exit__(self, exc_type, exc_value, traceback)
 
     def downgrade(self) -> ReadLock:
