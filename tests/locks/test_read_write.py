@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.support.backend import Backend
 from tests.support.callers import Caller
 from tests.support.lock_types import NAME, zmembers
-from wheel_lock import LockAlreadyHeld, LockLost, UpgradeRefused
+from wheel_lock import LockAlreadyHeld, LockLost, LossReason, UpgradeRefused
+from wheel_lock.locks.read_write import BaseWriteLock
+from wheel_lock.testing import settle
 
 pytestmark = pytest.mark.servers("real")
 
@@ -59,3 +62,25 @@ def test_a_loss_is_raised_although_another_caller_reads_on_through_the_same_obje
         writer.leaves(None, None, None)
     assert writer.count == 0
     assert reader.is_held
+
+
+def test_a_writer_that_is_lost_as_it_is_to_read_on_is_released_as_any_lost_one(
+    backend: Backend, me: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = me.locks.rw_lock(NAME)
+    writer, reader = lock.write(), lock.read()
+    writer.acquire()
+    reader.acquire()
+
+    def keeps_reading(lock: BaseWriteLock) -> bool:
+        assert lock._lease is not None
+        lock._engine.submit(partial(lock._engine.leases.mark_lost, [lock._lease], LossReason.KEY_GONE))
+        settle(me.context.timer)
+        return True
+
+    monkeypatch.setattr(BaseWriteLock, "_keeps_reading", property(keeps_reading))
+    with pytest.raises(LockLost):
+        writer.release()
+    with pytest.raises(LockLost):
+        reader.release()
+    assert (writer.count, reader.count) == (0, 0)

@@ -164,7 +164,9 @@ def release_writer(lock: BaseWriteLock) -> Steps[bool]:
             hold, swap = lock._new_swap(swapped)
             lock._stop_writing(hold, swap)
     except WheelLockError:
-        raise
+        if swap is not None:
+            raise
+        # It was lost in this moment, so it is released as any lost lock is: counted, with the error.
     except BaseException:
         if swap is None:
             insist(lock._let_go, None)
