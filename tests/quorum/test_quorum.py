@@ -219,6 +219,13 @@ def test_an_endless_wait_for_the_callers_own_release_is_refused(masters: Masters
         assert quorum.stats().waiting == 0
 
 
+def test_a_wait_for_the_callers_own_lock_that_ends_by_itself_is_none(masters: Masters) -> None:
+    with masters.context() as quorum:
+        outer, inner = quorum.lock(NAME, 0.3, renew=False), quorum.lock(NAME)
+        assert outer.acquire()
+        assert inner.acquire()
+
+
 def test_a_long_wait_is_said_without_the_holder(masters: Masters) -> None:
     with masters.context() as rival, masters.stepped() as (quorum, clock), rival.lock(NAME, 60.0), logged() as log:
         waits = Background(lambda: quorum.lock(NAME, blocking_timeout=30.0).acquire())

@@ -13,9 +13,10 @@ import redis
 from tests.engine.rig import NIL, OK, agreement, array, breaking, failure
 from tests.quorum.rig import QuorumRig
 from wheel_lock.engine.future import Future
-from wheel_lock.errors import ContextClosed, TooManyLocks, WheelLockError
+from wheel_lock.errors import ContextClosed, LossReason, TooManyLocks, WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.quorum.lease import Majority
 from wheel_lock.quorum.node import History, Masters, NodeConnector
 
 RESPONSE_S = 2.0
@@ -45,6 +46,25 @@ def test_one_that_waits_fails_when_a_stall_lasts(rig: QuorumRig) -> None:
     assert not future.done
     rig.go_on(2.0)
     failure(future, WheelLockError, "Only 0 of 3 nodes answered")
+
+
+def test_a_grant_during_which_the_process_stands_still_is_a_lost_lock(
+    rig: QuorumRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted = Majority.grant
+
+    def grant(*arguments: Any) -> None:
+        rig.clock.jump(2.0)
+        granted(*arguments)
+
+    monkeypatch.setattr(Majority, "grant", grant)
+    lease = rig.lease(1.0)
+    future = rig.begin(lease)
+    say_to_all(rig, OK)
+    assert future.result() == (lease,)
+    assert not lease.is_valid(rig.now)
+    rig.go_on(0.1)
+    assert [event.reason for event in rig.losses] == [LossReason.NOT_CONFIRMED]
 
 
 @pytest.mark.parametrize("how", ["close", "stop"])

@@ -130,7 +130,7 @@ class QuorumWaiter(Waiter):
         if now < until:
             lease.deadline = until
             self._end_round(Outcome.GRANTED)
-            lease.majority.grant(lease)
+            lease.majority.grant(lease, now)
             self.succeed((lease,))
             return
         most_others = len(lease.votes) - lease.quorum

@@ -406,11 +406,13 @@ class Majority(SingleRouter):
         """Note that a lease of ``time_s`` seconds is requested, which a node may forget by restarting."""
         self.longest_s = max(self.longest_s, time_s)
 
-    def grant(self, lease: QuorumLease) -> None:
-        """Make a lease held that a majority has granted."""
-        self.leases.granted_at = now = self.timer.clock.now()
+    def grant(self, lease: QuorumLease, now: float) -> None:
+        """Make a lease held that a majority has granted, as its votes were counted at ``now``."""
+        self.leases.granted_at = now
         self.leases.state.counters.acquired += 1
-        lease.acquired_at = min(vote.acquired_at for vote in lease.support(now))
+        votes = lease.support(now)
+        lease.acquired_at = min(vote.acquired_at for vote in votes)
+        lease.limits = votes[0].limits  # for looks whether it ends by itself: the votes are what ends
         self.leases.adopt_grant(lease, lease.acquired_at)
 
     def heal_later(self, lease: QuorumLease) -> None:
