@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from tests.support.backend import LONG_S, Backend
 from tests.support.callers import Caller
 from tests.support.event_loops import Run
 from tests.support.lock_types import NAME
+from tests.support.waiting import eventually
 from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LossReason
 
 pytestmark = pytest.mark.servers("real")
@@ -91,3 +94,12 @@ def test_a_loss_cancels_the_task_inside_and_its_blocks_are_left_as_often_as_they
         await lock.release()
 
     run(main())
+
+
+def test_what_is_held_of_a_closed_context_does_not_keep_that(backend: Backend, context: LockContext) -> None:
+    with LockContext(backend.client(), close_timeout=0.2) as closed:
+        closed.reentrant_lock(NAME, 0.2).acquire()
+        engine = weakref.ref(closed._engine)
+    del closed
+    with context.reentrant_lock(NAME):
+        eventually(lambda: gc.collect() >= 0 and engine() is None, LONG_S)

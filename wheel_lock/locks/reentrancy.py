@@ -152,9 +152,16 @@ class BaseReentrantLock(BaseLock):
         hold, owner = HoldCount(lease, self._options), lease.owner
         hold.add(self._half, 1)
         self._show(hold)
-        if owner.holds is None:
-            owner.holds = {}
-        owner.holds[self._hold_key] = hold
+        holds = owner.holds
+        if holds is None:
+            holds = owner.holds = {}
+        key = self._hold_key
+        if next(reversed(holds), key)[0] is not self._engine:
+            # A hold refers to all that its context has, and may never be released where that has been closed.
+            for old in list(holds):
+                if old[0].over:
+                    holds.pop(old, None)
+        holds[key] = hold
 
     def _disown(self, leases: Sequence[Lease] | None) -> None:
         for lease in leases or ():
