@@ -101,6 +101,13 @@ def test_a_question_that_too_few_nodes_answer_fails(rig: QuorumRig) -> None:
     failure(owned, WheelLockError, "Only 0 of 3 nodes")
 
 
+def test_an_extension_during_another_one_is_refused_as_on_one_server(rig: QuorumRig) -> None:
+    lease = rig.hold(30.0, 0, 1, 2)
+    rig.ask(lambda future: rig.engine.extend(lease, 1000, False, future))
+    second = rig.ask(lambda future: rig.engine.extend(lease, 1000, False, future))
+    failure(second, WheelLockError, "^The lock is being extended already")
+
+
 @pytest.mark.parametrize("verb", ["release", "extend"])
 def test_what_is_lost_can_be_neither_released_nor_extended(rig: QuorumRig, verb: str) -> None:
     lease, engine = rig.hold(3.0, 0, 1, 2), rig.engine

@@ -14,7 +14,7 @@ from typing import Any
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future
-from wheel_lock.errors import LockLost, LossReason
+from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.clients import AnyClient
@@ -152,9 +152,10 @@ class QuorumEngine(Engine):
     def _extended(self, lease: QuorumLease, future: Future[None], tally: VoteTally) -> None:
         error: Exception | None = self.leases.check_owned(lease)
         if error is None and not tally.agreed:
-            # Not isinstance(): all errors of locks are ValueErrors, as redis-py's are.
-            too_long = next((error for error in tally.failures if type(error) is ValueError), None)
-            error = too_long or tally.failure(lease.name)
+            # The nodes' engines refuse what is too long, or being extended already: that says nothing about the nodes. Not
+            # isinstance(): all errors of locks are ValueErrors, as redis-py's are.
+            refused = next((error for error in tally.failures if type(error) in (ValueError, WheelLockError)), None)
+            error = refused or tally.failure(lease.name)
         if error is None:
             future.set_result(None)
         else:
