@@ -6,9 +6,11 @@ from functools import partial
 
 import pytest
 
+from tests.support.backend import Backend
 from tests.support.callers import Caller
 from tests.support.lock_types import KINDS, make
-from wheel_lock import LockContext, WrongThread
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LockLost, WrongThread
 
 pytestmark = pytest.mark.servers("real")
 
@@ -45,6 +47,27 @@ def test_anybody_where_it_has_no_owner(me: Caller, another: Caller, kind: str) -
     lock = make(me.locks, kind, thread_local=False)
     assert lock.acquire()
     another.sees(lock).release()
+    assert not lock.is_held
+
+
+@pytest.mark.parametrize("kind", UNBOUND)
+def test_who_has_lost_it_neither_has_nor_releases_what_another_acquires_through_it(
+    backend: Backend, me: Caller, another: Caller, kind: str
+) -> None:
+    lock = make(me.locks, kind, renew_every=0.05, thread_local=False)
+    theirs = another.sees(lock)
+    lock.enters()
+    backend.view.flushall()
+    eventually(lambda: lock.lost)
+    theirs.acquire()
+    assert lock.lost
+    assert not lock.is_held
+    with pytest.raises(LockLost):
+        lock.leaves(None, None, None)
+    assert theirs.is_held
+    theirs.release()
+    assert lock.acquire()
+    theirs.release()
     assert not lock.is_held
 
 

@@ -185,7 +185,7 @@ class Lock(TaskSide, BaseLock):
         by_hand = mine is not None and self._is_valid(mine)
         block = left(self._blocks or [], frame, discarded=discarded, by_hand=by_hand)
         if block is None:
-            return mine or self._lease, None
+            return mine or self._own_or_latest(), None
         of_another = block.entered_by(frame) and block.task is not current_task()  # the task may be in one of its own
         return block.lease if of_another else mine or block.lease, block
 

@@ -43,6 +43,7 @@ def _after_fork() -> None:
 
 OnLost = Callable[[LostEvent], object]
 
+_GIVEN_UP = (State.RELEASED, State.EXPORTED)
 _LOST = (State.LOST, State.REFUSED)  # REFUSED: the lease that was to replace one that was lost
 
 
@@ -156,7 +157,7 @@ class BaseLock(Side):
         """Raise LockAlreadyHeld if the caller holds the lock."""
         latest = self._lease
         if latest is not None and (latest.state <= EXTENDING or self._others is not None):
-            mine = self._own_lease()
+            mine = self._own_lease() if self._options.thread_local else latest
             if mine is not None and self._is_valid(mine):
                 raise LockAlreadyHeld(f"The lock {quoted(self.name)} is held already, and is not reentrant", self.name)
 
@@ -237,9 +238,12 @@ class BaseLock(Side):
             self._disown([lease])
 
     def _keep(self, lease: Lease) -> None:
-        old = self._lease
-        if old is not None and old.owner is not lease.owner and self._options.thread_local:
-            others = {} if self._others is None else self._others
+        old, others = self._lease, self._others or {}
+        if not self._options.thread_local:
+            # Anybody may release it, but who has lost it is to see that, and not the lease of who acquires it next.
+            others = {by: kept for by, kept in others.items() if not by.gone and kept.state not in _GIVEN_UP}
+            self._others = {**others, self._caller(): lease}
+        elif old is not None and old.owner is not lease.owner:
             others = {owner: kept for owner, kept in others.items() if not owner.gone and owner is not lease.owner}
             if not old.owner.gone and old.state is not State.RELEASED:
                 others[old.owner] = old
@@ -263,20 +267,22 @@ class BaseLock(Side):
         lease = self._own_or_latest() if self._wrong_owner is None else self._own_lease()
         if lease is None or adopted.pop(lease, False) is False:  # one of several threads that share the object gets it
             return False
-        if lease.state in (State.RELEASED, State.EXPORTED):
+        if lease.state in _GIVEN_UP:
             return False
         self.raise_if_lost()
         return True
 
     def _own_lease(self) -> Lease | None:
-        """Return the caller's own lease in any state, or None."""
-        lease = self._lease
-        if lease is None or not self._options.thread_local:
+        """Return the caller's own lease in any state, or None. Without ``thread_local`` the latest is everybody's."""
+        lease = self._lease  # read before _others, which _keep writes first
+        others = self._others
+        if lease is None or (others is None and not self._options.thread_local):
             return lease
         owner = self._caller()
-        if lease.owner is owner:
-            return lease
-        return None if self._others is None else self._others.get(owner)
+        own = None if others is None else others.get(owner)
+        if self._options.thread_local:
+            return lease if lease.owner is owner else own
+        return lease if own is None or own.state in _GIVEN_UP else own
 
     def _own_or_latest(self) -> Lease | None:
         """Return the lease that properties describe: the caller's own, else the latest of any owner; or None."""
