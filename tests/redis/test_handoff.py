@@ -127,6 +127,11 @@ def test_timeout_and_interval_go_with_it(backend: Backend) -> None:
 # Who adopts
 
 
+def test_a_name_that_is_set_meanwhile_is_not_that_of_the_text(context: LockContext, lock: Lock) -> None:
+    lock.name = "another"  # from the next acquire on
+    assert context.adopt(lock.export()).name == NAME
+
+
 def test_a_thread_adopts_for_itself_by_default(context: LockContext, lock: Lock) -> None:
     text = lock.export()
     adopted = in_thread(lambda: context.adopt(text, thread_local=False))

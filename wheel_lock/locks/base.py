@@ -207,7 +207,7 @@ class BaseLock(Side):
             hold_left = limits.hold_until - self._engine.timer.clock.now()
             hold_until = time.time() + hold_left
         kind, fence = self._lock_type.name, lease.fence
-        return Handoff(self.name, lease.token, kind, fence, timeout_s, every_s, left, hold_until, hold_left)
+        return Handoff(lease.name, lease.token, kind, fence, timeout_s, every_s, left, hold_until, hold_left)
 
     def _take_granted(self, leases: Sequence[Lease]) -> None:
         """Keep the granted leases."""
