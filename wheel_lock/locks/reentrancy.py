@@ -155,13 +155,13 @@ class BaseReentrantLock(BaseLock):
         holds = owner.holds
         if holds is None:
             holds = owner.holds = {}
-        key = self._hold_key
-        if next(reversed(holds), key)[0] is not self._engine:
+        keys = list(holds)  # at once: a finaliser may change it
+        if keys and keys[-1][0] is not self._engine:
             # A hold refers to all that its context has, and may never be released where that has been closed.
-            for old in list(holds):
-                if old[0].over:
-                    holds.pop(old, None)
-        holds[key] = hold
+            for key in keys:
+                if key[0].over:
+                    holds.pop(key, None)
+        holds[self._hold_key] = hold
 
     def _disown(self, leases: Sequence[Lease] | None) -> None:
         for lease in leases or ():
