@@ -243,6 +243,19 @@ def test_a_forked_child_is_not_the_leader(context: LockContext) -> None:
         assert leader.is_leader
 
 
+def test_a_forked_child_does_not_wait_for_the_campaign_of_a_task(context: LockContext) -> None:
+    async def start() -> Any:
+        return context.asyncio.leader(NAME).start()
+
+    def check() -> None:
+        asyncio.run(asyncio.wait_for(leader.close(timeout=600.0), LONG_S))
+
+    with asyncio.Runner() as runner:
+        leader = runner.run(start())
+        in_a_fork(check)
+        runner.run(leader.close())
+
+
 # A system that fails
 
 

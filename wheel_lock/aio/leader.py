@@ -70,7 +70,9 @@ class Leader(TaskSide, BaseLeader[Leadership]):
         """End the campaign, in the event loop in which it was started; see :meth:`wheel_lock.Leader.close`."""
         limit_s = self._begin_closing(timeout)
         task = self._task
-        if task is not None and not task.done() and current_task() not in (task, self._elected):
+        if task is None or task.done() or self._pid != os.getpid():
+            return
+        if current_task() not in (task, self._elected):
             await asyncio.wait({task}, timeout=limit_s)
             if not task.done():
                 self._release_unawaited()
