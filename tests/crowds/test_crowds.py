@@ -6,7 +6,6 @@ tests/simulation checks the rules on histories without end; here real processes 
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -15,15 +14,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from tests.crowds.crowd import KINDS, TIMEOUT_S, Belief
+from tests.support.programs import ENVIRONMENT, ROOT
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
-ROOT = Path(__file__).parents[2]
 PROCESSES, SECONDS = 2, 6.0
 STUCK_S = 60.0  # only a deadlock takes a process longer to come to its end
 
@@ -85,7 +83,7 @@ def test_processes_that_are_stopped_and_cut_off_keep_the_rules(fresh_redis: Redi
         subprocess.Popen(
             [sys.executable, "-m", "tests.crowds.crowd", fresh_redis.url, str(number), str(SECONDS)],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env=ENVIRONMENT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 import re
 import subprocess
 import sys
@@ -16,18 +15,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.greenlets.stall_detector import BUSY
 from tests.support.fork_server import ForkServer
+from tests.support.programs import ENVIRONMENT, ROOT
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 WHENS = ("early", "late", "running")
 SCENES = (
     "a_lock_outlives_a_greenlet_that_computes",
@@ -88,8 +86,7 @@ class Ended(NamedTuple):
 def started(module: str, *arguments: str) -> Ended:
     """Run a program from its very start to its end."""
     command = [sys.executable, *STRICT, "-m", f"tests.greenlets.{module}", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    result = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT_S)
     return Ended(result.returncode, result.stdout, result.stderr, time.monotonic())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -16,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.backend import Backend
+from tests.support.programs import ENVIRONMENT, ROOT, run_python
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from wheel_lock.engine.direct import conditions
 
-ROOT = Path(__file__).parents[2]
 ALLOWED_S = 4.5  # a second by design; the rest is for a busy machine. Any time limit of the library's is longer.
 
 BEGINNING = """
@@ -43,7 +42,7 @@ class Script:
         self._process = subprocess.Popen(
             [sys.executable, "-W", "error", "-c", BEGINNING + text, str(port)],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env=ENVIRONMENT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -76,16 +75,9 @@ def check_quiet_end(script: Script, code: int = 0) -> None:
     assert took_s < ALLOWED_S
 
 
-def run(text: str, *ports: int) -> subprocess.CompletedProcess[str]:
-    """Run a program from its start to its end, which is to be quiet."""
+def run(text: str, *ports: int) -> str:
+    """Run a program from its start to its end, which is to be quiet; return what it has printed."""
     return run_python("-c", text, *map(str, ports))
-
-
-def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment, command = {**os.environ, "PYTHONPATH": str(ROOT)}, [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60.0)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done
 
 
 ENDS = {
@@ -307,8 +299,8 @@ def last():
         print(error, flush=True)
 import wheel_lock
 """
-    done = run(text + BEGINNING + "lock = context.lock('order:42'); lock.acquire()", real.port)
-    assert done.stdout == "The lock 'order:42' was lost: context closed\n"
+    said = run(text + BEGINNING + "lock = context.lock('order:42'); lock.acquire()", real.port)
+    assert said == "The lock 'order:42' was lost: context closed\n"
 
 
 # Ends by a signal that has no handler of the program's
@@ -371,7 +363,7 @@ lock.acquire()
 os.kill(os.getpid(), signal.SIGTERM)
 time.sleep(60)
 """
-    assert run(BEGINNING + CLOSE_ON_SIGTERM + text, real.port).stdout == f"{-signal.SIGTERM}\n"
+    assert run(BEGINNING + CLOSE_ON_SIGTERM + text, real.port) == f"{-signal.SIGTERM}\n"
     assert real.view.keys() == []
 
 
@@ -441,5 +433,5 @@ if __name__ == "__main__":
 def test_a_child_of_multiprocessing_releases_at_its_end(real: Backend, tmp_path: Path, method: str) -> None:
     program = tmp_path / "children.py"
     program.write_text(CHILDREN.format(port=real.port, method=method))
-    assert run_python(str(program)).stdout == "[0, 0, 0, 3]\n"
+    assert run_python(str(program)) == "[0, 0, 0, 3]\n"
     assert real.view.keys() == []

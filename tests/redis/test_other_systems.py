@@ -6,14 +6,12 @@ calls that it has.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from itertools import chain
 from types import SimpleNamespace
 
 import pytest
 
-from tests.support.backend import LONG_S
+from tests.support.programs import run_python
 from tests.support.redis_server import RedisServer
 from wheel_lock.cli import main
 
@@ -103,9 +101,7 @@ print("all of it")
     "names", [ODD, EVEN, AS_ON_MACOS, AS_ON_WINDOWS], ids=["odd", "even", "as on macOS", "as on Windows"]
 )
 def test_what_linux_has_is_not_needed(redis_server: RedisServer, names: list[str]) -> None:
-    command = [sys.executable, "-W", "error", "-c", PROGRAM, *names, str(redis_server.port)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=6 * LONG_S)
-    assert (ended.stdout, ended.stderr) == ("all of it\n", "")
+    assert run_python("-W", "error", "-c", PROGRAM, *names, str(redis_server.port)) == "all of it\n"
 
 
 def test_the_command_line_says_where_it_does_not_run(

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import redis
 from redis.exceptions import LockError, LockNotOwnedError
 
-import wheel_lock
 from tests.redis_lock.callers import NAME, Party, ours
 from tests.support.backend import LONG_S, REFUSED_S, Backend, connected
+from tests.support.programs import run_python
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LossReason, context
@@ -137,12 +132,7 @@ assert all(lock.acquire() for lock in kept)
 
 
 def run(program: str, port: int) -> None:
-    subprocess.run(
-        [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", BEGINNING + program, str(port)],
-        env={**os.environ, "PYTHONPATH": str(Path(wheel_lock.__file__).parents[1])},
-        check=True,
-        timeout=60.0,
-    )
+    run_python("-W", "error", "-W", "ignore::DeprecationWarning", "-c", BEGINNING + program, str(port))
 
 
 def test_a_forked_child_cannot_release_what_its_parent_holds(real: Backend) -> None:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,13 +17,12 @@ from redis.exceptions import LockError, LockNotOwnedError
 from tests.redis_lock.callers import NAME, SLEEP_S, Party, ours, plain
 from tests.support.backend import BOTH, LONG_S, Backend
 from tests.support.ids import case_id
+from tests.support.programs import run_python
 from tests.support.waiting import eventually
 from wheel_lock import LockAlreadyHeld, LockContext
 from wheel_lock.redis_lock import AsyncLock, Lock
 
 pytestmark = pytest.mark.servers("real")
-
-ROOT = Path(__file__).parents[2]
 
 
 def hand_over_s(waiting: Future[Any], release: Callable[[], object]) -> float:
@@ -208,16 +203,7 @@ async def main():
         assert await lock.owned()
 asyncio.run(main())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(real.port)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60.0,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    run_python("-c", program, str(real.port))
     assert real.view.keys() == []
 
 

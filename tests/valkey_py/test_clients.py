@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import weakref
 from typing import Any
 
@@ -16,6 +14,7 @@ import valkey.asyncio
 from tests.support.backend import LONG_S, Backend
 from tests.support.event_loops import until
 from tests.support.lock_types import EXCLUDING, KINDS, make, traces
+from tests.support.programs import run_python
 from tests.support.redis_server import RedisServer
 from tests.support.tls import TlsFiles
 from tests.support.waiting import eventually
@@ -202,5 +201,4 @@ try:
 except TypeError:
     print([name for name in sys.modules if name.partition(".")[0] == "valkey"])
 """
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60.0)
-    assert done.stdout == "[]\n", done.stderr
+    assert run_python("-c", text) == "[]\n"
