@@ -10,7 +10,7 @@ WORKERS := 4
 PYTEST := env -u PYTHONDONTWRITEBYTECODE -u PYTHONPYCACHEPREFIX $(BIN)/python -m pytest
 
 # What shows that each kind of lock, each kind of client and each topology works with a version of redis-py.
-KINDS := tests/lock_types/test_parameters.py tests/redis_lock tests/valkey_py tests/redis/test_clients.py tests/redis/test_lock.py \
+KINDS := tests/lock_types/test_parameters.py tests/redis_lock tests/redis/test_clients.py tests/redis/test_lock.py \
 	tests/redis/test_handoff.py tests/aio/test_many.py tests/locks/test_read_write.py \
 	tests/locks/test_semaphore.py tests/locks/test_multi.py tests/locks/test_reentrant.py tests/quorum/test_quorum.py \
 	tests/topology/test_cluster.py tests/topology/test_sentinel.py

@@ -21,7 +21,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / ".venv-all"
 LOCKS = ROOT / "requirements"
-FOLDERS = ["redis", "lock_types", "locks", "redis_lock", "valkey_py", "net", "topology", "aio", "quorum", "direct"]
+FOLDERS = ["redis", "lock_types", "locks", "redis_lock", "net", "topology", "aio", "quorum", "direct"]
 SUITES = [f"tests/{folder}" for folder in FOLDERS]
 WORKERS = os.environ.get("WORKERS", "4")
 _STEP_S = 1800.0

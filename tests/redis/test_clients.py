@@ -1,9 +1,15 @@
-"""Every way in which a client can be configured holds for the locks too; what cannot work is refused in plain words."""
+"""Every way in which a client can be configured holds for the locks too; what cannot work is refused in plain words.
+
+Clients of redis-py and of valkey-py, for threads and for tasks, are configured alike.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -11,14 +17,25 @@ from typing import Any
 import fakeredis
 import pytest
 import redis
+import redis.asyncio
+import valkey
+import valkey.asyncio
 from redis.credentials import CredentialProvider
 
 from tests.support.backend import LONG_S, Backend, token_of
+from tests.support.programs import run_python
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockUnavailable
 
 SECRET = "a-password-that-must-not-be-shown"
+CLIENTS: dict[str, Any] = {
+    "redis-py": redis.Redis,
+    "redis-py for tasks": redis.asyncio.Redis,
+    "valkey-py": valkey.Valkey,
+    "valkey-py for tasks": valkey.asyncio.Valkey,
+}
+each_client = pytest.mark.parametrize("client_class", CLIENTS.values(), ids=CLIENTS)
 
 
 def works(context: LockContext, view: redis.Redis) -> None:
@@ -35,10 +52,18 @@ def works(context: LockContext, view: redis.Redis) -> None:
     assert view.keys("*:*") == [b"wheel_lock:fence:{order:42}"]
 
 
-@pytest.mark.parametrize("transport", ["redis_server", "unix_redis", "tls_redis"])
-def test_a_url(request: pytest.FixtureRequest, transport: str) -> None:
+@each_client
+@pytest.mark.parametrize("transport", ["unix_redis", "tls_redis"])
+def test_a_url(request: pytest.FixtureRequest, transport: str, client_class: Any) -> None:
     server: RedisServer = request.getfixturevalue(transport)
-    works(LockContext.from_url(server.url), server.client())
+    works(LockContext(client_class.from_url(server.url)), server.client())
+
+
+@pytest.mark.parametrize("client_class", [CLIENTS["redis-py"], CLIENTS["valkey-py"]])
+def test_a_certificate_of_an_unknown_authority_is_refused(tls_redis: RedisServer, client_class: Any) -> None:
+    refused = pytest.raises(LockUnavailable, match="certificate verify failed")
+    with LockContext(client_class(port=tls_redis.tls_port, ssl=True), response_timeout=1.0) as context, refused:
+        context.lock("order:42").acquire()
 
 
 def test_client_options_go_with_a_url(redis_server: RedisServer) -> None:
@@ -48,6 +73,7 @@ def test_client_options_go_with_a_url(redis_server: RedisServer) -> None:
         assert "billing" in names
 
 
+@each_client
 @pytest.mark.parametrize(
     "options",
     [
@@ -55,21 +81,19 @@ def test_client_options_go_with_a_url(redis_server: RedisServer) -> None:
         {"decode_responses": True, "encoding": "utf-16", "protocol": 2},
         {"protocol": 3},
         {"protocol": 2},
+        {"encoding": "latin-1"},
+        {"client_name": "billing"},
+        {"db": 3},
         {"health_check_interval": 1},
         {"socket_timeout": 0.5, "socket_connect_timeout": 0.5},
         {"single_connection_client": True},
     ],
     ids=str,
 )
-def test_a_client_may_be_configured_as_it_likes(real: Backend, options: dict[str, object]) -> None:
-    works(LockContext(real.client(**options)), real.view)
-
-
-def test_a_database_number_holds(real: Backend) -> None:
-    works(LockContext(real.client(db=3)), real.client(db=3, protocol=2))
-    with LockContext(real.client(db=3)) as context, context.lock("order:43"):
-        assert not real.view.exists("order:43")
-    real.client(db=3).flushdb()
+def test_a_client_may_be_configured_as_it_likes(real: Backend, client_class: Any, options: dict[str, Any]) -> None:
+    view = real.client(protocol=2, db=options.get("db", 0))
+    works(LockContext(client_class(port=real.port, **options)), view)
+    view.flushdb()
 
 
 def test_a_database_that_is_not_there_is_reported(real: Backend) -> None:
@@ -115,27 +139,51 @@ def guarded() -> Iterator[RedisServer]:
         yield server
 
 
-def test_a_password_holds_and_a_user_too(guarded: RedisServer) -> None:
-    works(LockContext.from_url(guarded.url), guarded.client())
-    client = redis.Redis(host="127.0.0.1", port=guarded.port, username="app", password=f"{SECRET}2")
-    works(LockContext(client), guarded.client())
+@each_client
+def test_a_password_holds_and_a_user_too(guarded: RedisServer, client_class: Any) -> None:
+    works(LockContext(client_class.from_url(guarded.url)), guarded.client())
+    context = LockContext(client_class(port=guarded.port, username="app", password=f"{SECRET}2"))
+    assert SECRET not in repr(context)
+    works(context, guarded.client())
 
 
-def test_a_credential_provider_is_asked_for_every_connection(guarded: RedisServer) -> None:
-    asked: list[int] = []
+class Provider(CredentialProvider):
+    """Notes on which threads it is asked: by its blocking method, which is preferred."""
 
-    class Provider(CredentialProvider):
-        def get_credentials(self) -> tuple[str, str]:
-            asked.append(1)
-            return "app", f"{SECRET}2"
+    def __init__(self) -> None:
+        self.asked: list[str] = []
 
-    client = redis.Redis(host="127.0.0.1", port=guarded.port, credential_provider=Provider())
-    context = LockContext(client)
+    def get_credentials(self) -> tuple[str, str]:
+        self.asked.append(threading.current_thread().name)
+        return "app", f"{SECRET}2"
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        pytest.fail("the other method does not wait for an event loop")
+
+
+class OnlyAwaited(Provider):
+    get_credentials = CredentialProvider.get_credentials
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        await asyncio.sleep(0.001)
+        return Provider.get_credentials(self)
+
+
+@pytest.mark.parametrize(
+    ("client_class", "provider"),
+    [*((each, Provider) for each in CLIENTS.values()), (redis.asyncio.Redis, OnlyAwaited)],
+)
+def test_a_credential_provider_is_asked_for_every_connection(
+    guarded: RedisServer, client_class: Any, provider: type[Provider]
+) -> None:
+    asks = provider()
+    context = LockContext(client_class(port=guarded.port, credential_provider=asks))
     with context.lock("order:42", timeout=30.0) as lock:
-        first = len(asked)
+        first = len(asks.asked)
         guarded.client().client_kill_filter(_type="normal", skipme=True)
         assert lock.extend(1.0, replace_ttl=True)
-        assert len(asked) > first >= 1
+        assert len(asks.asked) > first >= 1
+    assert all(name.startswith("wheel-lock") for name in asks.asked)
     works(context, guarded.client())
 
 
@@ -175,7 +223,7 @@ def test_a_fakeredis_client_is_refused_with_the_way_out() -> None:
 
 def test_what_is_no_client_no_timer_and_no_url_is_refused_by_its_type() -> None:
     thing: Any
-    for thing in (None, b"redis://localhost", object(), 5):
+    for thing in (None, b"redis://localhost", object(), 5, valkey.ConnectionPool()):
         name = type(thing).__name__
         with pytest.raises(TypeError, match=name):
             LockContext(thing)
@@ -190,3 +238,70 @@ def test_what_is_no_client_no_timer_and_no_url_is_refused_by_its_type() -> None:
         LockContext.from_url("http://localhost")
     with pytest.raises(TypeError):
         LockContext.from_url("redis://localhost", no_such_setting=1)  # type: ignore[call-arg]
+
+
+# Clients of valkey-py
+
+
+def test_a_function_greets_each_connection(real: Backend) -> None:
+    greeted: list[Any] = []
+
+    def greet(connection: Any) -> None:
+        connection.on_connect()
+        greeted.append(connection)
+
+    with LockContext(valkey.Valkey(port=real.port, valkey_connect_func=greet)) as context, context.lock("order:42"):
+        assert greeted
+
+
+def test_the_host_name_of_a_certificate_is_checked_where_the_client_checks_it() -> None:
+    unchecked, checked = valkey.Valkey(ssl=True), valkey.Valkey(ssl=True, ssl_check_hostname=True)
+    with LockContext(unchecked) as first, LockContext(checked) as second:
+        settings = [context._connector._settings for context in (first, second)]  # type: ignore[union-attr]
+    assert [each["ssl_check_hostname"] for each in settings] == [False, True]
+
+
+def test_a_quorum_of_clients_of_both_libraries() -> None:
+    with RedisServer() as one, RedisServer() as two, RedisServer() as three:
+        clients: list[Any] = [
+            valkey.Valkey(port=one.port), redis.Redis(port=two.port), valkey.asyncio.Valkey(port=three.port)
+        ]  # fmt: skip
+        with LockContext.quorum(clients) as context, context.lock("order:42", timeout=3.0) as lock:
+            assert lock.is_held
+            assert sum(client.exists("order:42") for client in clients[:2]) >= 1
+
+
+def test_a_class_of_connections_of_the_users_own_is_refused(real: Backend) -> None:
+    class Tunnel(valkey.Connection):
+        pass
+
+    pool = valkey.ConnectionPool(connection_class=Tunnel, port=real.port)
+    with pytest.raises(TypeError, match=r"Tunnel are not supported: of valkey-py's clients only"):
+        LockContext(valkey.Valkey(connection_pool=pool))
+
+
+def test_a_shared_context_lives_as_long_as_its_client(real: Backend) -> None:
+    client = valkey.Valkey(port=real.port)
+    context = weakref.ref(LockContext.shared(client))
+    assert LockContext.shared(client) is context()
+    assert LockContext.shared(valkey.Valkey(connection_pool=client.connection_pool)) is context()
+    with LockContext.shared(client).lock("order:42"):
+        assert client.exists("order:42")
+    client.close()
+    del client
+    gc.collect()
+    eventually(lambda: gc.collect() >= 0 and context() is None, LONG_S)
+
+
+def test_a_program_without_valkey_py_never_imports_it(real: Backend) -> None:
+    text = f"""
+import sys, redis
+from wheel_lock import LockContext
+with LockContext(redis.Redis(port={real.port})) as context, context.lock("order:42"):
+    pass
+try:
+    LockContext(object())
+except TypeError:
+    print([name for name in sys.modules if name.partition(".")[0] == "valkey"])
+"""
+    assert run_python("-c", text) == "[]\n"

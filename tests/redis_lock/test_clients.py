@@ -1,10 +1,9 @@
-"""Which clients redis-py's Lock, renewed, is for: however an asyncio client connects, the engine does likewise."""
+"""Which clients redis-py's Lock, renewed, is for: others are refused."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 from typing import Any
 
 import pytest
@@ -14,81 +13,15 @@ import valkey
 import valkey.asyncio
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.commands.core import AsyncScript
-from redis.credentials import CredentialProvider
 from redis.sentinel import Sentinel
 
 from tests.support.backend import LONG_S, Backend
-from tests.support.event_loops import until
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 from wheel_lock.redis_lock import AsyncLock, Lock
 
 NAME = "order:42"
-SECRET = "a-password-that-must-not-be-shown"
-
-
-def works(client: redis.asyncio.Redis, view: redis.Redis) -> None:
-    """The whole life of a lock, with a waiter and a renewal."""
-
-    async def main() -> None:
-        lock: Any = client.lock(NAME, timeout=1.5, lock_class=AsyncLock)
-        async with lock:
-            assert view.get(NAME) == lock.local.token
-            waiter: Any = client.lock(NAME, timeout=30, sleep=30, lock_class=AsyncLock)
-            waiting = asyncio.create_task(waiter.acquire())
-            renewed = LockContext.shared(client).stats().renewed
-            await until(lambda: LockContext.shared(client).stats().renewed > renewed)
-        async with asyncio.timeout(LONG_S):
-            assert await waiting
-            await waiter.release()
-        await LockContext.shared(client).asyncio.close()
-        await client.aclose()
-
-    asyncio.run(main())
-
-
-# Asyncio clients
-
-
-@pytest.mark.parametrize("transport", ["tls_redis", "unix_redis"])
-def test_a_url(request: pytest.FixtureRequest, transport: str) -> None:
-    server: RedisServer = request.getfixturevalue(transport)
-    works(redis.asyncio.Redis.from_url(server.url), server.client())
-
-
-class Both(CredentialProvider):
-    asked: str = ""
-
-    def get_credentials(self) -> tuple[str, str]:
-        self.asked += "b"
-        return "app", SECRET
-
-    async def get_credentials_async(self) -> tuple[str, str]:
-        self.asked += "a"
-        return "app", SECRET
-
-
-class OnlyAwaited(CredentialProvider):
-    def __init__(self) -> None:
-        self.threads: set[str] = set()
-
-    async def get_credentials_async(self) -> tuple[str, str]:
-        await asyncio.sleep(0.001)
-        self.threads.add(threading.current_thread().name)
-        return "app", SECRET
-
-
-def test_passwords_and_providers_of_them() -> None:
-    with RedisServer(password="the-default-users", users=[f"app on >{SECRET} ~* &* +@all"]) as server:
-        where: dict[str, Any] = {"host": "127.0.0.1", "port": server.port}
-        works(redis.asyncio.Redis(**where, password="the-default-users"), server.client())
-        works(redis.asyncio.Redis(**where, username="app", password=SECRET), server.client())
-        both, only_awaited = Both(), OnlyAwaited()
-        works(redis.asyncio.Redis(**where, credential_provider=both), server.client())
-        works(redis.asyncio.Redis(**where, credential_provider=only_awaited), server.client())
-        assert "b" in both.asked
-        assert any(name.startswith("wheel-lock") for name in only_awaited.threads)
 
 
 def test_scripts_that_are_called_without_a_client_get_one_that_is_there(real: Backend) -> None:
@@ -103,13 +36,6 @@ def test_scripts_that_are_called_without_a_client_get_one_that_is_there(real: Ba
     lock: Any = Lock(redis.Redis(port=real.port), NAME, timeout=5.0)
     assert lock.lua_release(keys=[NAME], args=["another's"]) == 0
     lock.redis.close()
-
-
-def test_a_context_of_ones_own_takes_an_asyncio_client(real: Backend) -> None:
-    client = redis.asyncio.Redis(host="127.0.0.1", port=real.port)
-    with LockContext(client) as context, context.lock(NAME) as lock:
-        assert lock.owned()
-        assert f"127.0.0.1:{real.port}" in repr(context)
 
 
 # What cannot work is refused when the lock is made

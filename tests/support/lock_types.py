@@ -27,20 +27,6 @@ KINDS: dict[str, Callable[[Any, str, dict[str, Any]], Any]] = {
 }
 """What makes a lock of each kind, for threads or for tasks as the context is."""
 
-EXCLUDING = [
-    ("reentrant", "reentrant"),
-    ("reentrant", "exclusive"),
-    ("write", "write"),
-    ("write", "read"),
-    ("read", "write"),
-    ("fair", "fair"),
-    ("semaphore", "semaphore"),
-    ("multi", "multi"),
-    ("multi", "exclusive"),
-    ("exclusive", "multi"),
-]
-"""Which kind of holder keeps which kind of waiter out."""
-
 
 def make(face: LockContext | AsyncContext, kind: str, name: str = NAME, **terms: Any) -> Any:
     """A lock of any kind."""

@@ -1,1 +1,0 @@
-"""Clients of valkey-py in place of redis-py's."""
