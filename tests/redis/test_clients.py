@@ -153,18 +153,18 @@ class Provider(CredentialProvider):
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def get_credentials(self) -> tuple[str, str]:
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
         self.asked.append(threading.current_thread().name)
         return "app", f"{SECRET}2"
 
-    async def get_credentials_async(self) -> tuple[str, str]:
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
         pytest.fail("the other method does not wait for an event loop")
 
 
 class OnlyAwaited(Provider):
     get_credentials = CredentialProvider.get_credentials
 
-    async def get_credentials_async(self) -> tuple[str, str]:
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
         await asyncio.sleep(0.001)
         return Provider.get_credentials(self)
 
