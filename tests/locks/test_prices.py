@@ -1,4 +1,4 @@
-"""What a lock of a bulk costs while it is held: objects for the garbage collector to walk, and bytes."""
+"""What a lock costs: round trips, and, of a bulk, objects for the garbage collector to walk, and bytes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,54 @@ import tracemalloc
 
 import pytest
 
+from tests.support.backend import Backend
+from tests.support.lock_types import KINDS, NAME, make
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 from wheel_lock.engine.requests.bulk import BulkOperation
 from wheel_lock.testing import settle
 
 pytestmark = pytest.mark.servers("real")
+
+# Round trips
+
+
+def commands(backend: Backend) -> int:
+    """How many commands the server has carried out, but for this query itself."""
+    stats: dict[str, dict[str, int]] = backend.view.info("commandstats")
+    return sum(command["calls"] for name, command in stats.items() if "info" not in name)
+
+
+def test_acquiring_again_and_releasing_so_sends_nothing(real: Backend) -> None:
+    context, _ = real.stepped_context()
+    lock, rw = context.reentrant_lock(NAME), context.rw_lock("rw")
+    with lock, rw.write():
+        before = commands(real)
+        for _ in range(100):
+            with lock, context.reentrant_lock(NAME), rw.write(), rw.read(), context.rw_lock("rw").read():
+                pass
+        assert commands(real) == before
+    with rw.read():
+        before = commands(real)
+        for _ in range(100):
+            with rw.read():
+                pass
+        assert commands(real) == before
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "exclusive"])  # which is acquired with SET
+def test_acquire_and_release_are_one_round_trip_each(real: Backend, kind: str) -> None:
+    proxy = real.proxy()
+    context = real.context_through(proxy)
+    with make(context, kind):
+        pass  # the scripts are known from here on
+    before = proxy.seen("to_server").count(b"EVALSHA")
+    with make(context, kind):
+        pass
+    assert proxy.seen("to_server").count(b"EVALSHA") == before + 2
+
+
+# Memory
 
 
 def test_objects_per_lock_that_are_left_to_the_collector(context: LockContext) -> None:
