@@ -1,14 +1,52 @@
-"""Timeouts of users: each expires in time, is cancelled, or is returned by `stop()`, and only one of these."""
+"""A timer: each message is read once, and each timeout expires in time, is cancelled, or is returned by `stop()`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+
+import pytest
 
 from tests.threads_.runs import explore
 from tests.threads_.scheduler import Stage
 from tests.threads_.seams import timer_on
+from wheel_lock.runtime import loop
 from wheel_lock.runtime import timer as timer_module
 from wheel_lock.runtime.timer import Timeout
+
+# Messages, whatever the thread is doing when they are posted
+
+POSTERS = {"one": 1, "two": 2}
+
+
+@pytest.mark.parametrize("posters", POSTERS.values(), ids=POSTERS)
+def test_no_message_is_left_unread(posters: int) -> None:
+    def scene(stage: Stage) -> Callable[[], object]:
+        timer = timer_on(stage)
+        read: list[tuple[int, int]] = []
+        everything = [(poster, number) for poster in range(posters) for number in range(2)]
+
+        def turn() -> None:
+            while len(read) < len(everything):
+                timer.turn(block=True)
+
+        def post(poster: int) -> None:
+            for number in range(2):
+                timer.post(partial(read.append, (poster, number)))
+
+        stage.actor(turn)
+        for poster in range(posters):
+            stage.actor(partial(post, poster))
+
+        def check() -> None:
+            assert sorted(read) == everything
+
+        return check
+
+    assert explore(scene, loop, threads=1 + posters) > 40
+
+
+# Timeouts
 
 LATE_S = 0.05
 

@@ -1,4 +1,4 @@
-"""What a holder reads of its lock while a confirmation, or a loss, comes together with the local deadline."""
+"""What a holder reads of its lock, and the answer to a caller, while something else comes at that very moment."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from tests.threads_.scheduler import Stage
 from tests.threads_.world import NAME, Context
 from wheel_lock import LostEvent
 from wheel_lock import lease as lease_module
-from wheel_lock.engine import leases
+from wheel_lock.engine import future, leases
 from wheel_lock.engine.renewal import flow
 from wheel_lock.locks import base
+from wheel_lock.runtime import watchdog
+from wheel_lock.sync import call
+from wheel_lock.sync.call import _CHECK_AFTER_S
 
 TIMEOUT_S = 3.0
 
@@ -48,3 +51,18 @@ def test_a_lock_that_is_seen_lost_is_never_held_again_and_the_loss_is_reported_o
         return check
 
     assert explore(scene, base, lease_module, leases, flow) > 50
+
+
+def test_an_answer_that_comes_when_its_caller_looks_after_the_thread() -> None:
+    def scene(stage: Stage) -> Callable[[], object]:
+        context = Context(stage, direct=False)
+        context.server.silent = True
+
+        def let_it_come(now: float) -> None:
+            context.server.silent = False
+
+        context.timer.call_at(stage.now + _CHECK_AFTER_S, let_it_come)
+        context.begin(context.pair)
+        return context.nothing_is_left
+
+    assert explore(scene, call, future, watchdog) > 50
