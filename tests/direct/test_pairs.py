@@ -15,7 +15,7 @@ from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.timers import ask, fall_asleep
 from tests.support.waiting import eventually
-from wheel_lock import Lock, LockContext, LossReason
+from wheel_lock import LockContext, LossReason
 from wheel_lock.engine.direct import path
 from wheel_lock.observe.contexts import Reading
 from wheel_lock.testing import settle
@@ -211,19 +211,6 @@ def test_another_thread_makes_the_path_rest(context: LockContext, monkeypatch: p
 
 
 # What is seen of it
-
-
-def seen(context: LockContext, lock: Lock) -> None:
-    """Check that everything agrees on one held lock."""
-    stats, [held] = context.stats(), context.held()
-    assert (stats.held, stats.acquired - stats.released, stats.waiting) == (1, 1, 0)
-    assert (held.name, held.renewals, held.overdue) == (lock.name, 0, False)
-    assert 0 < held.remaining_s <= lock.remaining() + 1e-3 + held.age_s
-    assert context.health().held == 1
-    assert "order:42" in repr(lock)
-    assert lock.is_held
-    assert lock.lost is None
-    lock.raise_if_lost()
 
 
 @pytest.mark.usefixtures("unwatched")

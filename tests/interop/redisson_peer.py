@@ -201,16 +201,15 @@ class JavaThread:
     def __init__(self, peer: LockPeer, name: str) -> None:
         self._ask = functools.partial(peer.ask, name)
 
-    def begin_lock(self, lock: str, lease_s: float | None = None) -> Future[Answer]:
-        """Begin to wait for it. Without a lease it is renewed until it is unlocked."""
-        return self._ask("lock", lock, *_milliseconds(lease_s))
+    def begin_lock(self, lock: str) -> Future[Answer]:
+        """Begin to wait for it. It is renewed until it is unlocked."""
+        return self._ask("lock", lock)
 
-    def lock(self, lock: str, lease_s: float | None = None) -> Answer:
-        return self.begin_lock(lock, lease_s).result(ANSWER_TIMEOUT_S)
+    def lock(self, lock: str) -> Answer:
+        return self.begin_lock(lock).result(ANSWER_TIMEOUT_S)
 
-    def try_lock(self, lock: str, wait_s: float = 0.0, lease_s: float | None = None) -> bool:
-        tried = self._ask("tryLock", lock, *_milliseconds(wait_s), *_milliseconds(lease_s))
-        return bool(tried.result(wait_s + ANSWER_TIMEOUT_S).value)
+    def try_lock(self, lock: str, wait_s: float = 0.0) -> bool:
+        return bool(self._ask("tryLock", lock, round(wait_s * 1000)).result(wait_s + ANSWER_TIMEOUT_S).value)
 
     def unlock(self, lock: str) -> Answer:
         return self._ask("unlock", lock).result(ANSWER_TIMEOUT_S)
@@ -225,8 +224,3 @@ class JavaThread:
     def is_held(self, lock: str) -> bool:
         """Whether this thread holds it."""
         return bool(self._ask("isHeld", lock).result(ANSWER_TIMEOUT_S).value)
-
-
-def _milliseconds(time_s: float | None) -> list[int]:
-    """As the end of a command, where it may be left out."""
-    return [] if time_s is None else [round(time_s * 1000)]

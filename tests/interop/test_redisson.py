@@ -89,9 +89,6 @@ def wait_in_python(context: LockContext, name: str) -> Background[int]:
     return Background(wait)
 
 
-# The clock
-
-
 # One excludes the other
 
 
@@ -193,6 +190,3 @@ def test_redissons_watchdog_keeps_what_python_waits_for(name: str, short_lived: 
     assert not waiting.done
     unlocked = java.unlock(name)
     assert waiting.result() > unlocked.began_ns
-
-
-# A loss

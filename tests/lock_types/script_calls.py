@@ -16,10 +16,10 @@ from wheel_lock.protocol.scripts import Script
 READ_1, READ_2 = b"r:" + b"1" * 22, b"r:" + b"2" * 22
 PERMIT_1, PERMIT_2, PERMIT_3 = (b"p:" + digit * 22 for digit in (b"1", b"2", b"3"))
 WAITER_1, WAITER_2 = b"A" * 22, b"B" * 22
-WAITING_1, WAITING_2 = b"q:" + b"1" * 22, b"q:" + b"2" * 22
+WAITING_1 = b"q:" + b"1" * 22
 WRITE_1, WRITE_2 = b"w:" + WAITER_1 + b"1" * 22, b"w:" + WAITER_2 + b"2" * 22
 LATER_WRITE_1 = b"w:" + WAITER_1 + b"9" * 22
-INTENT_1, INTENT_2 = b"i:" + WAITER_1, b"i:" + WAITER_2
+INTENT_2 = b"i:" + WAITER_2
 SHARED, ALONE = b"to readers", b"to writers"
 FENCE, PERMITS, QUEUE, ALIVE, CHANNEL = "fence", "permits", "queue", "alive", b"to waiters"
 TTL = 10_000

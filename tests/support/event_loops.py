@@ -13,7 +13,6 @@ import redis
 
 from tests.support.backend import LONG_S
 from wheel_lock import LockContext
-from wheel_lock.testing import settle
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -88,11 +87,6 @@ async def ended(*tasks: asyncio.Task[Any]) -> None:
     """Return when these tasks have ended, however they have."""
     async with asyncio.timeout(LONG_S):
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def settled(context: LockContext) -> None:
-    """Return when everything that was asked for before has been answered."""
-    settle(context.timer)
 
 
 async def nothing_is_left(context: LockContext, view: redis.Redis, names: Iterable[str]) -> None:

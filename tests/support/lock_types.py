@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from tests.support.backend import Backend, Clock
 from wheel_lock import LockContext
 from wheel_lock.asyncio import AsyncContext
-
-T = TypeVar("T")
 
 NAME = "order:42"
 NEVER_S = 600.0
