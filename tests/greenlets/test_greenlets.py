@@ -26,48 +26,40 @@ from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.slow
 
-WHENS = ("early", "late", "running")
-SCENES = (
-    "a_lock_outlives_a_greenlet_that_computes",
-    "only_the_greenlet_that_waits_is_suspended",
-    "a_wait_that_is_cancelled_leaves_nothing",
-    "each_greenlet_is_an_owner",
-    "the_main_greenlet_is_one_owner_before_and_after_there_is_a_hub",
-    "a_lease_ends_with_its_greenlet",
-    "a_callback_uses_locks",
-    "several_hubs_wait",
-    "connections_are_made_anew_while_a_greenlet_computes",
-    "a_connection_ends_beside_a_greenlet_that_computes_with_what_its_end_waits_for",
-    "an_attempt_at_a_connection_is_ended_by_a_time_limit",
-    "the_one_thread_runs_nothing_that_waits",
-    "records_are_logged_from_a_thread_and_from_greenlets",
-    "a_forked_child_starts_anew",
-    "a_signal_releases_a_lock",
-    "all_kinds_of_calls",
-)
-
-
-def runs(scene: str, when: str) -> bool:
-    """Whether a scene is run for a time of the patch: "running" is as late as "late", so few need both."""
-    if when == "running":
-        return scene not in (
-            "all_kinds_of_calls",
-            "several_hubs_wait",
-            "a_signal_releases_a_lock",
-            "a_callback_uses_locks",
-        )
-    return when != "late" or scene in (
-        *("a_lock_outlives_a_greenlet_that_computes", "each_greenlet_is_an_owner", "all_kinds_of_calls"),
-        *("the_main_greenlet_is_one_owner_before_and_after_there_is_a_hub", "a_callback_uses_locks"),
-        *("the_one_thread_runs_nothing_that_waits", "it_ends_while_it_holds"),
-    )
-
-
-ENDS = ("it_ends_while_it_holds", "it_ends_without_its_server", "it_ends_while_a_thread_clears_up")
+# Each scene, and the times of the patch for which it is run: "running" is as late as "late", so few need both.
+SCENES = {
+    "a_lock_outlives_a_greenlet_that_computes": "early late running",
+    "only_the_greenlet_that_waits_is_suspended": "early running",
+    "a_wait_that_is_cancelled_leaves_nothing": "early running",
+    "each_greenlet_is_an_owner": "early late running",
+    "the_main_greenlet_is_one_owner_before_and_after_there_is_a_hub": "early late running",
+    "a_lease_ends_with_its_greenlet": "early running",
+    "a_callback_uses_locks": "early late",
+    "several_hubs_wait": "early",
+    "connections_are_made_anew_while_a_greenlet_computes": "early running",
+    "a_connection_ends_beside_a_greenlet_that_computes_with_what_its_end_waits_for": "early running",
+    "an_attempt_at_a_connection_is_ended_by_a_time_limit": "early running",
+    "the_one_thread_runs_nothing_that_waits": "early late running",
+    "records_are_logged_from_a_thread_and_from_greenlets": "early running",
+    "a_forked_child_starts_anew": "early running",
+    "a_signal_releases_a_lock": "early",
+    "all_kinds_of_calls": "early late",
+}
+ENDS = {
+    "it_ends_while_it_holds": "early late running",
+    "it_ends_without_its_server": "early running",
+    "it_ends_while_a_thread_clears_up": "early running",
+}
 ALLOWED_S = 5.0  # a second by design; the rest is for a busy machine
 LIMIT_S = 100.0  # only a deadlock takes longer
 STRICT = ("-W", "error")
 TRIES = 8  # attempts to run a program that the machine starves
+
+
+def cases(scenes: dict[str, str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        ("scene", "when"), [(scene, when) for scene, whens in scenes.items() for when in whens.split()]
+    )
 
 
 def needs(package: str) -> pytest.MarkDecorator:
@@ -140,14 +132,14 @@ def servers() -> Iterator[Callable[[str], ForkServer]]:
 
 
 @needs("gevent")
-@pytest.mark.parametrize(("scene", "when"), [(scene, when) for scene in SCENES for when in WHENS if runs(scene, when)])
+@cases(SCENES)
 def test_under_gevent(redis_server: RedisServer, servers: Callable[[str], ForkServer], scene: str, when: str) -> None:
     url = f"redis://localhost:{redis_server.port}/0"
     right(redis_server, lambda: forked(servers(when), when, scene, url))
 
 
 @needs("gevent")
-@pytest.mark.parametrize(("scene", "when"), [(scene, when) for scene in ENDS for when in WHENS if runs(scene, when)])
+@cases(ENDS)
 def test_under_gevent_a_program_ends_at_once(fresh_redis: RedisServer, scene: str, when: str) -> None:
     ended = right(fresh_redis, lambda: started("program", when, scene, fresh_redis.url))
     assert ended.at - float(ended.printed) < ALLOWED_S
