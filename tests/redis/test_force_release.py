@@ -58,9 +58,3 @@ def test_more_holders_than_can_be_compared_stay(backend: Backend, context: LockC
     with pytest.raises(WheelLockError, match="more than 64 holders"):
         context.force_release(NAME)
     assert backend.view.zcard(NAME) == 65
-
-
-@pytest.mark.parametrize("name", ["", "wheel_lock:fence:{a}", 7])
-def test_an_invalid_name_is_refused_before_any_connection(name: Any) -> None:
-    with LockContext.from_url("redis://127.0.0.1:1/0") as context, pytest.raises(ValueError, match="lock name"):
-        context.force_release(name)

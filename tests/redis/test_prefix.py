@@ -1,7 +1,10 @@
-"""The prefix of a context, which precedes each name at the server, and the context's defaults for its locks."""
+"""The prefix of a context, which precedes each name at the server, and other settings of contexts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -102,34 +105,28 @@ def test_a_decorator_and_a_leader_have_the_prefix(context: LockContext, backend:
         eventually(lambda: bool(backend.view.exists("billing:chief")))
 
 
-def test_the_length_of_a_name_counts_the_prefix() -> None:
-    with LockContext(redis.Redis(port=1), prefix="ü" * 250) as context:
-        context.lock("x" * 12)
-        context.multi_lock(["x" * 12])
-        makers: list[Any] = [
-            getattr(context, kind) for kind in ("lock", "reentrant_lock", "rw_lock", "fair_lock", "leader")
-        ]
-        makers += [
-            context.asyncio.lock,
-            lambda name: context.multi_lock([name]),
-            lambda name: context.semaphore(name, 1),
-        ]
-        makers += [lambda name: context.acquire_many([name]), context.force_release, context.locked]
-        for make_lock in makers:
-            with pytest.raises(ValueError, match="must have 1 to 12 bytes, not 13"):
-                make_lock("x" * 13)
-            with pytest.raises(ValueError, match="must have 1 to 12 bytes, not 0"):
-                make_lock("")
+WRONG: dict[str, tuple[str, list[Any]]] = {
+    "prefix": ("prefix must", ["x" * 512, "wheel_lock:", "wheel_lock:a", "wheel", "w", b"a:", 5, None, "\ud800"]),
+    "timeout": ("timeout must", [0.01, "30", None]),
+    "blocking_timeout": ("blocking_timeout must", [-1]),
+    "owner": (
+        "owner must be a str of 1 to 64 printable characters",
+        ["", " \n", "a\tb", "a\x00", "\ud800", "x" * 65, "é" * 33, b"bytes", 7, ["a"]],
+    ),
+}
 
 
-@pytest.mark.parametrize("prefix", ["x" * 512, "wheel_lock:", "wheel_lock:a", "wheel", "w", b"a:", 5, None, "\ud800"])
-def test_an_invalid_prefix_is_refused_at_once(prefix: Any) -> None:
-    with pytest.raises(ValueError, match="prefix must"):
-        LockContext(redis.Redis(port=1), prefix=prefix)
-    with pytest.raises(ValueError, match="prefix must"):
-        LockContext.from_url("redis://localhost:1", prefix=prefix)
-    with pytest.raises(ValueError, match="prefix must"):
-        LockContext.quorum([redis.Redis(port=port) for port in (1, 2, 3)], prefix=prefix)
+@pytest.mark.parametrize("setting", WRONG)
+def test_a_wrong_setting_is_refused_at_once_by_all_that_makes_contexts(setting: str) -> None:
+    says, values = WRONG[setting]
+    makers: list[Callable[..., object]] = [
+        partial(LockContext, redis.Redis(port=1)),
+        partial(LockContext.from_url, "redis://localhost:1"),
+        partial(LockContext.quorum, [redis.Redis(port=port) for port in (1, 2, 3)]),
+    ]
+    for make_context, value in product(makers, values):
+        with pytest.raises(ValueError, match=f"^{says}"):
+            assert make_context(**{setting: value}) is value
 
 
 def test_the_defaults_hold_for_locks_that_say_none() -> None:
@@ -153,17 +150,6 @@ def test_the_defaults_hold_for_locks_that_say_none() -> None:
         assert not context.multi_lock(["many", "more"]).acquire()
         assert context.acquire_many(["many"], blocking=True) == {"many": None}
         granted.release()
-
-
-@pytest.mark.parametrize(
-    "defaults", [{"timeout": 0.01}, {"timeout": "30"}, {"timeout": None}, {"blocking_timeout": -1}]
-)
-def test_invalid_defaults_are_refused_at_once(defaults: dict[str, Any]) -> None:
-    [what] = defaults
-    with pytest.raises(ValueError, match=f"^{what} must"):
-        LockContext(redis.Redis(port=1), **defaults)
-    with pytest.raises(ValueError, match=f"^{what} must"):
-        LockContext.quorum([redis.Redis(port=port) for port in (1, 2, 3)], **defaults)
 
 
 def test_a_contexts_repr_shows_its_prefix() -> None:

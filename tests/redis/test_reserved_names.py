@@ -1,4 +1,4 @@
-"""Names in the library's own namespace are refused at every door, before anything is sent."""
+"""Names in the library's own namespace, or of a wrong length, are refused at every door, before anything is sent."""
 
 from __future__ import annotations
 
@@ -68,6 +68,10 @@ async def _acquire_many(context: LockContext, wanted: list[Any]) -> Any:
 DOORS: dict[str, Callable[[LockContext, Any], Any]] = {
     **{kind: lambda context, name, kind=kind: make(context, kind, name) for kind in KINDS},  # type: ignore[misc]
     **{f"asyncio {kind}": lambda context, name, kind=kind: make(context.asyncio, kind, name) for kind in KINDS},  # type: ignore[misc]
+    "several": lambda context, name: context.multi_lock(["a", name]),
+    "leader": lambda context, name: context.leader(name),
+    "asyncio leader": lambda context, name: context.asyncio.leader(name),
+    "force_release": lambda context, name: context.force_release(name),
     "acquire_many": lambda context, name: context.acquire_many(["a", name]),
     "all or nothing": lambda context, name: context.acquire_many(["a", name], all_or_nothing=True),
     "asyncio acquire_many": lambda context, name: asyncio.run(_acquire_many(context, ["a", name])),
@@ -85,6 +89,16 @@ def test_a_name_of_the_librarys_own_is_refused(door: str) -> None:
             with pytest.raises(ValueError, match=REFUSED):
                 DOORS[door](context, name)
         assert context.stats().connects == 0
+
+
+@pytest.mark.parametrize("door", [door for door in DOORS if not door.endswith(("multi", "in part"))])  # which add to it
+def test_the_length_of_a_name_counts_the_prefix(door: str) -> None:
+    with LockContext(redis.Redis(port=1), prefix="ü" * 250) as context:
+        context.lock("x" * 12)
+        context.multi_lock(["x" * 12])
+        for length in (13, 0):
+            with pytest.raises(ValueError, match=f"must have 1 to 12 bytes, not {length}"):
+                DOORS[door](context, "x" * length)
 
 
 async def test_redis_pys_lock_is_refused_such_a_name() -> None:
@@ -122,9 +136,11 @@ def test_a_handoff_of_such_a_name_is_refused(real: Backend) -> None:
 
 def test_what_is_neither_text_nor_bytes_is_no_name() -> None:
     wrong: Any
-    for wrong in (memoryview(b"wheel_lock:a"), bytearray(b"wheel_lock:a"), memoryview(b"a")):
+    for wrong in (memoryview(b"wheel_lock:a"), bytearray(b"wheel_lock:a"), memoryview(b"a"), 7):
         with pytest.raises(ValueError, match="a lock name must be str or bytes"):
             LockContext(redis.Redis(port=1)).lock(wrong)
+        with pytest.raises(ValueError, match="lock name"):
+            LockContext(redis.Redis(port=1)).force_release(wrong)
 
 
 def test_names_that_only_look_like_it_are_allowed(real: Backend) -> None:
