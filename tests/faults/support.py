@@ -1,4 +1,4 @@
-"""What the tests of faults share: a context of a test's own, and its warnings."""
+"""The warnings that the library gives."""
 
 from __future__ import annotations
 
@@ -6,24 +6,8 @@ import gc
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from tests.support.redis_server import RedisServer
-from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.runtime.notifier import NOTIFIER
-
-
-@contextmanager
-def own_context(server: RedisServer | str, **options: Any) -> Iterator[LockContext]:
-    """A context with a timer, and so a thread, of its own."""
-    timer = HashedWheelTimer()
-    url = server if isinstance(server, str) else server.url
-    context = LockContext.from_url(url, timer=timer, **options)
-    try:
-        yield context
-    finally:
-        context.close(2.0)
-        timer.stop()
 
 
 @contextmanager

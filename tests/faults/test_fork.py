@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.support import own_context
 from tests.redis.test_exit import BEGINNING, run
-from tests.support.backend import of, token_of
+from tests.support.backend import Backend, of, token_of
 from tests.support.background import EVENTUALLY_S, in_a_fork, in_thread
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
@@ -25,7 +24,7 @@ NAME = "order:42"
 CLIENT = "holder"
 
 
-def connections(server: RedisServer) -> set[str]:
+def connections(server: Backend) -> set[str]:
     return {other["id"] for other in server.client().client_list() if other["name"] == CLIENT}
 
 
@@ -59,56 +58,54 @@ WAYS: dict[str, Callable[[Callable[[], object]], object]] = {
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_a_forked_child_holds_nothing_and_its_parent_is_unaffected(fresh_redis: RedisServer, how: str) -> None:
+def test_a_forked_child_holds_nothing_and_its_parent_is_unaffected(fresh: Backend, how: str) -> None:
     """The child uses no socket and no token of the parent's, and does not deadlock.
 
     Leases last 10 s: a silence of less than a sixth of that, while the machine is busy, does not cause a new connection.
     """
-    view, losses = fresh_redis.client(), list[LostEvent]()
-    with (
-        TcpProxy(fresh_redis.port) as network,
-        own_context(network.url, client_options={"client_name": CLIENT}) as context,
-    ):
-        lock = context.lock(NAME, timeout=10.0, renew_every=0.1, fencing=True, on_lost=losses.append)
-        assert lock.acquire()
-        many = of(context.acquire_many([f"many:{n}" for n in range(20)], 10.0, renew_every=0.1, on_lost=losses.append))
-        before, forked_at = connections(fresh_redis), time.monotonic()
+    view, losses = fresh.view, list[LostEvent]()
+    network = fresh.proxy()
+    context = fresh.context_of(fresh.client(port=network.port, client_name=CLIENT), timer=fresh.timer())
+    lock = context.lock(NAME, timeout=10.0, renew_every=0.1, fencing=True, on_lost=losses.append)
+    assert lock.acquire()
+    many = of(context.acquire_many([f"many:{n}" for n in range(20)], 10.0, renew_every=0.1, on_lost=losses.append))
+    before, forked_at = connections(fresh), time.monotonic()
 
-        def check() -> None:
-            assert (lock.is_held, lock.lost) == (False, LossReason.FORKED)
-            assert not any(each.is_held for each in many)
-            assert (context.stats().held, context.held(), context.stats().connects) == (0, [], 0)
-            assert not context.timer.running
-            for call in (lock.release, lambda: lock.extend(1.0)):
-                with pytest.raises((LockLost, LockNotHeld)) as caught:
-                    call()
-                # A thread of the child that stands for another than the owner gets an error: the lock is not its own.
-                assert caught.type is (LockNotHeld if how == "thread" else LockLost)
-            assert connections(fresh_redis) == before  # none of that was worth a connection
+    def check() -> None:
+        assert (lock.is_held, lock.lost) == (False, LossReason.FORKED)
+        assert not any(each.is_held for each in many)
+        assert (context.stats().held, context.held(), context.stats().connects) == (0, [], 0)
+        assert not context.timer.running
+        for call in (lock.release, lambda: lock.extend(1.0)):
+            with pytest.raises((LockLost, LockNotHeld)) as caught:
+                call()
+            # A thread of the child that stands for another than the owner gets an error: the lock is not its own.
+            assert caught.type is (LockNotHeld if how == "thread" else LockLost)
+        assert connections(fresh) == before  # none of that was worth a connection
 
-            # The context is as good as new: a connection and a thread of the child's own.
-            own = context.lock("child", timeout=10.0, renew_every=0.1, on_lost=losses.append)
-            assert own.acquire()
-            assert own.token is not None
-            assert len(connections(fresh_redis)) == 2
-            assert before < connections(fresh_redis)
-            goes_on(own)
-            assert fresh_redis.client().get("child") == own.token
-            fresh_redis.client().set("token", own.token)
-            assert not context.lock(NAME).acquire(blocking=False)
-            own.release()
-            assert losses == []
-
-        WAYS[how](check)
-        theirs: Any = view.get("token")
-        ours = token_of(lock)
-        assert connections_with(network, theirs)
-        assert connections_with(network, theirs).isdisjoint(connections_with(network, ours, forked_at))
-        goes_on(lock)
-        assert context.stats().held == 21
-        assert context.stats().connects == 1
-        assert view.get(NAME) == lock.token
+        # The context is as good as new: a connection and a thread of the child's own.
+        own = context.lock("child", timeout=10.0, renew_every=0.1, on_lost=losses.append)
+        assert own.acquire()
+        assert own.token is not None
+        assert len(connections(fresh)) == 2
+        assert before < connections(fresh)
+        goes_on(own)
+        assert fresh.client().get("child") == own.token
+        fresh.client().set("token", own.token)
+        assert not context.lock(NAME).acquire(blocking=False)
+        own.release()
         assert losses == []
+
+    WAYS[how](check)
+    theirs: Any = view.get("token")
+    ours = token_of(lock)
+    assert connections_with(network, theirs)
+    assert connections_with(network, theirs).isdisjoint(connections_with(network, ours, forked_at))
+    goes_on(lock)
+    assert context.stats().held == 21
+    assert context.stats().connects == 1
+    assert view.get(NAME) == lock.token
+    assert losses == []
 
 
 @pytest.mark.parametrize("end", ["sys.exit()", "os._exit(0)"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -123,58 +121,44 @@ async def use_a_task(context: LockContext, name: str) -> None:
         assert lock.is_held
 
 
-class Monitor:
-    """What a server is sent, and what its scripts call, by MONITOR on a connection of its own."""
+@contextmanager
+def monitored(port: int) -> Iterator[Callable[[str], set[str]]]:
+    """What returns the commands that were called, but those from one address, and but the trying-out of rights."""
+    seen: list[dict[str, Any]] = []
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        self._lines: list[bytes] = []
-        self._socket.sendall(b"MONITOR\r\n")
-        self._file = self._socket.makefile("rb")
-        assert self._file.readline() == b"+OK\r\n"
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
+    def read() -> None:
+        while (call := monitor.next_command())["command"] != "ECHO the end":
+            seen.append(call)
 
-    def _read(self) -> None:
-        self._lines.extend(self._file)
-
-    def commands(self, strangers: set[bytes]) -> set[str]:
-        """The commands that were called, but those from some addresses, and but the trying-out of rights."""
+    def commands(stranger: str) -> set[str]:
         found = set()
-        for line in list(self._lines):
-            call = re.match(rb'\+[\d.]+ \[\d+ (\S+)\] "([^"]*)"(?: "([^"]*)")?', line)
-            assert call is not None, line
-            address, command, first = call[1], call[2].decode().lower(), (call[3] or b"").decode()
-            if address in strangers or first.startswith("wheel_lock:probe"):
-                continue
-            found.add(f"{command}|{first.lower()}" if command in ("client", "script", "cluster") else command)
+        for call in list(seen):
+            command, _, words = call["command"].partition(" ")
+            command, first = command.lower(), words.partition(" ")[0]
+            if f"{call['client_address']}:{call['client_port']}" != stranger and not first.startswith(
+                "wheel_lock:probe"
+            ):
+                found.add(f"{command}|{first.lower()}" if command in ("client", "script", "cluster") else command)
         return found
 
-    def close(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._file.close()
-        self._socket.close()
-
-
-@contextmanager
-def monitored(port: int) -> Iterator[Monitor]:
-    monitor = Monitor(port)
-    try:
-        yield monitor
-    finally:
-        monitor.close()
+    with redis.Redis(port=port) as client, client.monitor() as monitor:
+        reading = Background(read)
+        try:
+            yield commands
+        finally:
+            client.echo("the end")
+            reading.result()
 
 
 def test_the_documented_rights_are_enough_and_none_is_needless(fresh: Backend) -> None:
     add_tenant(fresh, "a")
     view = fresh.client(db=DATABASE, protocol=2)
     view.ping()
-    stranger = str(view.client_info()["addr"]).encode()
+    stranger = str(view.client_info()["addr"])
     needless = {"auth", "hello", "client|setinfo"}  # which need no right, or are not needed
     rights = documented_commands() - (set() if redis_server_version() >= (7,) else UNSEEN_BEFORE_7)
     with (
-        monitored(fresh.port) as monitor,
+        monitored(fresh.port) as commands,
         fresh.context_of(tenant(fresh, "a", db=DATABASE), fallback_interval=60.0) as context,
     ):
         use_every_kind(context, "a:", view)
@@ -182,9 +166,9 @@ def test_the_documented_rights_are_enough_and_none_is_needless(fresh: Backend) -
         with context.lock("a:kept"):
             # Whoever listens asks now and then whether the server is there, and a channel outlives its last waiter.
             waiting = Background(context.lock("a:kept", thread_local=False).acquire)
-            eventually(lambda: not rights - monitor.commands({stranger}), message=f"all of {sorted(rights)} are called")
+            eventually(lambda: not rights - commands(stranger), message=f"all of {sorted(rights)} are called")
         assert waiting.result()
-        assert monitor.commands({stranger}) - needless == rights
+        assert commands(stranger) - needless == rights
         assert refusals(fresh) == []
     view.close()
 
