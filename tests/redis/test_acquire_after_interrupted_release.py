@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,20 +11,17 @@ import pytest
 
 from tests.support.backend import LONG_S, interrupted
 from tests.support.background import Background
+from tests.support.lock_types import make
 from tests.support.timers import Gate
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 
 pytestmark = pytest.mark.servers("real")
 
-MAKE: dict[str, Callable[[Any], Any]] = {
-    "exclusive": lambda face: face.lock("a", timeout=60.0),
-    "anybody's": lambda face: face.lock("a", timeout=60.0, thread_local=False),
-    "fenced": lambda face: face.lock("a", timeout=60.0, fencing=True),
-    "fair": lambda face: face.fair_lock("a", timeout=60.0),
-    "reentrant": lambda face: face.reentrant_lock("a", timeout=60.0),
-    "permit": lambda face: face.semaphore("a", 1, timeout=60.0),
-    "multi": lambda face: face.multi_lock(["a", "b"], timeout=60.0),
+# Each kind of lock, and an exclusive one that is anybody's.
+MAKE: dict[str, tuple[str, dict[str, Any]]] = {
+    **{kind: (kind, {}) for kind in ("exclusive", "fenced exclusive", "fair", "reentrant", "semaphore", "multi")},
+    "anybody's": ("exclusive", {"thread_local": False}),
 }
 
 
@@ -45,7 +42,8 @@ def letting_go_on(context: LockContext, thread: Gate) -> Iterator[None]:
 @pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize("kind", MAKE)
 async def test_a_task_that_was_cancelled_may_acquire_it_again(context: LockContext, kind: str, blocking: bool) -> None:
-    lock = MAKE[kind](context.asyncio)
+    plain_kind, terms = MAKE[kind]
+    lock = make(context.asyncio, plain_kind, timeout=60.0, **terms)
     assert await lock.acquire()
     with Gate(context.timer.post) as thread:
         with pytest.raises(TimeoutError):

@@ -9,25 +9,16 @@ import pytest
 import redis
 
 from tests.support.backend import LONG_S, Backend
+from tests.support.lock_types import make
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockServerError
+from wheel_lock import LockServerError
 from wheel_lock.protocol.keys import fence_key, permits_key, queue_keys
 
 NAME = "order"
 FENCE, PERMITS = fence_key(NAME.encode()), permits_key(NAME.encode())
 QUEUE, ALIVE = queue_keys(NAME.encode())
 SOON = 4e12  # a time in a century, by the server's clock in ms
-LOCKS: dict[str, Callable[[LockContext], Any]] = {
-    "fenced": lambda context: context.lock(NAME, timeout=3.0, renew_every=0.05, fencing=True),
-    "fenced reentrant": lambda context: context.reentrant_lock(NAME, timeout=3.0, renew_every=0.05, fencing=True),
-    "fenced write": lambda context: context.rw_lock(NAME, timeout=3.0, renew_every=0.05, fencing=True).write(),
-    "fenced fair": lambda context: context.fair_lock(NAME, timeout=3.0, renew_every=0.05, fencing=True),
-    "fair": lambda context: context.fair_lock(NAME, timeout=3.0, renew_every=0.05),
-    "read": lambda context: context.rw_lock(NAME, timeout=3.0, renew_every=0.05).read(),
-    "write": lambda context: context.rw_lock(NAME, timeout=3.0, renew_every=0.05).write(),
-    "permit": lambda context: context.semaphore(NAME, 2, timeout=3.0, renew_every=0.05),
-}
-FENCED = [kind for kind in LOCKS if kind.startswith("fenced")]
+FENCED = ["fenced exclusive", "fenced reentrant", "fenced write", "fenced fair"]
 NO_NUMBERS: list[str | bytes] = [
     *("nan", "-nan", "inf", "-inf", "infinity", "0x10", "1e3", " 5", "5 ", "+5", "-1", "1.5", "5,0", "", "five"),
     *(b"\xff", "5\n", "5\x00", "\u0665", "9007199254740993", "-9223372036854775808", "9" * 400, "0" * 17),
@@ -81,7 +72,7 @@ def looks(lock: Any) -> object:
 
 CORRUPT: dict[str, tuple[list[str], tuple[Callable[[Any], object], ...], str, list[Prepare]]] = {
     "fence": (FENCED, (acquires, waits), "the fence key of this", instead_of_a_number(FENCE, "9007199254740991")),
-    "permits": (["permit"], (acquires, waits, looks), "the permits key of this", instead_of_a_number(PERMITS)),
+    "permits": (["semaphore"], (acquires, waits, looks), "the permits key of this", instead_of_a_number(PERMITS)),
     "queue": (
         ["fair", "fenced fair"],
         (waits,),
@@ -94,7 +85,7 @@ CORRUPT: dict[str, tuple[list[str], tuple[Callable[[Any], object], ...], str, li
         ],
     ),
     "holder": (
-        ["read", "write", "fenced write", "permit"],
+        ["read", "write", "fenced write", "semaphore"],
         (acquires, waits),
         "a zset of other members that does not expire",
         [
@@ -130,7 +121,7 @@ def test_the_call_that_reads_it_fails_and_nothing_else_does(
             step(real.view)
             before = everything(real.view)
             with pytest.raises(LockServerError, match=rf"{says}.*\(lock 'order'\)"):
-                call(LOCKS[kind](context))
+                call(make(context, kind, NAME, timeout=3.0, renew_every=0.05))
             assert everything(real.view) == before
         renewals = beside.renewals
         eventually(lambda: beside.renewals > renewals, LONG_S)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.backend import BOTH, LONG_S, Backend, refused
+from tests.support.lock_types import make
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
 from wheel_lock.protocol import scripts
@@ -27,22 +28,18 @@ async def _acquire_a(context: LockContext) -> object:
         return lock
 
 
+SETS = ["read", "write", "semaphore"]
 KINDS: dict[str, Callable[[LockContext], object]] = {
-    "exclusive": lambda context: acquired(context.lock("a", timeout=2.0)),
+    **{
+        kind: lambda context, kind=kind: acquired(make(context, kind, "a", timeout=2.0))  # type: ignore[misc]
+        for kind in ("exclusive", "fenced exclusive", "reentrant", "fair", *SETS, "multi")
+    },
     "not waited for": lambda context: acquired(context.lock("a", timeout=2.0), blocking=False),
     "polled": lambda context: acquired(context.lock("a", timeout=2.0, retry_every=0.05)),
-    "fenced": lambda context: acquired(context.lock("a", timeout=2.0, fencing=True)),
-    "reentrant": lambda context: acquired(context.reentrant_lock("a", timeout=2.0)),
-    "fair": lambda context: acquired(context.fair_lock("a", timeout=2.0)),
-    "read": lambda context: acquired(context.rw_lock("a", timeout=2.0).read()),
-    "write": lambda context: acquired(context.rw_lock("a", timeout=2.0).write()),
-    "permit": lambda context: acquired(context.semaphore("a", 2, timeout=2.0)),
-    "together": lambda context: acquired(context.multi_lock(["a", "b"], timeout=2.0)),
     "in bulk": lambda context: context.acquire_many(["a", "b"], timeout=2.0),
     "all or nothing": lambda context: context.acquire_many(["a", "b"], timeout=2.0, all_or_nothing=True),
     "of asyncio": lambda context: asyncio.run(_acquire_a(context)),
 }
-SETS = ["read", "write", "permit"]
 STRINGS = [kind for kind in KINDS if kind not in (*SETS, "reentrant")]
 NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(STRINGS, ("evalsha", "pexpire", "get", "del")),
@@ -90,7 +87,7 @@ def test_a_user_whose_scripts_are_loaded_needs_no_eval(fresh: Backend) -> None:
 
 def test_what_may_not_be_published_or_called_by_type_is_done_without(fresh: Backend) -> None:
     context = context_without(fresh, "publish", "type")
-    for name in ("exclusive", "fenced", "reentrant", "fair", "permit"):
+    for name in ("exclusive", "fenced exclusive", "reentrant", "fair", "semaphore"):
         lock = KINDS[name](context)
         lock.release()  # type: ignore[attr-defined]
 

@@ -27,8 +27,9 @@ KINDS: dict[str, Callable[[Any, str, dict[str, Any]], Any]] = {
 
 
 def make(face: LockContext | AsyncContext, kind: str, name: str = NAME, **terms: Any) -> Any:
-    """A lock of any kind."""
-    return KINDS[kind](face, name, terms)
+    """A lock of any kind; a "fenced" one of those that have fences."""
+    _, fenced, plain = kind.rpartition("fenced ")
+    return KINDS[plain](face, name, {"fencing": True, **terms} if fenced else terms)
 
 
 def deaf(backend: Backend, **options: Any) -> tuple[LockContext, Clock]:
