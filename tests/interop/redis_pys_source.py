@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 import redis
 
+from tests.interop.kept import kept
 from tests.support.pinned_requirements import Pin, pins
 from tests.support.redis_server import running_in_ci
 
@@ -26,17 +25,8 @@ def redis_pys_tests(kept_in: Path) -> Path:
     Without a network, or a sha256 of that version, the test that asks is skipped on a laptop, and fails where CI is set.
     """
     pin = _pin()
-    hashes = hashlib.sha256("".join(pin.sha256).encode()).hexdigest()[:16]
-    source = kept_in / f"redis-{pin.version}-{hashes}"
-    if not source.exists():
-        with tempfile.TemporaryDirectory(dir=kept_in) as workshop:
-            unpacked = _unpack(download(pin, Path(workshop)), Path(workshop))
-            try:
-                unpacked.rename(source)  # last, so that what was interrupted is not taken for whole
-            except OSError:
-                if not source.exists():
-                    raise  # else another run was quicker
-    return source
+    made_of = [f"redis-{pin.version}".encode(), *(value.encode() for value in pin.sha256)]
+    return kept(kept_in, made_of, lambda into: _unpack(download(pin, into), into))
 
 
 def _pin() -> Pin:

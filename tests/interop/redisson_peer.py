@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import shutil
 import subprocess
-import tempfile
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.interop.kept import kept
 from tests.interop.redisson_jars import CHECKSUMS, unexpected
 
 PROJECT = Path(__file__).parent / "redisson"
@@ -49,25 +47,10 @@ def class_path(kept_in: Path) -> str:
     """
     if shutil.which("java") is None or shutil.which("javac") is None:
         pytest.skip("no JDK (java, javac) here")
-    jars = _kept(kept_in, [POM, CHECKSUMS], _fetch)
-    classes = _kept(kept_in, [POM, CHECKSUMS, SOURCE], lambda into: _compile(f"{jars}/*", into))
+    pinned = [POM.read_bytes(), CHECKSUMS.read_bytes()]
+    jars = kept(kept_in, pinned, _fetch)
+    classes = kept(kept_in, [*pinned, SOURCE.read_bytes()], lambda into: _compile(f"{jars}/*", into))
     return f"{classes}:{jars}/*"
-
-
-def _kept(kept_in: Path, made_of: list[Path], make: Callable[[Path], None]) -> Path:
-    """The directory that `make` fills, or has filled in an earlier run from the same files."""
-    sources = b"".join(source.read_bytes() for source in made_of)
-    kept = kept_in / hashlib.sha256(sources).hexdigest()[:16]
-    if not kept.exists():
-        with tempfile.TemporaryDirectory(dir=kept_in) as workshop:
-            made = Path(workshop) / kept.name
-            make(made)
-            try:
-                made.rename(kept)  # last, so that what was interrupted is not taken for whole
-            except OSError:
-                if not kept.exists():
-                    raise  # else another run was quicker
-    return kept
 
 
 def _compile(jars: str, into: Path) -> None:

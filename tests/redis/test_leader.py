@@ -31,12 +31,8 @@ class Candidate:
         self.calls: list[tuple[str, Any]] = []
         self.errors: list[Exception] = []
         self._caller = caller
-        callbacks = {word: self._note(word) for word in ("elected", "demoted")}
-        terms = {
-            "timeout": 30.0,
-            "on_error": self.errors.append,
-            **{f"on_{word}": note for word, note in callbacks.items()},
-        } | terms
+        notes = {f"on_{word}": self._note(word) for word in ("elected", "demoted")}
+        terms = {"timeout": 30.0, "on_error": self.errors.append, **notes, **terms}
         self.leader: Any = caller.do(lambda: caller.locks._target.leader(NAME, **terms))
 
     def _note(self, word: str) -> Callable[[Any], None]:
