@@ -35,6 +35,7 @@ async def test_it_is_called_on_the_event_loop_with_the_event(loser: LockLoser) -
     recorder = Recorder()
     lock = loser.context.asyncio.lock("order:42", 30.0, fencing=True, on_lost=recorder)
     await lock.acquire()
+    assert lock.fence is not None
     loser.delete()
     assert recorder.events == []  # this task has not waited since, so nothing else has run on the loop
     await until(lambda: recorder.events)

@@ -217,6 +217,7 @@ def test_those_are_woken_who_may_have_it_now(backend: Backend, server: Server, c
 def test_a_wrong_type_under_the_name_is_a_refusal(server: Server) -> None:
     server.view.rpush(NAME, "something else")
     assert server.call(scripts.ADOPT, [NAME], HOLDER, FIRST, TTL) == -1
+    assert server.call(scripts.RELEASE, [NAME], HOLDER, CHANNEL) == -1
     server.view.delete(NAME)
     server.view.set(NAME, "something else", px=5_000)
     for refusal in (server.read(wait_ttl=100), server.write(wait_ttl=100), server.write(fenced=True), server.permit()):

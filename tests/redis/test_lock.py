@@ -5,15 +5,14 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 from redis.exceptions import LockError
 
-from tests.support.backend import BOTH, Backend, expires_no_later_than_the_server, token_of
+from tests.support.backend import BOTH, Backend, token_of
 from tests.support.callers import Caller
-from wheel_lock import LockContext, LockLost, LockNotHeld, LossReason
+from wheel_lock import LockContext, LockLost, LockNotHeld
 
 pytestmark = pytest.mark.servers("real")
 
@@ -60,25 +59,6 @@ def test_a_token_can_be_given(backend: Backend, me: Caller, token: str | bytes) 
     assert not backend.view.exists("order:42")
 
 
-# Other people's keys
-
-
-@BOTH
-@pytest.mark.parametrize("kind", ["string", "list"])
-def test_releasing_leaves_a_key_alone_that_another_has_taken(backend: Backend, me: Caller, kind: str) -> None:
-    lock = me.locks.lock("order:42")
-    lock.acquire()
-    backend.view.delete("order:42")
-    if kind == "string":
-        backend.view.set("order:42", "theirs", px=30_000)
-    else:
-        backend.view.rpush("order:42", "theirs")
-    with pytest.raises(LockLost) as caught:
-        lock.release()
-    assert caught.value.reason is LossReason.TAKEN
-    assert backend.view.exists("order:42")
-
-
 # What a lock says of itself
 
 
@@ -110,44 +90,6 @@ def test_a_lock_shows_what_state_it_is_in_and_never_its_token(backend: Backend, 
     with pytest.raises(LockLost):
         lock.release()
     assert repr(lock) == "<Lock 'order:42' lost: key gone>"
-
-
-# Fences
-
-
-@BOTH
-def test_every_grant_draws_a_larger_fence_where_one_is_asked_for(backend: Backend, me: Caller) -> None:
-    lock, fences = me.locks.lock("report", fencing=True), []
-    for _ in range(20):
-        with lock:
-            fences.append(lock.fence)
-        assert lock.fence == fences[-1]  # which can still be read
-    assert fences == sorted(set(fences))
-    backend.view.flushall()
-    with me.locks.lock("report") as lock:
-        assert lock.fence is None
-        assert backend.view.keys() == [b"report"]
-
-
-# More time
-
-
-@BOTH
-def test_extend_adds_to_the_time_to_live_or_replaces_it(backend: Backend, me: Caller) -> None:
-    with me.locks.lock("order:42", timeout=30.0) as lock:
-        calls: list[tuple[Callable[[], object], float]] = [
-            *(
-                (lambda: lock.extend(1e-9), 30.0),
-                (lambda: lock.extend(20.0), 50.0),
-            ),  # the first is less than a millisecond
-            *((partial(lock.extend, each, replace_ttl=True), each) for each in (100.0, 5.0)),
-            (lock.reacquire, 30.0),
-        ]
-        for call, left_s in calls:
-            assert call() is True
-            assert (left_s - 5.0) * 1000 < backend.view.pttl("order:42") <= left_s * 1000 + 1
-            assert (left_s - 5.0) * 0.99 < lock.remaining() <= (left_s + 0.001) * 0.99
-            assert expires_no_later_than_the_server(lock, backend.view)
 
 
 # Names
@@ -183,6 +125,25 @@ def test_a_name_of_any_bytes_arrives_as_it_is(backend: Backend, context: LockCon
     assert caught.value.lock_name == name
     assert str(caught.value).isprintable()
     assert backend.view.get("bystander") == b"untouched"
+
+
+# Beside redis-py's
+
+
+@BOTH
+def test_the_seven_methods_of_redis_py_mean_the_same(backend: Backend, context: LockContext) -> None:
+    def tour(lock: Any) -> list[object]:
+        seen: list[object] = [lock.locked(), lock.owned(), lock.acquire(blocking=False), lock.locked(), lock.owned()]
+        seen += [lock.extend(10), round(backend.view.pttl("order:42") / 10_000)]
+        seen += [lock.extend(20, replace_ttl=True), round(backend.view.pttl("order:42") / 10_000)]
+        seen += [lock.reacquire(), round(backend.view.pttl("order:42") / 10_000)]
+        lock.release()
+        seen += [lock.locked(), lock.owned(), lock.acquire(token="x"), backend.view.get("order:42")]
+        lock.release()
+        return seen
+
+    ours = context.lock("order:42", timeout=30.0)
+    assert tour(ours) == tour(backend.view.lock("order:42", timeout=30.0))
 
 
 # Copies
