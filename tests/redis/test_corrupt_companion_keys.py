@@ -1,20 +1,24 @@
-"""Nonsense in a key that accompanies a lock: an error to the call that reads it, and to no other; nothing changes."""
+"""Data under a lock's name, or nonsense in a key that accompanies it: an error to the call that reads it, and to no other.
+
+Nothing of it changes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import redis
 
-from tests.support.backend import LONG_S, Backend
-from tests.support.lock_types import make
+from tests.support.backend import BOTH, LONG_S, Backend
+from tests.support.background import Background
+from tests.support.lock_types import NAME, make
+from tests.support.logged import Log
 from tests.support.waiting import eventually
-from wheel_lock import LockServerError
+from wheel_lock import LockContext, LockServerError
 from wheel_lock.protocol.keys import fence_key, permits_key, queue_keys
 
-NAME = "order"
 FENCE, PERMITS = fence_key(NAME.encode()), permits_key(NAME.encode())
 QUEUE, ALIVE = queue_keys(NAME.encode())
 SOON = 4e12  # a time in a century, by the server's clock in ms
@@ -51,7 +55,7 @@ def queue_of(ticket: float | str, alive_until: float | str) -> Prepare:
     )
 
 
-def holders(members: dict[str, float]) -> Prepare:
+def holders(members: Mapping[str, float]) -> Prepare:
     return lambda view: (view.delete(NAME), view.zadd(NAME, members))
 
 
@@ -70,7 +74,53 @@ def looks(lock: Any) -> object:
     return lock.locked()
 
 
-CORRUPT: dict[str, tuple[list[str], tuple[Callable[[Any], object], ...], str, list[Prepare]]] = {
+DATA: dict[str, Prepare] = {
+    "string": lambda view: view.set(NAME, "value"),
+    "hash": lambda view: view.hset(NAME, "field", "value"),
+    "list": lambda view: view.rpush(NAME, "value"),
+    "set": lambda view: view.sadd(NAME, "value"),
+    "zset": lambda view: view.zadd(NAME, {"value": 1e15}),
+    "stream": lambda view: view.xadd(NAME, {"field": "value"}),
+}
+KEPT = {
+    "string": ["exclusive", "polled exclusive", "fenced exclusive", "fair", "multi"],
+    "hash": ["reentrant"],
+    "zset": ["read", "write", "semaphore"],
+}
+"""What locks of a kind keep under their names."""
+OF_USERS: dict[str, dict[str, float]] = {
+    "a score board": {"alice": 10.0, "bob": 20.0},
+    "a list of dates": {"alice": 1.7e15, "bob": 1.8e15},
+    "times in seconds": {"alice": 1.7e9, "p:bob": 1.8e9},
+    "one letter": {"t": 3.0},
+    "what looks like a waiter": {"i:0123456789abcdefghijkl": 3.0},
+}
+HASHES: list[dict[Any, Any]] = [{"name": "Alice", "born": "1990"}, {"name": "Alice"}, {"cart:open": "1"}]
+Corruption = tuple[list[str], tuple[Callable[[Any], object], ...], str, list[Prepare]]
+CORRUPT: dict[str, Corruption] = {
+    **{
+        f"a {data} for a {kept}": (
+            kinds,
+            (waits,),
+            f"^WRONGTYPE .*a {data} that does not expire.* a {kept} ",
+            [DATA[data]],
+        )
+        for kept, kinds in KEPT.items()
+        for data in DATA
+        if data != kept
+    },
+    "a hash of a user's own": (
+        ["reentrant", "fenced reentrant"],
+        (acquires, waits),
+        "a hash of other fields that does not expire",
+        [lambda view, data=data: (view.delete(NAME), view.hset(NAME, mapping=data)) for data in HASHES],  # type: ignore[misc]
+    ),
+    "a sorted set of a user's own": (
+        KEPT["zset"],
+        (waits,),
+        "a zset of other members that does not expire",
+        [holders(data) for data in OF_USERS.values()],
+    ),
     "fence": (FENCED, (acquires, waits), "the fence key of this", instead_of_a_number(FENCE, "9007199254740991")),
     "permits": (["semaphore"], (acquires, waits, looks), "the permits key of this", instead_of_a_number(PERMITS)),
     "queue": (
@@ -100,29 +150,78 @@ CORRUPT: dict[str, tuple[list[str], tuple[Callable[[Any], object], ...], str, li
 }
 
 
+def lock_of(context: LockContext, kind: str) -> Any:
+    _, polled, plain = kind.rpartition("polled ")
+    terms: dict[str, Any] = {"retry_every": 0.02} if polled else {}
+    return make(context, plain, timeout=3.0, renew_every=0.05, **terms)
+
+
 def everything(view: redis.Redis) -> dict[Any, Any]:
     """What is on the server, but the lock that is held beside."""
     keys: Any = view.keys("*")
     return {key: (view.dump(key), view.pttl(key) == -1) for key in keys if key != b"beside"}
 
 
+@BOTH
 @pytest.mark.parametrize(
     ("what", "kind", "call"),
     [(what, kind, call) for what, (kinds, calls, _, _) in CORRUPT.items() for kind in kinds for call in calls],
 )
 def test_the_call_that_reads_it_fails_and_nothing_else_does(
-    real: Backend, what: str, kind: str, call: Callable[[Any], object]
+    backend: Backend, what: str, kind: str, call: Callable[[Any], object]
 ) -> None:
-    context = real.context()
+    context, view = backend.context(), backend.view
     _, _, says, prepare = CORRUPT[what]
     with context.lock("beside", timeout=3.0, renew_every=0.05) as beside:
         connects = context.stats().connects
         for step in prepare:
-            step(real.view)
-            before = everything(real.view)
-            with pytest.raises(LockServerError, match=rf"{says}.*\(lock 'order'\)"):
-                call(make(context, kind, NAME, timeout=3.0, renew_every=0.05))
-            assert everything(real.view) == before
+            step(view)
+            before = everything(view)
+            with pytest.raises(LockServerError, match=rf"{says}.*\(lock 'order:42'\)"):
+                call(lock_of(context, kind))
+            if what.endswith("for a string"):  # a waiter for a fair lock has had a place in the queue
+                eventually(lambda: everything(view) == before, LONG_S, "nothing is left of the waiter")  # noqa: B023
+            assert everything(view) == before
         renewals = beside.renewals
         eventually(lambda: beside.renewals > renewals, LONG_S)
         assert context.stats().connects == connects
+
+
+# What expires may be another kind of lock
+
+
+@pytest.mark.parametrize("data", OF_USERS)
+@pytest.mark.parametrize("kind", KEPT["zset"])
+def test_a_sorted_set_of_a_users_own_that_expires_stays_as_it_is(real: Backend, kind: str, data: str) -> None:
+    context, clock = real.stepped_context()
+    real.view.zadd(NAME, OF_USERS[data])
+    real.view.pexpire(NAME, 3_600_000)
+    acquiring = Background(lambda: make(context, kind).acquire(blocking_timeout=60.0))
+    eventually(lambda: context.stats().waiting == 1)
+    clock.advance(70.0)
+    assert not acquiring.result()
+    context.close()  # after whatever cleans up behind it
+    kept: Any = real.view.zrange(NAME, 0, -1, withscores=True)
+    assert kept == [(name.encode(), score) for name, score in OF_USERS[data].items()]
+    assert real.view.pttl(NAME) > 3_000_000
+
+
+def test_the_one_try_of_a_plain_lock_is_refused_as_redis_py_is(real: Backend) -> None:
+    DATA["list"](real.view)
+    assert not real.context().lock(NAME).acquire(blocking=False)
+    assert real.context().acquire_many([NAME]) == {NAME: None}
+
+
+@pytest.mark.parametrize(("kept", "kind"), [(kept, kind) for kept, kinds in KEPT.items() for kind in kinds])
+def test_expiring_data_is_waited_for_with_a_warning(real: Backend, log: Log, kept: str, kind: str) -> None:
+    data = "hash" if kept != "hash" else "list"
+    DATA[data](real.view)
+    real.view.pexpire(NAME, 60_000)
+    waiting = Background(lock_of(real.context(), kind).acquire)
+    eventually(lambda: log.said("waiting for the lock"), LONG_S)
+    real.view.pexpire(NAME, 100)
+    assert waiting.result()
+    [(level, found)] = [line for line in log.lines if "waiting for the lock" in line[1]]
+    assert level == "WARNING"
+    assert f"holds a {data}," in found
+    assert f"keeps a {kept}" in found
