@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 from redis.exceptions import LockError
 
 from tests.support.backend import BOTH, Backend, token_of
 from tests.support.callers import Caller
+from tests.support.lock_types import KINDS, NAME, make
 from wheel_lock import LockContext, LockLost, LockNotHeld
 
 pytestmark = pytest.mark.servers("real")
@@ -149,16 +151,18 @@ def test_the_seven_methods_of_redis_py_mean_the_same(backend: Backend, context: 
 # Copies
 
 
-@pytest.mark.parametrize("face", ["threads", "tasks", "reentrant", "permit", "read-write", "multi"])
-def test_a_lock_can_be_neither_copied_nor_pickled(backend: Backend, context: LockContext, face: str) -> None:
-    make: dict[str, Callable[[], Any]] = {
-        "threads": lambda: context.lock("order:42"),
-        "tasks": lambda: context.asyncio.lock("order:42"),
-        "reentrant": lambda: context.reentrant_lock("order:42"),
-        "permit": lambda: context.semaphore("order:42", 2),
-        "read-write": lambda: context.rw_lock("order:42"),
-        "multi": lambda: context.multi_lock(["order:42", "order:43"]),
-    }
-    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match=r"'order:42'.* cannot be copied or pickled.*export\(\) and adopt"):
-            copied(make[face]())
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_neither_a_lock_nor_a_context_can_be_copied_or_pickled(
+    context: LockContext, copied: Callable[[object], object]
+) -> None:
+    quorum = LockContext.quorum([redis.Redis(port=port) for port in (1, 2, 3)])
+    contexts = [context, context.asyncio, quorum, quorum.asyncio]
+    locks = [*(make(context, kind) for kind in KINDS), context.rw_lock(NAME), context.asyncio.lock(NAME)]
+    with context.lock(NAME, timeout=30.0) as lock:
+        for thing, says in [
+            *((whole, f"a {type(whole).__name__} cannot be copied or pickled: use the same .*") for whole in contexts),
+            *((each, f"'{NAME}.* cannot be copied or pickled.*") for each in locks),
+        ]:
+            with pytest.raises(TypeError, match=rf"{says}export\(\) and adopt"):
+                copied(thing)
+        assert lock.owned()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import redis
 
+from tests.faults.support import recorded_warnings
 from tests.support.backend import BOTH, LONG_S, Backend, Losses, without_collection
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, LockContext, LossReason
@@ -18,15 +17,6 @@ pytestmark = pytest.mark.servers("real")
 
 
 # Abandoned: no thread is left that could release it
-
-
-@contextmanager
-def abandonments() -> Iterator[list[str]]:
-    """Expect warnings about abandoned locks; afterwards the list holds what they said."""
-    texts: list[str] = []
-    with pytest.warns(ResourceWarning) as warned:
-        yield texts
-    texts += [str(warning.message) for warning in warned]
 
 
 def is_renewed_no_more(view: redis.Redis, name: str) -> bool:
@@ -42,9 +32,9 @@ def test_a_lock_that_is_collected_unreleased_is_renewed_no_more(backend: Backend
     lock = context.lock("order:42", timeout=20.0, renew_every=0.1, on_lost=losses)
     lock.acquire()
     line = inspect.stack()[0].lineno - 1
-    with abandonments() as warned, without_collection():
+    with recorded_warnings() as warned, without_collection():
         del lock
-        eventually(losses.delivered, LONG_S)
+        eventually(lambda: losses.delivered() and warned, LONG_S)
     assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
     assert len(warned) == 1
     assert "'order:42' was abandoned without a release" in warned[0]
@@ -60,9 +50,9 @@ def test_bulk_locks_that_are_dropped_are_renewed_no_more_and_say_where_they_came
     losses = Losses()
     locks = context.acquire_many(["order:1", "order:2"], timeout=20.0, renew_every=0.1, on_lost=losses)
     line = inspect.stack()[0].lineno - 1
-    with abandonments() as warned, without_collection():  # nothing of the acquire keeps them in a cycle
+    with recorded_warnings() as warned, without_collection():  # nothing of the acquire keeps them in a cycle
         locks.clear()
-        eventually(lambda: len(losses.delivered()) == 2, LONG_S)
+        eventually(lambda: len(losses.delivered()) == len(warned) == 2, LONG_S)
     assert is_renewed_no_more(backend.view, "order:1")
     assert is_renewed_no_more(backend.view, "order:2")
     assert len(warned) == 2
