@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.backend import BOTH, LONG_S, Backend, expires_no_later_than_the_server, of, token_of
+from tests.support.backend import BOTH, LONG_S, Backend, of, token_of
 from tests.support.background import in_thread
 from tests.support.callers import Caller
 from tests.support.interruptions import Interruption, at_every_place
@@ -61,25 +61,6 @@ def test_the_exporter_neither_holds_nor_renews_nor_releases(backend: Backend, co
 
 
 # The adopter takes over
-
-
-@BOTH
-def test_the_adopter_holds_it_under_a_token_of_its_own(backend: Backend, context: LockContext, lock: Lock) -> None:
-    before = token_of(lock)
-    backend.view.pexpire(NAME, 19_000)
-    adopted = context.adopt(lock.export())
-    assert adopted.is_held
-    assert adopted.name == NAME
-    assert adopted.timeout == 20.0
-    assert adopted.lost is None
-    assert token_of(adopted) != before
-    assert backend.view.get(NAME) == adopted.token
-    assert 19_000 < backend.view.pttl(NAME) <= 20_000
-    assert expires_no_later_than_the_server(adopted, backend.view)
-    assert [held.name for held in context.held()] == [NAME]
-    assert adopted.owned()
-    adopted.release()
-    assert not backend.view.exists(NAME)
 
 
 def test_the_first_block_of_an_adopted_lock_finds_it_acquired(context: LockContext, lock: Lock) -> None:

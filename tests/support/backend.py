@@ -228,14 +228,6 @@ def token_of(lock: Lock) -> bytes:
     return token
 
 
-def expires_no_later_than_the_server(lock: Lock, view: redis.Redis) -> bool:
-    """Whether the local deadline lies before the key's expiry. A renewal in between must not blur it: it is read twice."""
-    before = view.pttl(lock.name)
-    remaining_s = lock.remaining()
-    after = view.pttl(lock.name)
-    return remaining_s == 0.0 or remaining_s * 1000 <= max(before, after)
-
-
 def acquirable(context: LockContext | QuorumContext, name: str = "again", **terms: Any) -> bool:
     """Whether a lock is granted, and confirmed, in whatever time there is for that."""
     try:
