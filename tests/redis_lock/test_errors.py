@@ -94,18 +94,6 @@ def test_a_refusal_by_the_server_is_the_error_that_redis_py_has_for_it(fresh: Ba
         ours(allowed, timeout=30, name="app:1").acquire()
 
 
-# The context
-
-
-def test_clients_of_one_pool_share_a_context(real: Backend) -> None:
-    pool = redis.ConnectionPool(host="127.0.0.1", port=real.port)
-    clients = [redis.Redis(connection_pool=pool) for _ in range(3)]
-    assert len({id(LockContext.shared(client)) for client in clients}) == 1
-    with ours(clients[0], timeout=30):
-        assert LockContext.shared(clients[1]).stats().held == 1
-    LockContext.shared(clients[0]).close()
-
-
 # Tasks that are cancelled, or release for each other, and several event loops
 
 
