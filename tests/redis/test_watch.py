@@ -9,19 +9,16 @@ import pytest
 import redis
 
 from tests.support.backend import Backend, Losses
-from tests.support.logged import Log
 from tests.support.redis_server import require_tracking
 from tests.support.waiting import eventually
 from wheel_lock import Lock, LockContext, LossReason
 from wheel_lock.net.pubsub import InvalidationFeed
-from wheel_lock.testing import fake_context
 
 pytestmark = [pytest.mark.servers("real"), pytest.mark.settings(watch=True)]
 
 NAME = "order:42"
 UNHURRIED_S = 600.0
 """A lock of that is not due for renewal within any bound here, but for the renewal by which it is registered."""
-REFUSAL = "does not report changes of locks"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -106,12 +103,3 @@ def test_own_changes_are_not_reported(backend: Backend, context: LockContext, in
     assert reason(losses) is LossReason.KEY_GONE
     assert invalidated == [[b"witness"]]
     assert witness.lost
-
-
-def test_the_embedded_server_refuses_and_its_locks_work(log: Log) -> None:
-    with fake_context(watch=True) as context, context.lock(NAME, timeout=5.0, renew_every=0.1) as lock:
-        eventually(lambda: log.said(REFUSAL))
-        renewals = lock.renewals
-        eventually(lambda: lock.renewals >= renewals + 2)
-        assert not context.stats().watching
-        assert len(log.said(REFUSAL)) == 1
