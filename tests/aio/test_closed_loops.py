@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from tests.aio.lock_loser import LockLoser
-from tests.faults.support import recorded_warnings
 from tests.support.backend import LONG_S, Backend, Losses
 from tests.support.event_loops import NewLoop
-from tests.support.logged import Log
+from tests.support.logged import Log, recorded_warnings
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LossReason
 from wheel_lock.asyncio import Lock

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults.support import recorded_warnings
 from tests.support.backend import LONG_S, Backend, without_collection
 from tests.support.event_loops import Run
 from tests.support.lock_types import KINDS, make
+from tests.support.logged import recorded_warnings
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockNotHeld, LockServerError, decorator
 from wheel_lock.lease import Lease

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.direct.opened import on_path, only_hold, opened, path_of
-from tests.faults.support import recorded_warnings
 from tests.support.backend import LONG_S, Backend, Losses, token_of
 from tests.support.background import Background, in_a_fork
 from tests.support.interruptions import Interruption, at_every_place
+from tests.support.logged import recorded_warnings
 from tests.support.proxy import TcpProxy
 from tests.support.timers import ask, kill
 from tests.support.waiting import eventually

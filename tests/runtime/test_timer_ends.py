@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.support import recorded_warnings
 from tests.support.background import EVENTUALLY_S, Background, in_a_fork
+from tests.support.logged import recorded_warnings
 from tests.support.timers import Gate, Member, NewTimer, ask, drain, fall_asleep, kill, messages, nothing
 from tests.support.waiting import eventually
 from wheel_lock.runtime.alarm import Alarm

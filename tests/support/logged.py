@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -52,3 +54,18 @@ def logged() -> Iterator[Log]:
     finally:
         logger.removeHandler(log)
         logger.setLevel(before)
+
+
+@contextmanager
+def recorded_warnings() -> Iterator[list[str]]:
+    """The texts of all ResourceWarnings, which the library gives on a thread of its own; elsewhere they are errors.
+
+    What earlier tests have dropped is collected, and its warnings are given, before the record begins.
+    """
+    gc.collect()
+    assert NOTIFIER.drain(30.0)
+    texts: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ResourceWarning)
+        warnings.showwarning = lambda message, *_: texts.append(str(message))
+        yield texts
