@@ -11,7 +11,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE -u PYTHONPYCACHEPREFIX $(BIN)/python -m
 
 # What shows that each kind of lock, each kind of client and each topology works with a version of redis-py.
 KINDS := tests/lock_types/test_parameters.py tests/redis_lock tests/redis/test_clients.py tests/redis/test_lock.py \
-	tests/redis/test_handoff.py tests/aio/test_many.py tests/locks/test_read_write.py \
+	tests/redis/test_handoff.py tests/redis/test_many.py tests/locks/test_read_write.py \
 	tests/locks/test_semaphore.py tests/locks/test_multi.py tests/locks/test_reentrant.py tests/quorum/test_quorum.py \
 	tests/topology/test_cluster.py tests/topology/test_sentinel.py
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,8 @@ from tests.support.backend import BOTH, LONG_S, Backend, Losses, none_left, toke
 from tests.support.callers import Caller
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockServerError, LocksLost, LossReason
+from wheel_lock.asyncio import Lock
+from wheel_lock.locks.bulk import BulkAcquire
 from wheel_lock.testing import settle
 
 pytestmark = pytest.mark.servers("real")
@@ -231,3 +233,44 @@ def test_a_name_given_as_text_and_as_bytes_is_refused_before_anything_is_sent(co
     with pytest.raises(ValueError, match="a limit is blocking_timeout=5"):
         context.acquire_many(["a"], blocking=5.0)  # type: ignore[arg-type]
     assert context.stats().connects == 0
+
+
+# Tasks
+
+
+both_loops = pytest.mark.loops("asyncio", "uvloop")
+MANY = [f"shard:{number}" for number in range(4500)]  # more names than one part of a bulk acquire
+
+
+@both_loops
+async def test_other_tasks_run_while_the_locks_are_made(context: LockContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, turns_until_made = 0, 0
+    hand_over = BulkAcquire.submit
+
+    def counted(many: BulkAcquire[str, Lock]) -> Iterator[None]:
+        nonlocal turns_until_made
+        yield from hand_over(many)
+        turns_until_made = turns
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(BulkAcquire, "submit", counted)
+    turning = asyncio.create_task(turn())
+    locks = await context.asyncio.acquire_many(MANY)
+    turning.cancel()
+    assert turns_until_made == 2  # one after each part
+    await context.asyncio.release_many(locks.values())
+
+
+@both_loops
+async def test_locks_in_bulk_belong_to_no_task_by_default(context: LockContext) -> None:
+    tasks = context.asyncio
+    locks = await asyncio.create_task(tasks.acquire_many(["a", "b"]))
+    await asyncio.create_task(tasks.release_many(locks.values()))
+    locks = await asyncio.create_task(tasks.acquire_many(["a", "b"], thread_local=True))
+    await tasks.release_many(locks.values())  # nor are they kept from others that know of them
+    assert context.stats().held == 0
