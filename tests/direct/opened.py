@@ -10,9 +10,9 @@ from wheel_lock.engine.direct.hold import DirectHold
 from wheel_lock.engine.direct.path import DirectPath
 
 
-def path_of(context: LockContext) -> DirectPath:
-    """Return the direct path of a context that has one."""
-    direct = context._engine.direct
+def path_of(owner: LockContext | Lock) -> DirectPath:
+    """Return the direct path of a context that has one, or of a lock of it."""
+    direct = owner._engine.direct
     assert isinstance(direct, DirectPath)
     return direct
 
@@ -38,13 +38,7 @@ def opened(context: LockContext, name: str = "warm-up") -> DirectPath:
 def on_path(lock: Lock) -> bool:
     """Return whether the lease of the calling thread is on the path."""
     lease = lock._own_lease()
-    return lease is not None and lease in path_of_lock(lock).claim
-
-
-def path_of_lock(lock: Lock) -> DirectPath:
-    direct = lock._engine.direct
-    assert isinstance(direct, DirectPath)
-    return direct
+    return lease is not None and lease in path_of(lock).claim
 
 
 def only_hold(direct: DirectPath) -> DirectHold:

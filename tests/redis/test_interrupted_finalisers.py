@@ -28,13 +28,20 @@ pytestmark = [
 TIMEOUT_S = 60.0  # long, so that what is left behind is seen
 
 
-def played(scene: Callable[[Interruption], object], *, again_after: int | None = None) -> Iterator[str]:
-    """Play a scene once for each place in its finalisers, of which there are several."""
-    places = 0
-    for where in at_every_place(scene, again_after=again_after, in_finalisers=True):
-        places += 1
+def dropped(make: Callable[[], object], *, again_after: int | None = None, in_cycles: bool = False) -> Iterator[str]:
+    """Make something and drop it, once for each place in its finalisers, of which there are several."""
+
+    def scene(interruption: Interruption) -> None:
+        kept = [make()]
+        interruption.begin()
+        kept.clear()
+        if in_cycles:
+            gc.collect()
+        interruption.end()
+
+    for number, where in enumerate(at_every_place(scene, again_after=again_after, in_finalisers=True)):  # noqa: B007
         yield where
-    assert places > 1
+    assert number > 0
 
 
 @pytest.mark.parametrize(
@@ -42,14 +49,12 @@ def played(scene: Callable[[Interruption], object], *, again_after: int | None =
     [("exclusive", None), ("exclusive", 0), ("exclusive", 1), ("semaphore", None), ("fair", None)],
 )
 def test_a_lock_that_is_dropped_is_abandoned(context: LockContext, kind: str, again_after: int | None) -> None:
-    def scene(interruption: Interruption) -> None:
+    def held() -> object:
         lock = make(context, kind, "a", timeout=TIMEOUT_S)
         assert lock.acquire()
-        interruption.begin()
-        del lock
-        interruption.end()
+        return lock
 
-    for where in played(scene, again_after=again_after):
+    for where in dropped(held, again_after=again_after):
         settle(context.timer)
         assert not context.held(), where
         context.force_release("a")
@@ -63,18 +68,16 @@ def test_the_leases_of_other_threads_through_a_dropped_object_are_abandoned(cont
         taken.set()
         over.wait(20.0)  # its leases do not end with it
 
-    def scene(interruption: Interruption) -> None:
+    def held() -> object:
         lock = context.semaphore("a", 10, timeout=TIMEOUT_S)
         for _ in range(2):
             taken = threading.Event()
             threading.Thread(target=hold, args=([lock], taken), daemon=True).start()
             assert taken.wait(20.0)
         assert lock.acquire()
-        interruption.begin()
-        del lock
-        interruption.end()
+        return lock
 
-    for where in played(scene):
+    for where in dropped(held):
         settle(context.timer)
         assert not context.held(), where
         context.force_release("a")
@@ -84,15 +87,13 @@ def test_the_leases_of_other_threads_through_a_dropped_object_are_abandoned(cont
 def test_the_connections_of_a_dropped_context_are_closed(backend: Backend, new_timer: NewTimer) -> None:
     timer = new_timer()
 
-    def scene(interruption: Interruption) -> None:
+    def used() -> object:
         context = LockContext(backend.client(), timer=timer)
         with context.lock("a"):
             pass
-        interruption.begin()
-        del context
-        interruption.end()
+        return context
 
-    for where in played(scene):
+    for where in dropped(used):
         eventually(lambda: not (timer._poller is not None and timer._poller.watched), message=where)
 
 
@@ -113,19 +114,16 @@ def test_the_end_of_a_thread_is_marked() -> None:
 def test_a_dropped_timer_ends_its_thread_and_is_warned_of() -> None:
     names: list[str] = []
 
-    def scene(interruption: Interruption) -> None:
+    def asleep() -> object:
         timer = HashedWheelTimer()
         names.append(timer.name)
         ask(timer)
         fall_asleep(timer)  # when its thread does not refer to it
-        interruption.begin()
-        del timer
-        gc.collect()  # it is in cycles
-        interruption.end()
+        return timer
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for where in played(scene):
+        for where in dropped(asleep, in_cycles=True):
             eventually(lambda: names[-1] not in {thread.name for thread in threading.enumerate()}, message=where)
             drain()
             assert any(names[-1] in str(warning.message) for warning in caught), where
