@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
+from tests.interop.page import as_module
 from tests.support import django_settings
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import Lock, LockContext, LockNotAcquired
+from wheel_lock.redis_lock import Lock as RedisLock
 
 BACKENDS = ["RedisCache", "DjangoRedisCache"]
 
@@ -62,3 +65,45 @@ def test_threads_share_one_context_although_each_has_a_cache_object(cache: Any) 
     others = [Background(other).result() for _ in range(3)]
     assert len({id(each) for each, _ in others} | {id(cache)}) == 4
     assert {id(context) for _, context in others} == {id(cache.lock_context)}
+
+
+# The recipe of docs/guide/redis-py.md, with redis-py's lock in place of ours
+
+
+@pytest.fixture
+def recipe(redis_server: RedisServer) -> Iterator[Any]:
+    from django.core.cache import caches
+
+    ours = {"redis://127.0.0.1:6379": f"redis://127.0.0.1:{redis_server.port}"}
+    with (
+        as_module("myproject/redis_client.py"),
+        as_module("myproject/settings.py", ours) as module,
+        django_settings.overridden(CACHES=module.CACHES),
+    ):
+        yield caches["default"]
+
+
+@pytest.mark.slow
+def test_a_lock_of_the_recipes_cache_is_renewed(recipe: Any, redis_server: RedisServer) -> None:
+    view = redis_server.client(db=1)
+    with recipe.lock("report", timeout=2.0) as lock:
+        assert isinstance(lock, RedisLock)
+        time.sleep(2.5)
+        assert lock.owned()
+        assert view.keys() == [b":1:report"]
+    assert not view.exists(":1:report")
+
+
+def test_all_threads_and_clients_of_the_recipe_share_one_context(recipe: Any) -> None:
+    from django.core.cache import caches
+
+    def context() -> LockContext:
+        client = caches["default"].client.get_client(write=True)
+        clients.append(client)
+        client.lock("report", timeout=30)
+        return LockContext.shared(client)
+
+    clients: list[Any] = []
+    contexts = {id(Background(context).result()) for _ in range(3)}
+    assert len({id(client) for client in clients}) == 3  # Django makes them per thread
+    assert len(contexts) == 1
