@@ -40,6 +40,12 @@ class Stopped:
         self._tasks += [self._loop.create_task(coroutine) for coroutine in coroutines]
         self.turn()
 
+    def hold(self, context: LockContext, lock: Lock) -> None:
+        """Let a task go into the block of a lock."""
+        self.start(hold(lock))
+        self.turn_until(lambda: context.stats().held == 1)
+        self.turn()
+
     def turn(self) -> None:
         """Let its tasks go as far as they can."""
         self._loop.run_until_complete(asyncio.sleep(0))
@@ -202,9 +208,7 @@ def test_a_block_that_is_thrown_away_with_its_loop_releases_its_lock(
     real: Backend, context: LockContext, stopped: Stopped, make: Callable[..., Any], thread_local: bool
 ) -> None:
     lock = make(context.asyncio, thread_local)
-    stopped.start(hold(lock))
-    stopped.turn_until(lambda: context.stats().held == 1)
-    stopped.turn()
+    stopped.hold(context, lock)
     stopped.close()
     stopped.forget()
     eventually(lambda: is_free(real))
@@ -226,9 +230,7 @@ def test_a_wait_for_many_on_a_closed_loop_gives_back_what_it_was_granted(
 
 def test_a_loop_without_references_does_not_keep_its_locks(real: Backend, context: LockContext) -> None:
     stopped = Stopped(asyncio.new_event_loop)  # uvloop's own timers keep their loop
-    stopped.start(hold(context.asyncio.lock(NAME, 60.0, renew_every=0.1, on_lost=print, cancel_on_lost=True)))
-    stopped.turn_until(lambda: context.stats().held == 1)
-    stopped.turn()
+    stopped.hold(context, context.asyncio.lock(NAME, 60.0, renew_every=0.1, on_lost=print, cancel_on_lost=True))
     with recorded_warnings():
         stopped.forget()
         eventually(lambda: context.stats().held == 0, LONG_S)
@@ -237,9 +239,7 @@ def test_a_loop_without_references_does_not_keep_its_locks(real: Backend, contex
 
 
 def test_the_loss_of_a_guarded_lock_does_not_mind_a_closed_loop(loser: LockLoser, stopped: Stopped) -> None:
-    stopped.start(hold(loser.lock()))
-    stopped.turn_until(lambda: loser.context.stats().held == 1)
-    stopped.turn()
+    stopped.hold(loser.context, loser.lock())
     stopped.close()
     loser.clock.jump(60.0)
     assert loser.context.stats().lost_by_reason == {LossReason.NOT_CONFIRMED: 1}

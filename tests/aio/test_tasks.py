@@ -6,7 +6,7 @@ import asyncio
 import gc
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 from unittest.mock import Mock
@@ -105,15 +105,16 @@ async def test_an_acquire_under_a_time_limit(
 # Blocks of one object
 
 
+async def numbers(lock: Any) -> AsyncGenerator[int, None]:
+    async with lock:
+        yield 1
+
+
 async def test_a_generator_gives_back_its_own_permit_whatever_task_closes_it(
     real: Backend, context: LockContext
 ) -> None:
     permits = context.asyncio.semaphore(NAME, 2)
     entered, leave = asyncio.Event(), asyncio.Event()
-
-    async def numbers() -> AsyncIterator[int]:
-        async with permits:
-            yield 1
 
     async def work() -> bool:
         async with permits:
@@ -121,7 +122,7 @@ async def test_a_generator_gives_back_its_own_permit_whatever_task_closes_it(
             await leave.wait()
             return permits.is_held
 
-    async for _ in numbers():
+    async for _ in numbers(permits):
         working = asyncio.create_task(work())
         await entered.wait()
         break  # the event loop closes the generator in a task of its own
@@ -152,11 +153,7 @@ async def test_a_generator_that_another_task_goes_on_with_gives_back_its_own_per
 ) -> None:
     permits = context.asyncio.semaphore(NAME, 2)
 
-    async def numbers() -> AsyncGenerator[int, None]:
-        async with permits:
-            yield 1
-
-    begun = numbers()
+    begun = numbers(permits)
     await asyncio.create_task(begun.__anext__())
 
     async def work() -> bool:
@@ -188,11 +185,7 @@ async def test_a_generator_that_has_lost_its_lease_leaves_that_of_the_next_holde
 ) -> None:
     shared = context.asyncio.lock(NAME, 0.5) if kind == "lock" else context.asyncio.multi_lock([NAME, "b"], 0.5)
 
-    async def numbers() -> AsyncGenerator[int, None]:
-        async with shared:
-            yield 1
-
-    begun = numbers()
+    begun = numbers(shared)
     await asyncio.create_task(begun.__anext__())
     gc.collect()  # the task
     real.view.delete(NAME, "b")
