@@ -89,7 +89,6 @@ def misconf(server: RedisServer) -> Iterator[None]:
 
 @contextmanager
 def noreplicas(server: RedisServer) -> Iterator[None]:
-    """Too few replicas."""
     view = server.client()
     view.config_set("min-replicas-to-write", 1)
     assert _refusal(view) == "NOREPLICAS"

@@ -93,7 +93,6 @@ class Server:
         return set(zmembers(self.backend))
 
     def left_ms(self, member: bytes) -> float:
-        """How long a member has left."""
         score = self.view.zscore(NAME, member)
         assert score is not None
         return abs(float(score)) - self.now

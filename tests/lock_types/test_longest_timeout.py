@@ -53,7 +53,6 @@ def test_an_extension_beyond_the_longest_timeout_is_refused_and_nothing_is_lost(
 
 
 def pttl(backend: Backend) -> int:
-    """How long the key has left, in milliseconds."""
     left: Any = backend.view.pttl(NAME)
     return int(left)
 

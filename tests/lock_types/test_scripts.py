@@ -54,7 +54,6 @@ def server(backend: Backend) -> Server:
 
 
 def heard(backend: Backend, *channels: bytes) -> Any:
-    """A subscription to channels."""
     subscription = backend.view.pubsub(ignore_subscribe_messages=True)
     subscription.subscribe(*channels)
     for _ in channels:

@@ -14,6 +14,7 @@ import redis
 from tests.support.backend import BOTH, LONG_S, Backend
 from tests.support.background import in_a_fork
 from tests.support.callers import Caller
+from tests.support.event_loops import until
 from tests.support.logged import Log
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockNotHeld, LossReason
@@ -288,8 +289,7 @@ async def test_on_elected_is_a_task_that_is_cancelled_at_the_end_of_the_term(con
         calls.append("demoted")
 
     async with context.asyncio.leader(NAME, on_elected=elected, on_demoted=demoted) as leader:
-        while calls != ["elected"]:
-            await asyncio.sleep(0.001)
+        await until(lambda: calls == ["elected"])
         assert leader.is_leader
     assert calls == ["elected", "demoted", "cancelled"]
     assert not leader.is_leader
@@ -322,8 +322,7 @@ async def test_a_callback_that_hangs_does_not_keep_a_close_of_a_task(backend: Ba
         await asyncio.sleep(3600)
 
     leader = context.asyncio.leader(NAME, on_demoted=hang).start()
-    while not leader.is_leader:
-        await asyncio.sleep(0.001)
+    await until(lambda: leader.is_leader)
     await leader.close(timeout=0.05)
     eventually(lambda: not backend.view.exists(NAME))
     await asyncio.sleep(0)  # the cancelled campaign ends

@@ -34,7 +34,6 @@ def own(backend: Backend, new_timer: NewTimer) -> LockContext:
 
 @pytest.fixture
 def elsewhere(new_timer: NewTimer) -> HashedWheelTimer:
-    """Another timer."""
     return new_timer()
 
 

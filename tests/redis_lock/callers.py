@@ -71,7 +71,6 @@ class Party:
         return DrivenLock(self._caller, lock._target)
 
     def end(self) -> None:
-        """End the thread or task."""
         self._caller.end()
 
     def close(self) -> None:

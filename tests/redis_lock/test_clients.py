@@ -72,6 +72,11 @@ def test_each_class_is_for_its_own_kind_of_client() -> None:
         assert script is None or isinstance(script, AsyncScript) is (own is AsyncLock)
 
 
+async def serves_a_task(client: Any) -> None:
+    async with client.lock(NAME, timeout=3.0, lock_class=AsyncLock) as lock:
+        assert await lock.owned()
+
+
 def test_clients_of_a_master_that_sentinels_watch_are_served() -> None:
     with (
         RedisServer() as master,
@@ -88,8 +93,7 @@ def test_clients_of_a_master_that_sentinels_watch_are_served() -> None:
         async def main() -> None:
             asking = AsyncSentinel(address)
             client = asking.master_for("locks")
-            async with client.lock(NAME, timeout=3.0, lock_class=AsyncLock) as held:
-                assert await held.owned()
+            await serves_a_task(client)
             for used in (client, *asking.sentinels):
                 await used.aclose()
 
@@ -109,11 +113,8 @@ def test_clients_of_a_cluster_are_served() -> None:
         cluster.close()
 
         async def main() -> None:
-            async with (
-                redis.asyncio.RedisCluster(host="127.0.0.1", port=server.port) as client,
-                client.lock(NAME, timeout=3.0, lock_class=AsyncLock) as held,
-            ):
-                assert await held.owned()
+            async with redis.asyncio.RedisCluster(host="127.0.0.1", port=server.port) as client:
+                await serves_a_task(client)
 
         asyncio.run(main())
         assert not server.client().exists(NAME)

@@ -152,7 +152,6 @@ class Stage:
             self._point(self.current, sys._getframe(1))
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
         self.wait(lambda: False, max(seconds, 2 * _MOMENT_S))
 
     def _me(self) -> Actor:

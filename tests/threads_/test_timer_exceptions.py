@@ -25,8 +25,6 @@ TIMERS_THREAD = 2  # index of the timer's thread, behind the caller's and the on
 
 
 class Dropped:
-    """Has a finaliser."""
-
     def __del__(self) -> None:
         sorted([3, 1, 2])
 

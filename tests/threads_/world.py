@@ -66,8 +66,6 @@ class Server:
 
 
 class _Sock:
-    """A socket to it."""
-
     def __init__(self, server: Server) -> None:
         self._server = server
         self._reader = hiredis.Reader()
