@@ -21,6 +21,7 @@ import gc
 import inspect
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -355,3 +356,23 @@ def new_caller(backend: Backend, api: str) -> Iterator[NewCaller]:
 def me(new_caller: NewCaller, context: LockContext) -> Caller:
     """A thread or task that uses `context`."""
     return new_caller(context)
+
+
+@pytest.fixture
+def another(new_caller: NewCaller, context: LockContext) -> Caller:
+    """A second thread or task that uses `context`."""
+    return new_caller(context)
+
+
+@pytest.fixture
+def stranger(new_caller: NewCaller, other: LockContext) -> Caller:
+    """One that uses `other`."""
+    return new_caller(other)
+
+
+@pytest.fixture
+def swallowed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the interpreter has said that it swallowed: an exception in a finaliser, or in a callback of the collector."""
+    said: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: said.append(str(what.exc_value)))
+    return said

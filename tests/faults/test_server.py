@@ -11,28 +11,12 @@ import redis
 
 from tests.support.backend import LONG_S, Backend, Losses, of
 from tests.support.background import Background
-from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer, redis_server_version, require_redis_7
 from tests.support.waiting import eventually
 from wheel_lock import Lock, LockContext, LockServerError, LossReason
 from wheel_lock.protocol import scripts
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def view(fresh: Backend) -> redis.Redis:
-    return fresh.view
-
-
-@pytest.fixture
-def network(fresh: Backend) -> TcpProxy:
-    return fresh.proxy()
-
-
-@pytest.fixture
-def context(fresh: Backend, network: TcpProxy) -> LockContext:
-    return fresh.context_through(network)
+pytestmark = [pytest.mark.slow, pytest.mark.servers("fresh")]
 
 
 def await_renewals(locks: Sequence[Lock]) -> None:
@@ -125,17 +109,15 @@ def _refusal(view: redis.Redis) -> str:
 
 @pytest.mark.parametrize("refusing", [busy, loading, misconf, noreplicas])
 def test_a_server_that_refuses_for_a_while_costs_nothing(
-    context: LockContext,
-    view: redis.Redis,
-    network: TcpProxy,
-    fresh_redis: RedisServer,
-    refusing: Callable[[RedisServer], AbstractContextManager[None]],
+    backend: Backend, fresh_redis: RedisServer, refusing: Callable[[RedisServer], AbstractContextManager[None]]
 ) -> None:
     """BUSY, LOADING, MISCONF, NOREPLICAS: renewals are unknown and retried until the deadline, an acquire raises that.
 
     A connection that is made meanwhile does not unlearn what the server's scripts can do: the form without flags would take
     a demoted master's missing key for a lost lock, and fail across slots.
     """
+    network = backend.proxy()
+    context = backend.context_through(network)
     locks = of(context.acquire_many([f"job {number}" for number in range(1000)], 4.0, renew_every=0.3))
     await_renewals(locks)
     code = refusing.__name__.upper()
@@ -150,7 +132,7 @@ def test_a_server_that_refuses_for_a_while_costs_nothing(
         network.cut()
         time.sleep(0.3)
     await_renewals(locks)
-    assert not view.exists("new")
+    assert not backend.view.exists("new")
     later = b"".join(piece.data for piece in network.log if piece.connection > 1 and piece.direction == "to_server")
     for form in (scripts.RENEW.plain, scripts.RENEW.flagged):
         known = form is scripts.RENEW.form(redis_server_version() >= (7,))
