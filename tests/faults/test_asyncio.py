@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from tests.redis.test_exit import Script
-from tests.support.event_loops import NewLoop, loop_factory, until
+from tests.support.event_loops import until
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LossReason
@@ -18,41 +17,29 @@ from wheel_lock import LockContext, LossReason
 pytestmark = [pytest.mark.servers("real"), pytest.mark.settings(own_timer=True)]
 
 
-@pytest.fixture
-def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
-    new_loop: NewLoop = loop_factory(getattr(request, "param", "asyncio"))
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        yield runner
-
-
 # A blocked event loop
 
 
-@pytest.mark.parametrize("runner", ["asyncio", "uvloop"], indirect=True)
-def test_renewal_goes_on_while_the_event_loop_is_blocked(
-    runner: asyncio.Runner, redis_server: RedisServer, context: LockContext
-) -> None:
-    async def main() -> None:
-        losses: list[object] = []
-        lock = context.asyncio.lock("order:42", timeout=1.0, renew_every=0.1, cancel_on_lost=True)
-        lost = context.asyncio.lock("lost", timeout=1.0, renew_every=0.1, on_lost=losses.append)
-        waiter = asyncio.create_task(context.asyncio.lock("order:42").acquire())
-        async with lock:
-            await lost.acquire()
-            redis_server.client().delete("lost")
-            looks = []
-            until_s = time.monotonic() + 1.2
-            while time.monotonic() < until_s:  # for longer than a timeout nothing else runs on the loop
-                looks.append(lock.is_held and redis_server.client().get("order:42") == lock.token)
-                time.sleep(0.02)
-            assert all(looks)
-            assert lock.renewals >= 4
-            assert lost.lost is LossReason.KEY_GONE
-            assert losses == []
-            await until(lambda: losses)
-        assert await waiter
-
-    runner.run(main())
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_renewal_goes_on_while_the_event_loop_is_blocked(redis_server: RedisServer, context: LockContext) -> None:
+    losses: list[object] = []
+    lock = context.asyncio.lock("order:42", timeout=1.0, renew_every=0.1, cancel_on_lost=True)
+    lost = context.asyncio.lock("lost", timeout=1.0, renew_every=0.1, on_lost=losses.append)
+    waiter = asyncio.create_task(context.asyncio.lock("order:42").acquire())
+    async with lock:
+        await lost.acquire()
+        redis_server.client().delete("lost")
+        looks = []
+        until_s = time.monotonic() + 1.2
+        while time.monotonic() < until_s:  # for longer than a timeout nothing else runs on the loop
+            looks.append(lock.is_held and redis_server.client().get("order:42") == lock.token)
+            time.sleep(0.02)
+        assert all(looks)
+        assert lock.renewals >= 4
+        assert lost.lost is LossReason.KEY_GONE
+        assert losses == []
+        await until(lambda: losses)
+    assert await waiter
 
 
 # The end of the program
