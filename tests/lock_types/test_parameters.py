@@ -13,7 +13,7 @@ import redis
 
 from tests.support.backend import Backend
 from tests.support.callers import Caller
-from tests.support.event_loops import Run, at_once
+from tests.support.event_loops import at_once
 from tests.support.lock_types import KINDS, NAME, make
 from wheel_lock import HashedWheelTimer, LockAlreadyHeld, LockContext, LockNotHeld, WheelLockError
 
@@ -102,15 +102,11 @@ def test_a_semaphore_needs_a_number_of_permits_and_several_locks_need_names(nowh
 
 
 @pytest.mark.parametrize("kind", ["reentrant", "read", "write", "fair", "semaphore"])
-def test_these_make_their_tokens_themselves(nowhere: LockContext, run: Run, kind: str) -> None:
+async def test_these_make_their_tokens_themselves(nowhere: LockContext, kind: str) -> None:
     with pytest.raises(ValueError, match="token"):
         make(nowhere, kind).acquire(token="mine")
-
-    async def main() -> None:
-        with pytest.raises(ValueError, match="token"):
-            at_once(make(nowhere.asyncio, kind).acquire(token="mine"))
-
-    run(main())
+    with pytest.raises(ValueError, match="token"):
+        at_once(make(nowhere.asyncio, kind).acquire(token="mine"))
 
 
 @pytest.mark.parametrize("kind", ["reentrant", "read", "write"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from typing import Any
 
@@ -77,7 +76,7 @@ async def serves_a_task(client: Any) -> None:
         assert await lock.owned()
 
 
-def test_clients_of_a_master_that_sentinels_watch_are_served() -> None:
+async def test_clients_of_a_master_that_sentinels_watch_are_served() -> None:
     with (
         RedisServer() as master,
         RedisServer(f"sentinel monitor locks 127.0.0.1 {master.port} 1", sentinel=True) as sentinel,
@@ -90,18 +89,15 @@ def test_clients_of_a_master_that_sentinels_watch_are_served() -> None:
         for asked in asking.sentinels:
             asked.close()
 
-        async def main() -> None:
-            asking = AsyncSentinel(address)
-            client = asking.master_for("locks")
-            await serves_a_task(client)
-            for used in (client, *asking.sentinels):
-                await used.aclose()
-
-        asyncio.run(main())
+        others = AsyncSentinel(address)
+        of_tasks = others.master_for("locks")
+        await serves_a_task(of_tasks)
+        for used in (of_tasks, *others.sentinels):
+            await used.aclose()
         assert not master.client().exists(NAME)
 
 
-def test_clients_of_a_cluster_are_served() -> None:
+async def test_clients_of_a_cluster_are_served() -> None:
     with RedisServer("cluster-enabled yes") as server:
         server.client().execute_command("CLUSTER", "ADDSLOTS", *range(16384))
         eventually(lambda: b"cluster_state:ok" in server.admin.execute_command("CLUSTER", "INFO"), LONG_S)
@@ -112,11 +108,8 @@ def test_clients_of_a_cluster_are_served() -> None:
         assert not cluster.exists(NAME)
         cluster.close()
 
-        async def main() -> None:
-            async with redis.asyncio.RedisCluster(host="127.0.0.1", port=server.port) as client:
-                await serves_a_task(client)
-
-        asyncio.run(main())
+        async with redis.asyncio.RedisCluster(host="127.0.0.1", port=server.port) as client:
+            await serves_a_task(client)
         assert not server.client().exists(NAME)
 
 
