@@ -42,13 +42,9 @@ REFUSED_S = 0.8
 
 
 class Clock(ManualClock):
-    """A manual clock that waits longer for replies, and that can also move behind the backs of its timers."""
+    """A manual clock that waits longer for replies."""
 
     _silent = False
-
-    def leap(self, seconds: float) -> None:
-        """Move it without waking anybody, as if every thread but the caller's had been kept from running."""
-        self._now += seconds
 
     def _settle(self) -> None:
         # A server may stand still for a while, and time must not pass meanwhile; but one that is silent is waited for once.
