@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -362,6 +363,21 @@ def test_a_leader_whose_resignation_is_interrupted_leads_on_or_stands_again(
 
         for where in at_every_place(resigned):
             eventually(lambda: leader.is_leader, LONG_S, f"it leads again, interrupted at {where}")
+
+
+def test_an_interrupted_release_leaves_what_another_thread_has_through_the_same_object(context: LockContext) -> None:
+    permits = context.semaphore(NAME, 2, TIMEOUT_S)
+    with ThreadPoolExecutor(1) as another:
+
+        def released(interruption: Interruption) -> None:
+            assert another.submit(permits.acquire).result()
+            assert permits.acquire()
+            interruption.begin()
+            permits.release()
+
+        for where in at_every_place(released):
+            assert another.submit(permits.release).result(), where
+            eventually(lambda: context.stats().held == 0, LONG_S, where)
 
 
 def test_a_context_that_is_closed_in_spite_of_an_interruption(real: Backend) -> None:

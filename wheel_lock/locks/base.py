@@ -219,8 +219,10 @@ class BaseLock(Side):
 
     def _disown(self, leases: Sequence[Lease] | None) -> None:
         """Forget ``leases``, which an interrupted caller may have kept already and which are released."""
+        others = self._others
+        left = next(reversed(others.values()), None) if others else None  # else their owners would not find them
         if leases and self._lease is leases[0]:
-            self._lease = None
+            self._lease = left
 
     @uninterrupted_start
     def _give_up(self, wait: Wait, leases: Sequence[Lease] | None) -> None:
