@@ -19,9 +19,9 @@ MAX_LINES = 600
 
 # Lowest first. A module may import from its own row and from those above it here.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "options", "holder", "wheel", "valkey_clients", "exclusion", "forks"),
+    ("errors", "options", "holder", "wheel", "valkey_clients", "exclusion"),
     ("protocol", "observe", "lease", "block"),
-    ("runtime",),
+    ("runtime", "forks"),
     ("net", "lock_types"),
     ("keeper",),
     ("engine",),

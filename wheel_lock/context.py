@@ -432,6 +432,8 @@ class LockContext(ThreadLocks, Decorates, ThreadContext):
 _SHARED = "_wheel_lock_context"  # attribute of a pool: a table would keep contexts and their pools for ever
 _shared_lock = RLock()
 
+in_forked_child(CONTEXTS.after_fork_in_child)
+
 
 @in_forked_child
 def _after_fork() -> None:

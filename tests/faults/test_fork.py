@@ -13,6 +13,8 @@ import pytest
 from tests.redis.test_exit import BEGINNING, run
 from tests.support.backend import Backend, of, token_of
 from tests.support.background import EVENTUALLY_S, in_a_fork, in_thread
+from tests.support.draws import some_of
+from tests.support.interruptions import MOST_PLACES, Interruption
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -106,6 +108,25 @@ def test_a_forked_child_holds_nothing_and_its_parent_is_unaffected(fresh: Backen
     assert context.stats().connects == 1
     assert view.get(NAME) == lock.token
     assert losses == []
+
+
+def test_a_signal_that_a_child_gets_before_its_first_action_leaves_the_lock_with_the_parent(
+    redis_server: RedisServer,
+) -> None:
+    with own_context(redis_server.url) as context, context.lock(NAME, timeout=60.0) as lock:
+        for place in some_of(300, MOST_PLACES):
+            interruption = Interruption(place)
+
+            def check(interruption: Interruption = interruption) -> None:
+                interruption.end()
+                assert (lock.is_held, context.timer.running) == (False, False), interruption.where
+                with context.lock("child", timeout=60.0):
+                    pass
+
+            interruption.begin()
+            in_a_fork(check)
+            interruption.end()
+            assert lock.is_held
 
 
 @pytest.mark.parametrize("end", ["sys.exit()", "os._exit(0)"])

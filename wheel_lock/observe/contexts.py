@@ -10,7 +10,6 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from wheel_lock.exclusion import Lock, exclusively
-from wheel_lock.forks import in_forked_child
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import Counters
@@ -144,5 +143,3 @@ class ContextRegistry:
 
 CONTEXTS = ContextRegistry()
 """The contexts of this process."""
-
-in_forked_child(CONTEXTS.after_fork_in_child)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Protocol
 
 from wheel_lock.errors import LossReason
 from wheel_lock.runtime.failures import FailureDomain, guarded
+from wheel_lock.runtime.interruptions import insist
 
 
 class End(enum.Enum):
@@ -52,6 +54,12 @@ class Part(Protocol):
 
 
 def end_all(parts: Iterable[Part], how: End, error: Exception, domain: FailureDomain | None = None) -> None:
-    """End ``parts``, in order. A failure of one does not prevent the others; it crashes ``domain`` unless that is None."""
+    """End ``parts``, in order. A failure of one does not prevent the others; it crashes ``domain`` unless that is None.
+
+    In a forked child the end of a part is repeated if an interruption strikes there (see forks.py).
+    """
     for part in parts:
-        guarded(domain, part.end, how, error)
+        if how is End.FORKED:
+            guarded(domain, insist, partial(part.end, how), error)
+        else:
+            guarded(domain, part.end, how, error)
