@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -389,6 +390,53 @@ def test_a_context_that_is_closed_in_spite_of_an_interruption(real: Backend) -> 
 
     for where in at_every_place(closed):
         eventually(lambda: not keys_of(real.view), LONG_S, f"no key is left, interrupted at {where}")
+
+
+def test_a_leader_whose_block_is_interrupted_anywhere_stands_no_more(context: LockContext, real: Backend) -> None:
+    def led(interruption: Interruption) -> None:
+        with context.leader(NAME, TIMEOUT_S) as leader:
+            eventually(lambda: leader.is_leader)
+            interruption.begin()
+
+    for where in at_every_place(led):
+        nothing_is_left(context, real.view, where)
+
+
+def test_nor_does_one_whose_start_is_interrupted(
+    context: LockContext, real: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def interrupted_start(thread: threading.Thread) -> None:
+        start(thread)
+        raise Interrupted
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted_start)
+    leader = context.leader(NAME, TIMEOUT_S)
+    with pytest.raises(Interrupted):
+        leader.start()
+    eventually(lambda: not any(thread.name.startswith("leader of") for thread in threading.enumerate()), LONG_S)
+    nothing_is_left(context, real.view, "its start")
+    leader.close()
+
+
+def test_nor_does_one_of_a_task_whose_block_is_interrupted(
+    context: LockContext, real: Backend, runner: asyncio.Runner
+) -> None:
+    async def led(interruption: Interruption) -> None:
+        async with context.asyncio.leader(NAME, TIMEOUT_S) as leader:
+            while not leader.is_leader:
+                await asyncio.sleep(0)
+            interruption.begin()
+
+    async def ended() -> None:
+        async with asyncio.timeout(LONG_S):
+            while context.stats().held:
+                await asyncio.sleep(0.001)
+
+    for where in at_every_place(lambda interruption: runner.run(led(interruption))):
+        runner.run(ended())
+        nothing_is_left(context, real.view, where)
 
 
 def of_redis_pys(client: Any, way: str, **terms: Any) -> Scene:

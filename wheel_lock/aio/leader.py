@@ -85,10 +85,11 @@ class Leader(TaskSide, BaseLeader[Leadership]):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if exc_type is GeneratorExit:
-            self._begin_closing()  # a coroutine that is closed in the middle may not await
-            return
-        await self.close()
+        try:
+            if exc_type is not GeneratorExit:  # a coroutine that is closed in the middle may not await
+                await self.close()
+        finally:
+            insist(BaseLeader._begin_closing, self)
 
     async def _run(self) -> None:
         await run(self._campaign())

@@ -60,7 +60,9 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
         self._thread = threading.Thread(target=self._run, name=f"leader of {quoted(self.name)}", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # the system has no thread
+        except BaseException as error:
+            if type(error) is not RuntimeError:  # which says that the system has no thread: else one may run already
+                insist(BaseLeader._begin_closing, self)
             self._thread = None
             raise
         except BaseException:
@@ -97,7 +99,11 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
     def __exit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except BaseException:
+            insist(BaseLeader._begin_closing, self)
+            raise
 
     def _run(self) -> None:
         run(self._campaign())
