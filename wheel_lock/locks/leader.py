@@ -291,6 +291,14 @@ class BaseLeader(Side, Generic[AnyLeadership]):
         self._stop = term.end
         if self._closing or not (yield from operations.acquire(lock, True, None)):
             return False
+        try:
+            return (yield from self._lead(lock, term))
+        except BaseException:
+            insist(lock._let_go, None)
+            raise
+
+    def _lead(self, lock: BaseCandidate, term: Term) -> Steps[bool]:
+        """Serve the term for which ``lock`` was granted; return True if it ended by a resignation."""
         self._failing = False
         leadership: AnyLeadership = self._leadership_class(lock)
         self._leadership = leadership
@@ -307,22 +315,15 @@ class BaseLeader(Side, Generic[AnyLeadership]):
             leadership._end()
             if may_wait:
                 yield from self._end_term(leadership)
-            else:
-                insist(lock._let_go, None)
         return resigned
 
     def _end_term(self, leadership: AnyLeadership) -> Steps[None]:
         """Call ``on_demoted``, wait for ``on_elected``, and release the lock."""
-        lock = leadership._lock
-        try:
-            yield from self._call_demoted(leadership)
-            yield from self._wait_for_elected()
-        except BaseException:
-            insist(lock._let_go, None)
-            raise
+        yield from self._call_demoted(leadership)
+        yield from self._wait_for_elected()
         self._leadership = None
         try:
-            yield from operations.release(lock)
+            yield from operations.release(leadership._lock)
         except (LockLost, LockNotHeld):
             pass  # lost before, or released by a close that did not wait any longer
         except WheelLockError as error:
