@@ -381,12 +381,24 @@ def test_an_interrupted_release_leaves_what_another_thread_has_through_the_same_
             eventually(lambda: context.stats().held == 0, LONG_S, where)
 
 
-def test_a_context_that_is_closed_in_spite_of_an_interruption(real: Backend) -> None:
-    def closed(interruption: Interruption) -> None:
+@pytest.mark.parametrize("caller", ["thread", "task"])
+def test_a_context_that_is_closed_in_spite_of_an_interruption(
+    real: Backend, runner: asyncio.Runner, caller: str
+) -> None:
+    def closed_by_thread(interruption: Interruption) -> None:
         with LockContext(real.client()) as context:
             lock = context.lock(NAME, TIMEOUT_S)
             assert lock.acquire()
             interruption.begin()
+
+    async def closed_by_task(interruption: Interruption) -> None:
+        async with LockContext(real.client()).asyncio as context:
+            lock = context.lock(NAME, TIMEOUT_S)
+            assert await lock.acquire()
+            interruption.begin()
+
+    def closed(interruption: Interruption) -> None:
+        closed_by_thread(interruption) if caller == "thread" else runner.run(closed_by_task(interruption))
 
     for where in at_every_place(closed):
         eventually(lambda: not keys_of(real.view), LONG_S, f"no key is left, interrupted at {where}")

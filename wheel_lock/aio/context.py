@@ -21,7 +21,7 @@ from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.bulk import Name
 from wheel_lock.locks.context import BaseContext, close_later
 from wheel_lock.options import lock_name, lock_options
-from wheel_lock.runtime.interruptions import uninterrupted_start
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
 
 class TaskContext(TaskSide, BaseContext):
@@ -43,13 +43,15 @@ class TaskContext(TaskSide, BaseContext):
     async def __aenter__(self) -> Self:
         return self
 
+    @uninterrupted_start
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if exc_type is not GeneratorExit:
-            await self.close()
-            return
-        close_later(self._engine)  # a coroutine that is closed in the middle may not await
+        try:
+            if exc_type is not GeneratorExit:  # a coroutine that is closed in the middle may not await
+                await self.close()
+        finally:
+            insist(close_later, self._engine)
 
 
 class AsyncContext(TaskLocks, TaskContext):
