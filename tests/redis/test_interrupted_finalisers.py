@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -109,6 +110,13 @@ def test_the_end_of_a_thread_is_marked() -> None:
 
     for where in at_every_place(scene, in_finalisers=True):
         assert owners[-1].ended, where
+
+
+def test_a_mark_whose_making_was_interrupted_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    _ThreadMark.__new__(_ThreadMark)
+    assert not printed
 
 
 def test_a_dropped_timer_ends_its_thread_and_is_warned_of() -> None:

@@ -33,7 +33,8 @@ class _ThreadMark:
 
     @finaliser
     def __del__(self) -> None:
-        self.owner.ended = True
+        if hasattr(self, "owner"):  # else its making was interrupted
+            self.owner.ended = True
 
 
 _here = local()
