@@ -69,6 +69,30 @@ def test_callers_without_a_limit_are_let_go_within_the_response_timeout(
     eventually(lambda: none_left(backend, context))
 
 
+class Closed:
+    """A gate that is not opened before the eighth look."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    def acquire(self, *, timeout: float) -> bool:
+        self.pauses.append(timeout)
+        return len(self.pauses) == 8
+
+    def release(self) -> None: ...
+
+
+def test_a_caller_that_has_waited_for_long_looks_when_its_limit_has_passed(
+    backend: Backend, new_timer: NewTimer
+) -> None:
+    future: SyncFuture[None] = SyncFuture(backend.context(timer=new_timer())._engine)
+    future._gate = gate = Closed()  # type: ignore[assignment]
+    future.limit(future._engine, 3.0)
+    future.wait()
+    assert 2.0 in gate.pauses
+    assert max(gate.pauses) <= 3.0
+
+
 PROGRAM = """
 import sys, threading, time
 from wheel_lock import LockContext

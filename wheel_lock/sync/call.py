@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Generator, Iterable
 from time import monotonic
@@ -93,7 +94,8 @@ class SyncFuture(CallerFuture[T]):
                 pause_s = LOOK_S  # then it is seen whether this look has made it turn
             else:
                 pause_s = check_s = min(2 * check_s, _LONGEST_CHECK_S)
-            if self._gate.acquire(timeout=pause_s):
+            left_s = math.inf if self.until is None else self.until - engine.timer.clock.now()
+            if self._gate.acquire(timeout=max(min(pause_s, left_s), LOOK_S)):
                 return
 
     def pause(self) -> Iterable[Any]:
