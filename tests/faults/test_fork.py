@@ -110,10 +110,10 @@ def test_a_forked_child_holds_nothing_and_its_parent_is_unaffected(fresh: Backen
     assert losses == []
 
 
-def test_a_signal_that_a_child_gets_before_its_first_action_leaves_the_lock_with_the_parent(
-    redis_server: RedisServer,
-) -> None:
-    with own_context(redis_server.url) as context, context.lock(NAME, timeout=60.0) as lock:
+@pytest.mark.servers("real")
+def test_a_signal_that_a_child_gets_before_its_first_action_leaves_the_lock_with_the_parent(fresh: Backend) -> None:
+    context = fresh.context_of(fresh.client(), timer=fresh.timer())
+    with context.lock(NAME, timeout=60.0) as lock:
         for place in some_of(300, MOST_PLACES):
             interruption = Interruption(place)
 
@@ -152,5 +152,24 @@ while lock.renewals < renewals + 3:
 assert lock.is_held
 assert context.stats().connects == 1
 lock.release()
+"""
+    assert run(BEGINNING + program, redis_server.port) == ""
+
+
+def test_a_child_that_closes_all_descriptors_as_daemons_do_uses_none_of_them(redis_server: RedisServer) -> None:
+    program = f"""
+import os, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads
+with context.lock("{NAME}"):
+    pass
+child = os.fork()
+if child == 0:
+    try:
+        os.closerange(3, 256)
+        with context.lock("{NAME}"):
+            os._exit(0)
+    finally:
+        os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
     assert run(BEGINNING + program, redis_server.port) == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import selectors
@@ -18,9 +19,11 @@ from tests.support.background import EVENTUALLY_S, Background, in_a_fork
 from tests.support.logged import recorded_warnings
 from tests.support.timers import Gate, Member, NewTimer, ask, drain, fall_asleep, kill, messages, nothing
 from tests.support.waiting import eventually
+from wheel_lock.runtime import loop, native
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.loop import LOOPS
+from wheel_lock.runtime.poller import Poller
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock, settle
 from wheel_lock.wheel import Wheel
@@ -133,6 +136,25 @@ def test_only_one_thread_runs_at_a_time(new_timer: NewTimer) -> None:
     eventually(lambda: member.notes, EVENTUALLY_S)
     assert member.notes == ["alone"]
     assert at_work.wait(EVENTUALLY_S)
+
+
+def test_a_thread_that_dies_before_its_first_turn_is_not_started_over_and_over(
+    timer: HashedWheelTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+        if len(pauses) == 3:
+            monkeypatch.undo()
+
+    def new_poller(waker: object) -> Poller:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(loop, "new_poller", new_poller)
+    monkeypatch.setattr(native, "sleep", sleep)
+    ask(timer)
+    assert (timer.deaths, len(pauses)) == (4, 3)
 
 
 def test_a_death_after_the_stop_is_the_end(timer: HashedWheelTimer) -> None:

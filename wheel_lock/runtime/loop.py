@@ -52,6 +52,7 @@ _numbers = itertools.count(1)
 _LONGEST_INBOX_S = 0.01
 _INBOX_STEP = 16  # messages between two readings of the clock
 _LONGEST_SLEEP_S = 24 * 3600.0  # limit of a sleep: selectors refuse more than 2**31 milliseconds
+_PAUSE_S = 0.1  # before another start of a thread that died before its first turn
 _LINGER_S = 0.02  # any change ends a longer sleep; while there are changes the thread does not sleep longer
 _SHUTDOWN = "interpreter shutdown"  # in the text of the exceptions of Python 3.12 and newer, which start no thread then
 AWAKE, LONG = -math.inf, math.inf  # in place of the time until which the thread sleeps
@@ -85,7 +86,7 @@ class _Asleep(NamedTuple):
     """
 
     poller: Poller
-    waker: EventWaker | SocketWaker
+    waker: EventWaker | SocketWaker | None
     inbox: deque[Any]
     changed: deque[Any]
 
@@ -124,7 +125,9 @@ class Loop:
         self._sole = SoleThread()
         self.stopped = False
         self._poller: Poller | None = None
-        self._waker = new_waker()
+        self._waker: EventWaker | SocketWaker | None = None  # made with the first poller, in each process
+        self._wake: Callable[[], object] = _nobody_sleeps
+        self._died_at = -1  # the number of turns at the latest death of the thread
         self._inbox: deque[tuple[Callable[[], object], FailureDomain | None]] = deque()
         self._changed: deque[Any] = deque()  # what _take_changed has to take; any thread may append
         self._reset()
@@ -142,7 +145,6 @@ class Loop:
         self._sleeping = False
         self._woken = False
         self.goes_on: bool = False
-        self._wake = self._waker.wake
         self._completed: deque[Callable[[], object]] = deque()
         self.complete: Callable[[Callable[[], object]], object] = _at_once
 
@@ -438,6 +440,9 @@ class Loop:
         return sleep_s
 
     def _open(self) -> Poller:
+        if self._waker is None:
+            self._waker = new_waker()
+            self._wake = self._waker.wake
         if self._poller is None:
             self._poller = new_poller(self._waker)  # which must not keep the loop alive
         return self._poller
@@ -451,19 +456,14 @@ class Loop:
     def __del__(self) -> None:
         if not getattr(self, "_sole", None):
             return
-        self._waker.wake()  # the idle thread closes its poller when it finds the loop collected
+        self._wake()  # the idle thread closes its poller when it finds the loop collected
         if not sys.is_finalizing():
             NOTIFIER.post(_warn_unstopped, self.name)
 
     def _start(self) -> None:
         if not self.stopped:
             note_start()
-            self._sole.start(new_thread(partial(_run, [self]), self.name), self._refuse)
-
-    def _refuse(self, error: BaseException) -> None:
-        """End what waits for the thread, which the system could not start."""
-        native.sleep(0.1)
-        self._died(error)
+            self._sole.start(new_thread(partial(_run, [self]), self.name), self._died)
 
     def _main(self) -> _Asleep | None:
         """Turn until the loop is idle; return the resources to sleep on, or None if the thread is to end."""
@@ -491,7 +491,10 @@ class Loop:
 
     @uninterrupted_start
     def _died(self, error: BaseException) -> None:
-        """Log the death of the thread, reset all but unread messages, and notify the members."""
+        """Log the death of the thread, or why it cannot start; reset all but unread messages, and notify the members."""
+        if self.turns == self._died_at:
+            native.sleep(_PAUSE_S)  # it did not turn once: what is missing, descriptors or threads, may come back
+        self._died_at = self.turns
         self.deaths += 1
         log = partial(
             logger.log,
@@ -526,8 +529,10 @@ class Loop:
     def _forked(self) -> None:
         """Start empty in a forked child: threads, timeouts and sockets belong to the parent."""
         self._close()  # closes the child's copies only; what the parent watches stays watched
-        self._waker.close()
-        self._waker = new_waker()
+        waker, self._waker = self._waker, None  # a child may close all descriptors before it uses the timer
+        self._wake = _nobody_sleeps
+        if waker is not None:
+            waker.close()
         self._sole = SoleThread()
         self._inbox = deque()
         self._changed = deque()
@@ -569,6 +574,10 @@ def _run(handed_over: list[Loop]) -> None:
         TIMER_THREADS.discard(ident)
     if asleep is not None:
         asleep.poller.close()
+
+
+def _nobody_sleeps() -> None:
+    """Wake the thread before it has a waker."""
 
 
 def _at_once(call: Callable[[], object]) -> None:
