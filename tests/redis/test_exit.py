@@ -435,3 +435,20 @@ def test_a_child_of_multiprocessing_releases_at_its_end(real: Backend, tmp_path:
     program.write_text(CHILDREN.format(port=real.port, method=method))
     assert run_python(str(program)) == "[0, 0, 0, 3]\n"
     assert real.view.keys() == []
+
+
+def test_a_timer_that_is_turned_by_hand_does_not_keep_a_process_from_its_end(redis_server: RedisServer) -> None:
+    program = """
+from wheel_lock import HashedWheelTimer
+timer, over = HashedWheelTimer(threaded=False), threading.Event()
+def turn():
+    while not over.is_set():
+        timer.turn()
+turner = threading.Thread(target=turn)
+turner.start()
+lock = LockContext(redis.Redis(host="127.0.0.1", port=port), timer=timer).lock("a", timeout=1.0)
+assert lock.acquire()
+over.set()
+turner.join()
+"""
+    run(BEGINNING + program, redis_server.port)

@@ -50,11 +50,12 @@ def _release(engines: Iterable[Engine], end: Exit, limit_s: float | None) -> Non
     for engine in engines:
         engine.exiting = end
     for engine in engines:
-        if (engine.held_count or engine.timer.running) and not engine.timer.stopped:
+        timer = engine.timer
+        if timer.threaded and (engine.held_count or timer.running) and not timer.stopped:
             within_s = engine.options.close_timeout_s if limit_s is None else limit_s
             ended: SyncFuture[None] = SyncFuture(engine)
             ended.limit(engine, within_s)
-            engine.timer.post(partial(engine.exit, within_s, ended), engine)
+            timer.post(partial(engine.exit, within_s, ended), engine)
             closing.append(ended)
     for ended in closing:
         try:
