@@ -141,14 +141,15 @@ def test_bulk_locks_that_are_dropped_are_renewed_no_more_and_say_where_they_came
 @pytest.mark.parametrize("ending", ["released", "lost"])
 def test_the_connection_of_a_collected_context_is_closed_when_nothing_is_held(real: Backend, ending: str) -> None:
     # Not real.context(), which would keep it.
-    context = LockContext(real.client(client_name="forgotten"))
+    name = f"forgotten:{ending}"
+    context = LockContext(real.client(client_name=name))
     lock = context.lock("order:42", timeout=3.0, renew_every=0.1)
     lock.acquire()
     del context
     gc.collect()
 
     def connections() -> int:
-        return [client["name"] for client in real.view.client_list()].count("forgotten")
+        return [client["name"] for client in real.view.client_list()].count(name)
 
     assert connections() == 1
     if ending == "released":

@@ -61,12 +61,10 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
         try:
             self._thread.start()
         except BaseException as error:
-            if type(error) is not RuntimeError:  # which says that the system has no thread: else one may run already
-                insist(BaseLeader._begin_closing, self)
-            self._thread = None
-            raise
-        except BaseException:
-            insist(Leader._begin_closing, self)  # the thread may have begun, and an interrupted ``with`` has no end
+            if type(error) is RuntimeError:  # the system has no thread
+                self._thread = None
+            else:
+                insist(BaseLeader._begin_closing, self)  # one may run, and an interrupted ``with`` has no end
             raise
         return self
 
