@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import ClassVar
 
 from wheel_lock.lease import HELD, RENEWING, TRANSITIONS, Event, Group, Lease, Owner, State, local_deadline
+from wheel_lock.rows import Rows, encoded, like, unmade
 from wheel_lock.wheel import WheelEntry
 
 _LEAST = 8  # leases of a block: below that, leases on their own cost less
@@ -56,17 +57,22 @@ class Block(WheelEntry):
     __slots__ = ("_body", "_leases", "group", "own_deadline", "owner", "renewals", "size", "state")
 
     def __init__(self, leases: Sequence[Lease]) -> None:
-        first = leases[0]
+        first = like(leases)
         self.tick = -1
         self.group: Group = first.group
         self.state: State = HELD
         self.own_deadline: float = first.own_deadline
         self.renewals: int = 0
         self.size: int = len(leases)
-        owners = {lease.owner for lease in leases}
-        self.owner: Owner = first.owner if len(owners) == 1 else Owners(owners)
+        self.owner: Owner = first.owner
         self._leases = leases
         self._body: bytes | None = None
+        if isinstance(first, Rows):
+            first.block = self
+            return
+        owners = {lease.owner for lease in leases}
+        if len(owners) > 1:
+            self.owner = Owners(owners)
         for lease in leases:
             lease.tick = -1
             lease.block = self
@@ -81,7 +87,7 @@ class Block(WheelEntry):
     def encoded(self) -> bytes:
         """Return the arguments of all leases, encoded; made again if one has left."""
         if self._body is None:
-            self._body = b"".join([lease.lease_args for lease in self.leases])
+            self._body = encoded(self.leases)
         return self._body
 
     def move(self, event: Event) -> None:
@@ -126,6 +132,8 @@ class Block(WheelEntry):
 
 def belong_together(leases: Sequence[Lease]) -> bool:
     """Return whether leases of one call, just granted or confirmed, in order of their ticks, are to be a block."""
+    if unmade(leases):
+        return True
     first = leases[0]
     if len(leases) < _LEAST or not first.in_blocks or first.limits is not None or first.tick != leases[-1].tick:
         return False
@@ -175,4 +183,4 @@ def all_plain(entries: Iterable[Lease | Block], now: float) -> bool:
     return True
 
 
-block_of: Callable[[Lease], Block | None] = attrgetter("block")
+block_of: Callable[[Lease | Rows], Block | None] = attrgetter("block")

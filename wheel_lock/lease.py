@@ -198,6 +198,7 @@ class Together(Protocol):
     """The part of a block that its leases use."""
 
     own_deadline: float
+    owner: Owner
     renewals: int
 
 
@@ -239,6 +240,7 @@ class Lease(WheelEntry):
         acquired_at: When its acquire was sent.
         limits: Its limits, or None.
         loss: The reason of its loss, or None. Never changes once set.
+        rows: The rows (rows.py) that it is held as a part of, or None.
         recorded: The entry that it shares with others in the record for a keeper (keeper/record.py), or None.
         owner: The thread or task that it belongs to.
         extras: What few leases have, for a few slots less: the garbage collector walks every slot of every lease.
@@ -260,6 +262,7 @@ class Lease(WheelEntry):
         "own_renewals",
         "owner",
         "recorded",
+        "rows",
         "state",
     )
 
@@ -283,6 +286,7 @@ class Lease(WheelEntry):
         self.own_renewals: int = 0
         self.limits: Limits | None = None
         self.loss: LossReason | None = None
+        self.rows: Any = None
         self.recorded: object = None
         self.owner: Owner = owner
         self.extras: Extras = _NO_EXTRAS if on_lost is None and call_site is None else Extras(on_lost, call_site)

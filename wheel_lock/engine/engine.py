@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from wheel_lock.engine.direct.conditions import fits
 from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import DirectLocks, group_of
-from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.leases import LeaseTable, leases_of
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.extend import Extend
@@ -37,6 +37,7 @@ from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions, lock_name
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
+from wheel_lock.rows import Rows
 from wheel_lock.runtime.ends import End, Part, end_all
 from wheel_lock.runtime.greenlets import start_helper_thread
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -144,7 +145,7 @@ class Engine(EngineState):
     @property
     def held(self) -> list[Lease]:
         """The held leases, in order of acquisition. From any thread. O(n)."""
-        young, held = self.direct.young(), list(self.leases.held)  # first: it may be taken over in between
+        young, held = self.direct.young(), self.leases.held.leases()  # first: it may be taken over in between
         return held + [lease for lease in young if lease not in held]
 
     @property
@@ -155,10 +156,14 @@ class Engine(EngineState):
             if young == self.direct.young():  # else it was taken over in between
                 return len(young) + others
 
-    def own(self, wires: Container[bytes]) -> list[Lease]:
+    def own(self, wires: Collection[bytes]) -> list[Lease]:
         """Return the leases with one of these encoded names and tokens: held, or on the direct path. From any thread."""
         on_path = list(self.direct.claim)  # first: one may be taken over meanwhile
-        return [lease for lease in dict.fromkeys([*on_path, *self.held]) if lease.lease_args in wires]
+        found = dict.fromkeys(on_path)
+        for entry in self.leases.held.entries():
+            if not isinstance(entry, Rows) or any(wire in entry.body for wire in wires):
+                found.update(dict.fromkeys(leases_of(entry)))
+        return [lease for lease in found if lease.lease_args in wires]
 
     # -- a lease ends ------------------------------------------------------------------------------------------------
 
@@ -166,6 +171,11 @@ class Engine(EngineState):
         """Stop renewing a lease whose lock object has been collected, unless it is being released."""
         if lease.state <= EXTENDING:
             self.leases.mark_lost([lease], LossReason.ABANDONED)
+
+    def abandon_all(self, rows: Iterable[Rows]) -> None:
+        """Stop renewing the leases of rows whose locks nobody has asked for."""
+        leases = itertools.chain(*rows)
+        self.leases.mark_lost([lease for lease in leases if lease.state <= EXTENDING], LossReason.ABANDONED)
 
     def lapse_seen(self, lease: Lease) -> None:
         """Mark a lease lost if its holder has seen its deadline pass."""
@@ -264,9 +274,18 @@ class Engine(EngineState):
 
         With ``most`` only of those among so many leases that have been held for the longest time.
         """
-        leases = self.held if most is None else self.longest_held(most)
         now, overdue = self.timer.clock.now(), self.overdue_leases()
-        return [held_lock(lease, now, lease in overdue) for lease in leases if lease.is_valid(now)]
+        found: list[HeldLock] = []
+        young = self.direct.young()  # first: it may be taken over in between
+        for entry in dict.fromkeys([*self.leases.held.entries(), *young]):
+            if isinstance(entry, Rows) and not entry.made:
+                found += entry.held_locks(now)
+            else:
+                leases = [lease for lease in leases_of(entry) if lease.is_valid(now)]
+                found += [held_lock(lease, now, lease in overdue) for lease in leases]
+            if most is not None and len(found) >= most:
+                return found[:most]
+        return found
 
     def longest_held(self, most: int) -> list[Lease]:
         """Return the ``most`` leases that have been held for the longest time. From any thread. O(most)."""

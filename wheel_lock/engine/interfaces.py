@@ -17,6 +17,7 @@ from wheel_lock.net.node import Node
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.rows import Rows, like
 from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.failures import FailureDomain
 
@@ -74,7 +75,16 @@ class LeaseGroup(Group, Protocol):
 
 # Attributes as an engine sees them, by calls in C: each acquire and release makes several.
 shard_at: Callable[[Node], Shard] = attrgetter("observer")  # the shard of a node of an engine
-group_of: Callable[[Lease | Block], LeaseGroup] = attrgetter("group")  # the group of a lease that an engine has made
+group_of: Callable[[Lease | Block | Rows], LeaseGroup] = attrgetter(
+    "group"
+)  # the group of a lease that an engine has made
+
+
+def shared_group(leases: Sequence[Lease]) -> LeaseGroup:
+    """Return the group of leases of one call."""
+    return group_of(like(leases))
+
+
 node_of: Callable[[Lease], Node] = attrgetter("group.renewer.node")  # the node that a lease lives on
 acquiring_node_of: Callable[[Lease], Node] = attrgetter("group.renewer.acquiring_node")  # for its acquire
 

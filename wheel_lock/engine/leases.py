@@ -7,12 +7,12 @@ The order of effects in :meth:`LeaseTable.grant` and :meth:`LeaseTable.mark_lost
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, group_of
+from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, group_of, shared_group
 from wheel_lock.engine.loss_events import log_illegal
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import (
@@ -35,10 +35,12 @@ from wheel_lock.lease import (
     State,
     grant_all,
     latest_grant,
+    local_deadline,
     release_all,
 )
 from wheel_lock.net.node import Node
 from wheel_lock.options import MAX_SECONDS, LockOptions
+from wheel_lock.rows import Rows, unmade
 from wheel_lock.runtime.ends import ANEW, LOSSES, End
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -56,6 +58,68 @@ _UNDONE = (
     LossReason.ABANDONED,
     LossReason.INTERNAL_ERROR,
 )
+
+
+class Held(dict[Any, None]):
+    """The held leases, in order of acquisition. Its own keys are leases, and rows for those of theirs that are held.
+
+    To iterate makes the leases of all rows. Other threads use its length, ``entries`` and ``leases``.
+    """
+
+    __slots__ = ("_in_rows",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._in_rows = 0  # the number of leases in rows, less the number of rows
+
+    def add(self, leases: Sequence[Lease]) -> None:
+        """Hold leases, or rows as they are."""
+        if unmade(leases):
+            self[leases] = None
+            self._in_rows += len(leases) - 1
+        else:
+            self.update(dict.fromkeys(leases))
+
+    def remove(self, lease: Lease, default: None = None) -> None:
+        """Hold a lease no more; it may have been removed already."""
+        rows = lease.rows
+        if rows is None:
+            self.pop(lease, None)
+            return
+        lease.rows = None
+        rows.left -= 1
+        self._in_rows -= 1
+        if not rows.left and self.pop(rows, rows) is None:
+            self._in_rows += 1
+
+    def clear(self) -> None:
+        super().clear()
+        self._in_rows = 0
+
+    def entries(self) -> list[Lease | Rows]:
+        """Return the leases, and the rows as they are."""
+        return list(dict.keys(self))
+
+    def leases(self) -> list[Lease]:
+        """Return the leases, those of rows included."""
+        return list(itertools.chain.from_iterable(map(leases_of, self.entries())))
+
+    def __contains__(self, lease: object) -> bool:
+        return super().__contains__(lease) or getattr(lease, "rows", None) is not None
+
+    def __len__(self) -> int:
+        return super().__len__() + self._in_rows
+
+    def __iter__(self) -> Iterator[Lease]:
+        return itertools.chain.from_iterable(map(leases_of, super().__iter__()))
+
+    def __reversed__(self) -> Iterator[Lease]:
+        return itertools.chain.from_iterable(reversed(leases_of(entry)) for entry in super().__reversed__())
+
+
+def leases_of(entry: Lease | Rows) -> Sequence[Lease]:
+    """Return the held leases that an entry of :class:`Held` stands for."""
+    return entry.held if isinstance(entry, Rows) else (entry,)
 
 
 class LeaseTable:
@@ -86,11 +150,11 @@ class LeaseTable:
         self.keeping: Keeping | None = state.keeping
         self.timer: HashedWheelTimer = state.timer
         self.report_lost = report_lost
-        self.held: dict[Lease, None] = {}
+        self.held: Held = Held()
         self.acquiring: int = 0
         self.swaps: dict[Lease, PendingSwap] = {}
         self.granted_at: float = 0.0
-        self.unhold: Callable[[Lease, None], object] = self.held.pop
+        self.unhold: Callable[[Lease, None], object] = self.held.remove
 
     def end(self, how: End, error: Exception) -> None:
         """Lose the held leases, if that is an end of theirs; in a forked child drop them, because they are the parent's."""
@@ -179,16 +243,18 @@ class LeaseTable:
         if options.renew_every_s is None or options.max_renewals is not None or options.max_hold_s is not None:
             hold_until = float("inf") if options.max_hold_s is None else sent_at + options.max_hold_s
             limits = Limits(0 if options.renew_every_s is None else options.max_renewals, hold_until)
-        if not grant_all(leases, sent_at, timeout_s, limits):
+        if limits is None and isinstance(leases, Rows) and unmade(leases):
+            leases.granted(sent_at, local_deadline(sent_at, timeout_s))
+        elif not grant_all(leases, sent_at, timeout_s, limits):
             self.mark_lost(leases, LossReason.INTERNAL_ERROR)
             return False
         if len(leases) == 1:
             self.held[leases[0]] = None
         else:
-            self.held.update(dict.fromkeys(leases))
+            self.held.add(leases)
         state.counters.acquired += len(leases)
         self.granted_at = now
-        group = group_of(leases[0])
+        group = shared_group(leases)
         group.begin(leases, sent_at)
         group.renewer.granted(leases, now)
         self.router.watch_master()

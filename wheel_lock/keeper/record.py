@@ -33,6 +33,7 @@ from wheel_lock.lock_types.base import LockType
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import CLOSING, OPENING, wake_channel
 from wheel_lock.protocol.scripts import Script
+from wheel_lock.rows import Rows, encoded, like, unmade
 
 
 class Release(NamedTuple):
@@ -149,7 +150,10 @@ class Record:
             leases: The leases, all of one group.
         """
         slots = self._slots
-        if len(leases) >= _LEAST and slots.keys().isdisjoint(leases) and self._begin_blocks(leases):
+        if unmade(leases):
+            if like(leases).recorded is not None or self._begin_blocks(leases):
+                return
+        elif len(leases) >= _LEAST and slots.keys().isdisjoint(leases) and self._begin_blocks(leases):
             return
         for lease in leases:
             if lease.recorded is None and lease not in slots:
@@ -157,10 +161,9 @@ class Record:
 
     def _begin_blocks(self, leases: Sequence[Lease]) -> bool:
         """Write blocks for all of the leases, and return True; return False if some of them need entries of their own."""
-        group: Any = leases[0].group
-        bodies = [lease.lease_args for lease in leases if lease.recorded is None]
-        body = b"".join(bodies)
-        suits = group.lock_type in _BRIEF_TYPES and len(bodies) == len(leases) >= _LEAST
+        group: Any = like(leases).group
+        body, new = encoded(leases), unmade(leases) or all(lease.recorded is None for lease in leases)
+        suits = group.lock_type in _BRIEF_TYPES and new and len(leases) >= _LEAST
         if not suits or OPENING in body or CLOSING in body:
             return False
         if len(body) > self._rooms[-1]:
@@ -171,7 +174,7 @@ class Record:
             return False
         block = _Block(slot, leases, group.timeout_ms)
         self._blocks[block] = None
-        for lease in leases:
+        for lease in (leases,) if isinstance(leases, Rows) and not leases.made else leases:
             lease.recorded = block
         memory, at = self._memory, slot[0]
         memory[at + 1 : at + _HEAD + len(body)] = ENTRY.pack(len(body), block.ttl_ms) + body
@@ -217,7 +220,8 @@ class Record:
     def _sweep(self, *, in_blocks: bool) -> None:
         """End the entries of leases that have ended while no alarm could be set, as when the timer's thread had died."""
         singles = (lease for lease in list(self._slots) if lease.recorded is None)  # else its block is about to end
-        some = [lease for block in self._blocks for lease in block.leases] if in_blocks else singles
+        blocks = (block for block in self._blocks if not unmade(block.leases))
+        some = [lease for block in blocks for lease in block.leases] if in_blocks else singles
         self.end([lease for lease in some if lease.state in _OVER])
 
     def end(self, leases: Sequence[Lease]) -> None:

@@ -16,7 +16,7 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, end_quietly
 from wheel_lock.engine.interfaces import Wait, group_of
 from wheel_lock.errors import LockAlreadyHeld, LockLost, LockNotHeld, LossReason, WheelLockError, WrongThread, quoted
-from wheel_lock.exclusion import exclusively
+from wheel_lock.exclusion import Lock, exclusively
 from wheel_lock.forks import in_forked_child
 from wheel_lock.lease import EXTENDING, NO_OWNER, Group, Lease, Owner, State
 from wheel_lock.lock_types import HANDED_OVER
@@ -39,6 +39,11 @@ _taking = RLock()
 def _after_fork() -> None:
     global _taking
     _taking = RLock()
+
+
+def taking() -> Lock:
+    """Return the lock for what several threads do with one object. Reentrant; it is held briefly."""
+    return _taking
 
 
 OnLost = Callable[[LostEvent], object]

@@ -16,9 +16,11 @@ from wheel_lock.errors import LockLost, LocksLost, LossReason
 from wheel_lock.lease import NO_OWNER, Extras, Lease, Owner, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, call_site
+from wheel_lock.locks.locks_by_name import LocksByName, as_they_are
 from wheel_lock.observe import LostEvent
 from wheel_lock.options import LockOptions, lock_name, plain_name, seconds
 from wheel_lock.protocol.resp import lease_args
+from wheel_lock.rows import Rows
 from wheel_lock.runtime.tokens import new_tokens
 
 Name = TypeVar("Name", bound=str | bytes)
@@ -88,7 +90,8 @@ class BulkAcquire(Generic[Name, AnyLock]):
         self._call_site = call_site() if engine.options.track_acquisitions else None
         waits = blocking and self._limit_s != 0.0
         self._distinct = distinct_names(engine, names, different=waits)
-        self._locks: dict[Name, AnyLock] = {}
+        self._locks: LocksByName[Name, AnyLock] = LocksByName(engine, new_lock)
+        self._rows: list[Rows] = []
         self._owner: Owner = NO_OWNER  # of all leases
         self._waits = AcquireEach(engine.wait_queues, options, future) if waits else None
         self._bulk = self._waits or AcquireMany(engine.leases, options, future, all_or_nothing)
@@ -100,17 +103,21 @@ class BulkAcquire(Generic[Name, AnyLock]):
         engine.submit(partial(self._bulk.begin, len(self._distinct), self._limit_s))
         tokens, left = new_tokens(engine.token_head), iter(self._distinct.items())
         extras = None
+        in_rows = engine.keeps_groups and not engine.options.watch
         while part := list(itertools.islice(left, _PART)):
-            leases: list[Lease] = []
-            for name, key in part:
-                self._locks[name] = lock = self._new_lock(name)
-                if extras is None:
-                    self._owner = lock._new_owner()
-                    extras = Extras(self._held_back(lock._loss_callback()), self._call_site)
-                lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, self._owner)
-                lease.extras = extras
-                leases.append(lease)
-            engine.submit(partial(self._bulk.add, leases))
+            if extras is None:
+                pattern = self._new_lock(part[0][0])
+                self._owner = pattern._new_owner()
+                extras = Extras(self._held_back(pattern._loss_callback()), self._call_site)
+            rows = []
+            for start in range(0, len(part), engine.options.batch_size):
+                names, keys = zip(*part[start : start + engine.options.batch_size], strict=True)
+                rows.append(Rows(names, b"".join(map(lease_args, keys, tokens)), group, self._owner, extras))
+            self._rows += rows
+            if in_rows and isinstance(self._bulk, AcquireMany):
+                engine.submit(partial(self._bulk.add_rows, rows))
+            else:
+                engine.submit(partial(self._bulk.add, list(itertools.chain(*rows))))
             yield
         engine.submit(self._bulk.seal)
 
@@ -127,21 +134,27 @@ class BulkAcquire(Generic[Name, AnyLock]):
 
     def outcome(self) -> dict[Name, AnyLock | None]:
         """Return the lock of each name, or None if that was not acquired."""
-        outcome: dict[Name, AnyLock | None] = dict(self._locks)
-        heir = self._owner.heir
-        later: Mapping[Lease, Lease] = self._waits.granted if self._waits is not None else {}
-        for name, lock in self._locks.items():
-            lease = lock._lease
-            if later and lease is not None:
-                lock._lease = lease = later.get(lease, lease)
-            if lease is None or lease.state is State.REFUSED:
-                outcome[name] = None
-            elif heir is not self._owner:
-                lease.owner = heir
+        locks, heir, complete = self._locks, self._owner.heir, True
+        later: Mapping[Lease, Lease] = {} if self._waits is None else self._waits.granted
+        for rows in self._rows:
+            rows.belong_to(heir)
+            if not rows.made and heir is NO_OWNER:
+                locks.put_rows(rows)
+                continue
+            for first in rows:
+                lease = later.get(first, first)
+                if lease.state is State.REFUSED:
+                    locks.put(lease.name, None)
+                    complete = False
+                else:
+                    lease.owner = heir
+                    lock = self._new_lock(lease.name)  # type: ignore[arg-type]
+                    lock._lease = lease
+                    locks.put(lease.name, lock)
         refused = isinstance(self._bulk, AcquireMany) and self._bulk.refused
-        if refused or (self._all_or_nothing and None in outcome.values()):
-            return dict.fromkeys(outcome)
-        return outcome
+        if refused or (self._all_or_nothing and not complete):
+            return dict.fromkeys(self._distinct)
+        return locks
 
 
 def raise_if_any(lost: dict[str | bytes, LossReason], engine: Engine) -> None:
@@ -151,14 +164,15 @@ def raise_if_any(lost: dict[str | bytes, LossReason], engine: Engine) -> None:
         raise LocksLost(lost)
 
 
-def read_all(locks: Iterable[BaseLock | None], given: list[Any]) -> list[BaseLock | None]:
-    """Return all of ``locks``, which may be an iterator.
+def read_all(engine: Engine, locks: Iterable[BaseLock | None], given: list[Any]) -> list[BaseLock | Rows | None]:
+    """Return all of ``locks``, which may be an iterator; rows in place of those of a bulk acquire that are not made.
 
     Args:
+        engine: The engine of the locks.
         locks: The argument of a caller.
         given: Receives the items, between two marks that show an interrupted caller whether this has begun and ended.
     """
-    given.extend(itertools.chain(_BEGUN, locks, _ENDED))
+    given.extend(itertools.chain(_BEGUN, as_they_are(engine, locks), _ENDED))
     return given[1:-1]
 
 
@@ -175,12 +189,13 @@ def let_go_of(
     """
     if leases is None:
         if not given:
-            read_all(locks, given)
+            read_all(engine, locks, given)
         if given[-1] is not _ENDED[0]:
             return
         mine = [lock for lock in given if isinstance(lock, BaseLock) and lock.in_bulk and lock._engine is engine]
         owned = [lock._own_lease() for lock in mine]
         leases = [lease for lease in owned if lease is not None]
+        leases += itertools.chain(*[rows for rows in given if isinstance(rows, Rows)])
     engine.release_unawaited(partial(engine.release_many, leases))
 
 
@@ -191,7 +206,7 @@ def of_another_context(lock: BaseLock) -> ValueError:
 
 def leases_to_release(
     engine: Engine,
-    locks: Iterable[BaseLock | None],
+    locks: Iterable[BaseLock | Rows | None],
 ) -> tuple[list[Lease], dict[str | bytes, LossReason], TypeError | ValueError | None]:
     """Return the leases of ``locks`` to release, the reasons of those that are lost, and an error to raise instead.
 
@@ -204,7 +219,9 @@ def leases_to_release(
     leases: list[Lease] = []
     lost: dict[str | bytes, LossReason] = {}
     for lock in locks:
-        if lock is not None:
+        if isinstance(lock, Rows):
+            leases += lock
+        elif lock is not None:
             if not isinstance(lock, BaseLock):
                 return [], {}, TypeError(f"only locks can be released in bulk, not {type(lock).__name__}")
             if not lock.in_bulk:

@@ -455,6 +455,6 @@ def release_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[None]:
     given: list[Any] = []
     return release_all(
         side,
-        lambda: leases_to_release(side._engine, read_all(locks, given)),
+        lambda: leases_to_release(side._engine, read_all(side._engine, locks, given)),
         lambda leases: let_go_of(side._engine, locks, given, leases),
     )

@@ -59,6 +59,19 @@ def split_bulk_strings(data: bytes) -> list[bytes]:
     return found
 
 
+def each_lease_args(data: bytes) -> list[bytes]:
+    """Return each of several :func:`lease_args` that are one behind the other."""
+    found, start = [], 0
+    while start < len(data):
+        end = data.index(b"\r\n", start)
+        middle = end + 4 + int(data[start + 1 : end])
+        end = data.index(b"\r\n", middle)
+        stop = end + 4 + int(data[middle + 1 : end])
+        found.append(data[start:stop])
+        start = stop
+    return found
+
+
 def name_in(data: bytes) -> bytes:
     """Return the name that :func:`lease_args` has encoded."""
     end = data.index(b"\r\n")

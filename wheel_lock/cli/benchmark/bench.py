@@ -180,14 +180,15 @@ class Bench:
     def _hold(self, locks: int, every_s: float, seconds: float) -> Held:
         """Hold locks for a while. The server has as much time again to grant them; those that it has granted count."""
         with self._context() as context:
-            kept = list[Lock | None]()
+            kept, held = list[dict[str, Lock | None]](), 0
             until = time.monotonic() + seconds
-            while not kept or (len(kept) < locks and time.monotonic() < until):
+            while not kept or (held < locks and time.monotonic() < until):
                 self._look()
-                names = [self._name(str(number)) for number in range(len(kept), min(len(kept) + _AT_ONCE, locks))]
-                kept += context.acquire_many(names, TTL_S, renew_every=every_s).values()
-            if len(kept) < locks:
-                self._lacks(f"{locks:,} held", f"only {len(kept):,} were granted within {seconds:.2g} s")
+                names = [self._name(str(number)) for number in range(held, min(held + _AT_ONCE, locks))]
+                kept.append(context.acquire_many(names, TTL_S, renew_every=every_s))
+                held += len(names)
+            if held < locks:
+                self._lacks(f"{locks:,} held", f"only {held:,} were granted within {seconds:.2g} s")
             begin = self._read(context)
             self._pause(seconds)
             give_up = time.monotonic() + _LIMIT_S
@@ -203,7 +204,7 @@ class Bench:
         if begin.server_cpu_s is not None and end.server_cpu_s is not None and self._busy_cores is not None:
             server_s = max(end.server_cpu_s - begin.server_cpu_s - self._busy_cores * passed_s, 0.0)
         return Held(
-            locks=len(kept),
+            locks=held,
             renew_every_s=every_s,
             renewed=renewed,
             renewals_per_s=per(renewed, passed_s),

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 
+from wheel_lock.block import block_of
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseGroup, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
@@ -26,6 +27,7 @@ from wheel_lock.engine.requests.query import Query
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, local_deadline
 from wheel_lock.protocol.server_errors import NOT_NOW
+from wheel_lock.rows import Rows
 from wheel_lock.runtime.alarm import Alarm
 
 _CALLS = 8  # in flight: enough to keep the server busy, few enough to let renewals that are due in between
@@ -114,9 +116,9 @@ class EarlyChecks:
         self._in_window = 0
         self.verify(())
 
-    def verify(self, leases: Iterable[Lease]) -> None:
-        """Check ``leases``, all that were held when the node was connected. Nothing else is to be checked any more."""
-        self._unverified: deque[Lease] = deque(leases)
+    def verify(self, entries: Iterable[Lease | Rows]) -> None:
+        """Check all that was held when the node was connected. Nothing else is to be checked any more."""
+        self._unverified: deque[Lease | Rows] = deque(entries)
         self._connected_at = self._timer.now
         self._queues: dict[Why, dict[Lease, None]] = {why: {} for why in Why}
         self._later: dict[tuple[Why, float], list[Lease]] = {}
@@ -235,6 +237,16 @@ class EarlyChecks:
                 self._in_flight += 1
                 self._send(group, call, early=True)
 
+    def _verify_block(self, rows: Rows) -> None:
+        """Renew rows at once that nobody has looked at, as the block that they are."""
+        block, group, wheel = block_of(rows), group_of(rows), self._timer.wheel
+        if group.renewer is self._renewer and block is not None and self._is_older(block.own_deadline, group):
+            due = block.tick
+            if wheel.cancel(block):
+                block.tick = min(due - group.interval_ticks, wheel.now)  # as below
+                self._in_flight += 1
+                self._send(group, block, early=True)
+
     def _take(self) -> tuple[Sequence[Lease], bool]:
         """Remove the next leases that can be checked now; return them, and whether to register them."""
         node = self._renewer.node
@@ -243,8 +255,17 @@ class EarlyChecks:
             leases = self._take_from(Why.DOUBTED, most)
             return leases, self._allows(len(leases))
         if self._unverified:
-            leases = [self._unverified.popleft() for _ in range(min(most, len(self._unverified)))]
-            return list(filter(self._is_unverified, leases)), True
+            unverified: list[Lease] = []
+            while self._unverified and len(unverified) < most:
+                entry = self._unverified.popleft()
+                if not isinstance(entry, Rows):
+                    unverified.append(entry)
+                elif entry.made:
+                    unverified += entry.held
+                else:
+                    self._verify_block(entry)
+                    break
+            return list(filter(self._is_unverified, unverified)), True
         return self._take_from(Why.UNREGISTERED, most), True
 
     def _look_at(self, lease: Lease) -> None:
@@ -267,8 +288,11 @@ class EarlyChecks:
         group = group_of(lease)
         if lease.state is not HELD or group.renewer is not self._renewer:
             return False
-        since = local_deadline(self._connected_at, group.timeout_s)
-        return _is_counted(lease) or self._renewer.needs_none(lease) or lease.deadline < since
+        return _is_counted(lease) or self._renewer.needs_none(lease) or self._is_older(lease.deadline, group)
+
+    def _is_older(self, deadline: float, group: LeaseGroup) -> bool:
+        """Return whether a deadline of a group was confirmed before the node was connected."""
+        return deadline < local_deadline(self._connected_at, group.timeout_s)
 
     def _take_from(self, why: Why, most: int) -> list[Lease]:
         queue, wheel = self._queues[why], self._timer.wheel

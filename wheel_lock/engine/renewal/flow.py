@@ -359,8 +359,9 @@ class Flow:
             self._too_late(block.split())
             return
         self._count(time_left_s, block.size)
-        self._counters.lag.add(now - self._timer.scale.seconds(block.tick), block.size)
-        if self._is_punctual(batch, block.tick):
+        if not batch.early:
+            self._counters.lag.add(now - self._timer.scale.seconds(block.tick), block.size)
+        if batch.early or self._is_punctual(batch, block.tick):
             self._go_on(block, block.tick)
         else:
             self._reschedule(block.split(), batch)

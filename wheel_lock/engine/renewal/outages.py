@@ -16,6 +16,7 @@ from wheel_lock.lease import Lease
 from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.rows import Rows
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.notifier import NOTIFIER
 
@@ -67,11 +68,12 @@ class Outage:
         else:
             what, cause = "been unreachable", error_text(node.last_error or "it does not answer", LONG_TEXT)
         text = f"{node.connector.describe()} has {what} for {now - self.since:.1f} s"
-        NOTIFIER.post(self._log_warning, self._table.held.copy(), node.connector.describe(), text, cause)
+        NOTIFIER.post(self._log_warning, self._table.held.entries(), node.connector.describe(), text, cause)
 
-    def _log_warning(self, held: Iterable[Lease], node: str, text: str, cause: str) -> None:
+    def _log_warning(self, held: Iterable[Lease | Rows], node: str, text: str, cause: str) -> None:
         """Count the locks and log, on the notifier thread, because counting takes long."""
-        locks = sum(group_of(lease).renewer is self._shard for lease in held)
+        here = [entry for entry in held if group_of(entry).renewer is self._shard]
+        locks = sum(entry.left if isinstance(entry, Rows) else 1 for entry in here)
         if locks:
             self._in_log = True
             fields = log_fields("outage", locks=locks, reason=cause, node=node, context=self._table.state.label)

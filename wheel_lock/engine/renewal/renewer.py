@@ -29,6 +29,7 @@ from wheel_lock.net.node import Node, NodeObserver
 from wheel_lock.observe.health import LATE_S, NodeHealth
 from wheel_lock.options import latest_renewal_s, shortest_timeout_s
 from wheel_lock.protocol.resp import LONG_TEXT, error_text, int_arg
+from wheel_lock.rows import like
 from wheel_lock.runtime.ends import ANEW, End, Part, end_all
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -67,13 +68,14 @@ class RenewalGroup:
 
     def begin(self, leases: Sequence[Lease], sent_at: float) -> None:
         """Put leases that were granted together, by an acquire sent at ``sent_at``, on the wheel for the first time."""
-        if leases[0].limits is not None:
+        first = like(leases)
+        if first.limits is not None:
             for lease in leases:
                 self.schedule(lease, sent_at)
             return
         wheel, floor, joint = self.renewer.timer.wheel, self.renewer.timer.scale.floor, self.renewer.flow.joint
         tick = floor(sent_at) + self.interval_ticks
-        if max(tick, wheel.now + 1) >= floor(leases[0].own_deadline) - 1:
+        if max(tick, wheel.now + 1) >= floor(first.own_deadline) - 1:
             self._hurry(leases)
             return
         if (wheel.load(tick) + 1) * len(leases) > CROWD:  # as if each of the others were as large
@@ -333,7 +335,7 @@ class Renewer(BelowEngine, NodeObserver):
         if node is not self.node or not node.ready:
             return  # the connection for acquires, or one that has failed since
         if new:
-            self.flow.checks.verify(self.table.held)
+            self.flow.checks.verify(self.table.held.entries())
             if self.table.keeping is not None:
                 self.table.keeping.connected(node)
         self.router.ready()

@@ -61,7 +61,7 @@ class WatchedKeys:
 
     def _unhold(self, lease: Lease, default: None) -> None:
         """Forget a lease at once: what it refers to is not to end here later, on the timer's thread."""
-        self._held.pop(lease, None)
+        self._held.remove(lease)
         if self._by_key.get(lease.key) is lease:
             del self._by_key[lease.key]
 

@@ -37,6 +37,7 @@ from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import LONG_TEXT, Reply, error_text
 from wheel_lock.protocol.scripts import Command, Script
 from wheel_lock.protocol.server_errors import ServerError, remedy_for
+from wheel_lock.rows import encoded
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.wheel import WheelEntry
@@ -425,7 +426,7 @@ class CallerRequest(Request):
         return frozenset()
 
     def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
-        return RightsCheck(self) if missing_rights & self.needs else self
+        return RightsCheck(self) if missing_rights and missing_rights & self.needs else self
 
     def forbidden(self, commands: Iterable[str]) -> None:
         """Fail, without sending anything, because the user may not call ``commands``, which the request needs."""
@@ -573,5 +574,5 @@ def in_calls(leases: list[Lease], size: int) -> list[list[Lease]]:
 
 def batch_call(script: Script, lock_type: LockType, leases: Sequence[Lease], *first: bytes) -> Command:
     """Return the call of a batched script about ``leases``, whose encoded arguments begin with ``first``."""
-    body = b"".join((*first, *[lease.lease_args for lease in leases]))
+    body = b"".join((*first, encoded(leases)))
     return Command(script, 0, len(first) + lock_type.args_per_lease * len(leases), body)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import enum
 import itertools
+from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import Shard, group_of
+from wheel_lock.engine.interfaces import Shard, group_of, shared_group
 from wheel_lock.engine.leases import BelowEngine, LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest
 from wheel_lock.errors import WheelLockError, internal_error
@@ -21,6 +22,7 @@ from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import Reply, exceptions
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
+from wheel_lock.rows import Rows, like
 
 
 class Stage(enum.IntEnum):
@@ -54,16 +56,18 @@ class NodeBacklog:
 
     Attributes:
         leases: All leases.
-        next: The number of leases that have been taken out.
+        rows: Others, of which each is a batch.
+        next: The number of ``leases`` that have been taken out.
         in_flight: The number of batches in flight.
         stopped: True if no more batches are to be taken out.
     """
 
-    __slots__ = ("in_flight", "leases", "next", "node", "stopped")
+    __slots__ = ("in_flight", "leases", "next", "node", "rows", "stopped")
 
     def __init__(self, node: Node) -> None:
         self.node: Node = node
         self.leases: list[Lease] = []
+        self.rows: deque[Rows] = deque()
         self.next: int = 0
         self.in_flight: int = 0
         self.stopped: bool = False
@@ -71,10 +75,15 @@ class NodeBacklog:
     def may_send(self, most: int) -> bool:
         """Return whether there are leases to send, and less than ``most`` batches in flight."""
         has_room = self.in_flight < most * self.node.calls_for_a_batch
-        return has_room and self.next < len(self.leases) and not self.stopped
+        return has_room and not self.stopped and (bool(self.rows) or self.next < len(self.leases))
 
-    def take(self) -> list[Lease]:
+    def take(self) -> Sequence[Lease]:
         """Take out the leases of the next batch: neighbours of one group."""
+        while self.rows:
+            rows = self.rows.popleft()
+            if len(rows) <= self.node.batch_size:
+                return rows
+            self.leases.extend(rows)
         span = self.leases[self.next : self.next + self.node.batch_size]
         _, of_one_group = next(itertools.groupby(span, key=group_of))
         taken = list(of_one_group)
@@ -83,8 +92,9 @@ class NodeBacklog:
 
     def take_remaining(self) -> list[Lease]:
         """Take out all leases that no batch has been made of."""
-        remaining = self.leases[self.next :]
+        remaining = [*self.leases[self.next :], *itertools.chain(*self.rows)]
         self.next = len(self.leases)
+        self.rows.clear()
         return remaining
 
 
@@ -96,7 +106,7 @@ class BulkBatch(CallerRequest):
     leases: Sequence[Lease]
 
     def __init__(self, bulk: BulkOperation, leases: Sequence[Lease], backlog: NodeBacklog) -> None:
-        super().__init__(bulk.table, bulk.node_on(group_of(leases[0]).renewer), leases[0].name)
+        super().__init__(bulk.table, bulk.node_on(shared_group(leases).renewer), like(leases).name)
         self._bulk = bulk
         self.leases = leases
         self.backlog: NodeBacklog = backlog
@@ -150,7 +160,7 @@ class BulkBatch(CallerRequest):
     @property
     def repeatable(self) -> bool:
         # A namesake may have acquired a lock with a caller token by the next try.
-        return group_of(self.leases[0]).lock_type.unique_tokens
+        return shared_group(self.leases).lock_type.unique_tokens
 
     def repeat_declared(self) -> None:
         self.finish()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.interfaces import Shard, group_of, shard_at
+from wheel_lock.engine.interfaces import Shard, group_of, shard_at, shared_group
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.base import (
@@ -26,6 +27,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import GONE, TAKEN
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.rows import Rows, unmade
 
 LEASES_A_TURN = 2000  # whose release begins: two milliseconds of work
 _LOSSES_A_TURN = 2000  # of a close that releases nothing: four milliseconds of work
@@ -55,7 +57,7 @@ class AcquireMany(BulkOperation):
         self._all_or_nothing = all_or_nothing
         self._places = 0  # the number of leases that LeaseTable.acquiring still counts
         self._options = options
-        self._granted: list[Lease] = []
+        self._granted: list[Sequence[Lease]] = []  # by batches
         self._losses_before = sum(table.state.counters.lost.values())
         self.error: WheelLockError | None = None
         self.held_back: HeldBack | None = None
@@ -68,7 +70,7 @@ class AcquireMany(BulkOperation):
     def take_granted(self) -> list[Lease]:
         """Take out the leases that were granted, which :meth:`give_up` releases no more."""
         granted, self._granted = self._granted, []
-        return granted
+        return list(chain(*granted))
 
     def node_on(self, shard: Shard) -> Node:
         return shard.acquiring_node
@@ -90,7 +92,7 @@ class AcquireMany(BulkOperation):
             self.batch_failed(batch, error)
 
     def call(self, leases: Sequence[Lease]) -> Command:
-        params = group_of(leases[0])
+        params = shared_group(leases)
         return batch_call(scripts.ACQUIRE_MANY, params.lock_type, leases, params.ttl)
 
     def needs(self, leases: Sequence[Lease]) -> frozenset[str]:
@@ -106,7 +108,7 @@ class AcquireMany(BulkOperation):
         granted = [lease for index, lease in enumerate(batch.leases) if index not in failed] if failed else batch.leases
         if granted and self.table.grant(granted, self._options, batch.sent_at):
             self.table.state.counters.acquire.add(self.table.granted_at - batch.sent_at, len(granted))
-            self._granted.extend(granted)
+            self._granted.append(granted)
         elif granted:
             self.table.reject(granted, True)
             granted = []
@@ -151,7 +153,7 @@ class AcquireMany(BulkOperation):
         """True if a lease was lost before all were granted that are wanted together."""
         if not self._all_or_nothing or sum(self.table.state.counters.lost.values()) == self._losses_before:
             return False
-        return any(lease.state is State.LOST for lease in self._granted)
+        return any(lease.state is State.LOST for some in self._granted if not unmade(some) for lease in some)
 
     def begin(self, expected: int, limit_s: float | None = None) -> None:
         """Reserve room for ``expected`` leases, or stop with an error if the context is closed or full.
@@ -180,6 +182,11 @@ class AcquireMany(BulkOperation):
     def add(self, leases: Sequence[Lease]) -> None:
         """Add leases, and send as many batches as may be in flight."""
         self.put(leases)
+        self.pump()
+
+    def add_rows(self, rows: Sequence[Rows]) -> None:
+        """Add rows of leases that all live on one node, and send as many batches as may be in flight."""
+        self._backlog_of(self.table.router.shards[0].node).rows.extend(rows)
         self.pump()
 
     def time_up(self, limit_s: float) -> None:
@@ -215,8 +222,7 @@ class AcquireMany(BulkOperation):
         self._undo()
 
     def _undo(self, then: Callable[[], object] = noop, begun: Callable[[], object] = noop) -> None:
-        granted, self._granted = self._granted, []
-        release_many(self.table, granted, Future(then), begun)
+        release_many(self.table, self.take_granted(), Future(then), begun)
 
 
 class ReleaseMany(BulkOperation):
@@ -384,7 +390,13 @@ class Sweep(BulkOperation):
         super().__init__(table)
         self._future = future
         self._left: list[Lease] = []
-        self.put(table.held)
+        leases: list[Lease] = []
+        for entry in table.held.entries():
+            if isinstance(entry, Rows):
+                self._backlog_of(group_of(entry).renewer.node).rows.append(entry)
+            else:
+                leases.append(entry)
+        self.put(leases)
 
     def begin_batch(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Return the leases to release: none that a message behind the close has ended, by a release or an export."""
