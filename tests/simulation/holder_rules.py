@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.network import SimulatedConnector
@@ -18,6 +19,7 @@ from wheel_lock.observe import LostEvent
 from wheel_lock.options import lock_name
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.lease import QuorumLease
+from wheel_lock.rows import Rows
 
 if TYPE_CHECKING:
     from tests.simulation.processes import Process
@@ -38,13 +40,14 @@ class HolderRules(ServerRules):
         """The process has done something: note what it counts as held from now on."""
         now, local, settings = self.now, process.clock.now(), process.world.settings
         active = self._active[process]
+        self._follow_made(process)
         if settings.topology == "sentinels":
             for engine in process.engines:
                 self._note_master(engine)
         for context in process.contexts:  # this runs after each event, and most find nothing
             for place, holder in context.holders.items():
                 if holder.leases.held or holder.direct.claim:
-                    for lease in holder.held:
+                    for lease in self._without_making(process, holder) if settings.looks_late else holder.held:
                         if lease not in active:
                             self._held(process, place, lease, local)
             if context.votes is not None:
@@ -76,6 +79,26 @@ class HolderRules(ServerRules):
                     self.broken("S5", f"the lease of {belief.name!r} with {belief.token!r} came back")
                 elif local > self._report_by(process, lease.deadline) + _GRACE_S:
                     self.broken("S5", f"the lease of {belief.name!r} with {belief.token!r} is over, and not lost")
+
+    def _without_making(self, process: Process, holder: Engine) -> Iterator[Lease]:
+        """Return the held leases; in place of those that are not made, shadows that only the rules know."""
+        for entry in (*holder.direct.young(), *holder.leases.held.entries()):
+            if not isinstance(entry, Rows):
+                yield entry
+            elif entry.made:
+                yield from entry.held
+            else:
+                yield from self._shadows[process].setdefault(entry, entry._new_leases())
+
+    def _follow_made(self, process: Process) -> None:
+        """Have real leases in the place of the shadows of those that have been made."""
+        shadows, active = self._shadows[process], self._active[process]
+        for rows in [rows for rows in shadows if rows.made]:
+            for shadow, lease in zip(shadows.pop(rows), rows.leases, strict=True):
+                if (belief := active.pop(shadow, None)) is not None:
+                    belief.lease = lease
+                    active[lease] = belief
+                    self._begun.add(lease)
 
     def _held(self, process: Process, host: str, lease: Lease, local: float) -> None:
         """An engine has a lease among the held ones of which no belief is known."""
@@ -217,7 +240,7 @@ class HolderRules(ServerRules):
         beliefs = list(self._active[process].values())
         self._parents.update(dict.fromkeys([belief.token for belief in beliefs], self.now))
         self.died(process)
-        self._active[process] = {}
+        self._active[process], self._shadows[process] = {}, {}
         self._waiters = {wait: None for wait in self._waiters if wait.process is not process}
         self._holdings = [entry for entry in self._holdings if entry[1].process is not process]
         for holding in self._with_losses:

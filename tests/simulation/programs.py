@@ -386,8 +386,9 @@ class User:
         context = self.context
         with self.limited(f"acquire of {names}", limit):
             found = await self.do(context.acquire_many(names, timeout, on_lost=holding.on_lost, **terms))
-        holding.got.update(name for name, lock in found.items() if lock)
-        self.note("got %s", [name for name, lock in found.items() if lock])
+        granted = [name for name, lock in dict.items(found) if lock]  # without making the locks
+        holding.got.update(granted)
+        self.note("got %s", granted)
         await self.sleep(dice.up_to(1.5))
         await self.do(context.release_many(found.values()))
 

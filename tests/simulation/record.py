@@ -16,6 +16,7 @@ from tests.simulation.register import Register
 from wheel_lock.engine.engine import Engine
 from wheel_lock.lease import Lease
 from wheel_lock.observe import LostEvent
+from wheel_lock.rows import Rows
 
 if TYPE_CHECKING:
     from tests.simulation.processes import Process
@@ -171,6 +172,7 @@ class Record:
         self._ended: dict[Process, list[Belief]] = defaultdict(list)
         self._beliefs: list[Belief] = []
         self._begun: set[Lease] = set()
+        self._shadows: dict[Process, dict[Rows, list[Lease]]] = defaultdict(dict)  # of leases that are not made yet
         self._believed: set[bytes] = set()
         self._holdings: list[tuple[Lease, Holding, dict[str, Any]]] = []
         self._with_losses: dict[Holding, None] = {}

@@ -13,7 +13,6 @@ from tests.simulation.network import LATE_S
 from tests.simulation.operations import CALLERS_TOKEN
 from tests.simulation.record import SAME_S, Belief, Free, Record, Span, Wait
 from tests.simulation.server import ZSet
-from wheel_lock.lease import Lease
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import permits_key, queue_keys
 from wheel_lock.protocol.scripts import Script
@@ -303,15 +302,15 @@ class ServerRules(Record):
         """A server has lost a key with all connections: its holder hears of that soon after nothing is wrong any more."""
         check_at = self.trouble_until + _TOLD_S
         for process, beliefs in self._active.items():
-            for lease, belief in beliefs.items():
+            for belief in beliefs.values():
                 if belief.token == token and belief.name == key and belief.host == place and belief.until > check_at:
                     self.exercised["told"] += 1
-                    check = partial(self._check_told, process, lease, belief)
+                    check = partial(self._check_told, process, belief)
                     self._scheduler.after(max(check_at - self.now, _TOLD_S), check)
 
-    def _check_told(self, process: Process, lease: Lease, belief: Belief) -> None:
+    def _check_told(self, process: Process, belief: Belief) -> None:
         if (
-            lease not in self._active.get(process, ())
+            belief.lease not in self._active.get(process, ())
             or process.paused
             or belief.token in self._known[belief.host, belief.name]
         ):
@@ -319,7 +318,7 @@ class ServerRules(Record):
         if self.now < self.trouble_until + _TOLD_S:
             self._check_told_later(belief.host, belief.name, belief.token)
             return
-        if lease.is_valid(process.clock.now()):
+        if belief.lease.is_valid(process.clock.now()):
             self.broken(
                 "told", f"{process.name} holds {belief.name!r}, whose server has lost it, until {belief.until:.3f}"
             )

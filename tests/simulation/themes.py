@@ -235,9 +235,10 @@ async def _hold_many(user: User, dice: Dice) -> None:
 
     holding, context = user.new_holding(), user.context
     found = await user.do(context.acquire_many(NAMES["exclusive"], 1.0, on_lost=holding.on_lost))
-    locks = [lock for lock in found.values() if lock is not None]
-    for lock in locks:
-        user.world.rules.holds(lock, holding, {})
+    holding.got.update(name for name, lock in dict.items(found) if lock)
+    for lock in () if user.world.settings.looks_late else found.values():
+        if lock is not None:
+            user.world.rules.holds(lock, holding, {})
     await user.sleep(dice.pick([1.5, 3.0]))
     for _ in range(5 if user.world.settings.context["watch"] else 0):
         name = dice.pick(NAMES["exclusive"]).encode()
@@ -246,7 +247,7 @@ async def _hold_many(user: User, dice: Dice) -> None:
             partial(user.world.scheduler.after, dice.pick([0.0, 0.02]), partial(server.report, name))
         )
         await user.sleep(0.75)
-    await user.do(context.release_many(locks))
+    await user.do(context.release_many(found.values()))
 
 
 async def _downgrade(user: User, dice: Dice) -> None:

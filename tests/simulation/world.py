@@ -127,6 +127,7 @@ class Settings:
     absent_s: float = 0.0  # until servers can be connected to
     actions: tuple[Any, ...] = ACTIONS
     theme: str = ""  # a name of THEMES, if the history is about one mechanism only
+    looks_late: bool = False  # whether nobody looks at the leases of a bulk acquire before their locks are asked for
     least_block: int = 1  # leases of a block; no constant, because it makes nothing slow
     context: dict[str, Any] = field(default_factory=dict)
     constants: list[tuple[Any, str, float]] = field(default_factory=list)
@@ -214,6 +215,7 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         dice = draw()
         settings.server_ahead_s = tuple(dice.pick([0.0, 0.0, 2.0, -2.0]) for _ in range(settings.masters))
     settings.least_block = 1 + draw().below(3)
+    settings.looks_late = draw().one_in(2)
     return settings
 
 
