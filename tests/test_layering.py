@@ -20,7 +20,7 @@ MAX_LINES = 600
 # Lowest first. A module may import from its own row and from those above it here.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "options", "holder", "wheel", "valkey_clients", "exclusion"),
-    ("protocol", "observe", "lease", "block"),
+    ("protocol", "observe", "lease", "rows", "block"),
     ("runtime", "forks"),
     ("net", "lock_types"),
     ("keeper",),
@@ -53,7 +53,7 @@ ENGINE_LAYERS: tuple[tuple[str, ...], ...] = (
 )
 ENGINE_LEVEL = {name: level for level, row in enumerate(ENGINE_LAYERS) for name in row}
 
-PURE = ("wheel", "lease", "block", "protocol", "lock_types")
+PURE = ("wheel", "lease", "rows", "block", "protocol", "lock_types")
 IMPURE_MODULES = ("threading", "asyncio", "socket", "time", "selectors", "redis", "logging")
 MAY_IMPORT_REDIS = (
     *(

@@ -17,7 +17,7 @@ from wheel_lock.keeper import entries
 from wheel_lock.keeper import record as records
 from wheel_lock.keeper.entries import BLOCK, ENTRY, REGIONS, read_record
 from wheel_lock.keeper.record import RELEASES, Record
-from wheel_lock.lease import Lease, State
+from wheel_lock.lease import NO_OWNER, Extras, Lease, State
 from wheel_lock.lock_types import (
     EVERLASTING,
     EXCLUSIVE,
@@ -34,6 +34,7 @@ from wheel_lock.lock_types import (
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
 from wheel_lock.protocol.resp import bulk_string, lease_args
+from wheel_lock.rows import Rows
 
 TYPES = (EXCLUSIVE, FENCED, REENTRANT, FENCED_REENTRANT, FAIR, FENCED_FAIR, READ, WRITE, FENCED_WRITE, semaphore(3))
 
@@ -68,6 +69,21 @@ def test_an_entry_is_the_release_of_its_lease(lock_type: LockType, name: bytes) 
     record.end([lease])
     record.end([lease])
     assert read_record(record.file) == []
+    assert record.empty
+
+
+def test_leases_that_nobody_has_looked_at_are_a_block_without_being_made() -> None:
+    record, leases = Record(overflow), [new_lease(b"n%d" % number) for number in range(40)]
+    body = b"".join(lease.lease_args for lease in leases)
+    rows = Rows(tuple(lease.name for lease in leases), body, leases[0].group, NO_OWNER, Extras())
+    record.begin(rows)
+    record.begin(rows)
+    record._sweep(in_blocks=True)
+    assert not rows.made
+    assert read_record(record.file) == list(map(expected, leases))
+    record.end(rows[:-1])
+    assert read_record(record.file) == [expected(rows[-1])]
+    record.end(rows)
     assert record.empty
 
 

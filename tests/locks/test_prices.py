@@ -62,7 +62,7 @@ def test_acquire_and_release_are_one_round_trip_each(real: Backend, kind: str) -
 
 
 def test_objects_per_lock_that_are_left_to_the_collector(context: LockContext) -> None:
-    """Two, its lock object and its lease. What there is for each part of a bulk is shared by many."""
+    """None until it is looked at, and then two: its lock object and its lease. What there is for each batch is shared."""
     number = 3000
     names = [f"shard:{number}" for number in range(number)]
     context.release_many(context.acquire_many(names).values())  # what is made once is made
@@ -74,8 +74,9 @@ def test_objects_per_lock_that_are_left_to_the_collector(context: LockContext) -
 
     before = tracked()
     locks = context.acquire_many(names, timeout=300.0)
+    assert tracked() - before <= 0.05 * number  # a few for each batch
+    assert all(lock is not None and lock.is_held for lock in locks.values())
     assert tracked() - before <= 2.2 * number  # and a list for each tick of the wheel
-    assert len(locks) == number
     context.release_many(locks.values())
 
 
@@ -88,7 +89,7 @@ def calls() -> set[object]:
 
 
 def test_bytes_per_lock_that_is_held(context: LockContext) -> None:
-    """Lease, lock object, and their places in the wheel, in what is held, and in the result; but not the caller's name."""
+    """Name and token, encoded, and its places in its rows and in the result; but not the caller's name."""
     number = 10_000
     names = [f"shard:{number}" for number in range(number)]
     context.release_many(context.acquire_many(names[:10]).values())
@@ -104,7 +105,7 @@ def test_bytes_per_lock_that_is_held(context: LockContext) -> None:
     finally:
         tracemalloc.stop()
     larger = 20 if "t" in sys.abiflags else 0  # objects of a free-threaded build
-    assert (after - before) / number <= 450 + larger
+    assert (after - before) / number <= 150 + larger
     context.release_many(locks.values())
 
 

@@ -17,6 +17,7 @@ from tests.support.redis_server import RedisServer, hung
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 from wheel_lock.diagnostics.dump import dumped, state
+from wheel_lock.engine.leases import Held
 from wheel_lock.lease import Lease
 from wheel_lock.protocol.owners import token_id
 
@@ -78,7 +79,7 @@ def test_the_state_is_json_and_bounded(labelled: LockContext, label: str) -> Non
     labelled.release_many(locks.values())
 
 
-class Changing(dict[Lease, None]):
+class Changing(Held):
     """What is held, which changes while it is read first: without a GIL another thread may do that."""
 
     looks = 0
@@ -94,5 +95,6 @@ def test_a_change_of_what_is_held_during_a_look_does_not_end_it(labelled: LockCo
     engine = labelled._engine
     with labelled.lock("held"):
         for look in (lambda: state(engine, 5)["locks"][0]["name"], lambda: engine.held_locks(5)[0].name):
-            engine.leases.held = Changing(engine.leases.held)
+            before, engine.leases.held = engine.leases.held, Changing()
+            engine.leases.held.add(before.leases())
             assert look() == "held"

@@ -163,18 +163,20 @@ def in_bulk(**terms: Any) -> Scene:
     async def scene(face: Any, interruption: Interruption) -> None:
         interruption.begin()
         locks = await done(face.acquire_many(NAMES, TIMEOUT_S, **terms))
-        if terms:
-            interruption.end()
+        interruption.end()
         await done(face.release_many(locks.values()))
 
     return scene
 
 
-async def released_from_an_iterator(face: Any, interruption: Interruption) -> None:
-    locks = await done(face.acquire_many(NAMES, TIMEOUT_S))
-    read = [*locks.values()]  # reading them from the result is the caller's own code
-    interruption.begin()
-    await done(face.release_many(lock for lock in read))
+def released_in_bulk(read: Callable[[Any], Any]) -> Scene:
+    async def scene(face: Any, interruption: Interruption) -> None:
+        locks = await done(face.acquire_many(NAMES, TIMEOUT_S))
+        given = read(locks)  # reading them from the result is the caller's own code
+        interruption.begin()
+        await done(face.release_many(given))
+
+    return scene
 
 
 async def adopted(face: Any, interruption: Interruption) -> None:
@@ -250,7 +252,8 @@ OF_BOTH: dict[str, Scene] = {
     "reading on": reading_on,
     "downgraded": downgraded,
     "in bulk": in_bulk(),
-    "released from an iterator": released_from_an_iterator,
+    "released in bulk": released_in_bulk(lambda locks: locks.values()),
+    "released from an iterator": released_in_bulk(lambda locks: iter([*locks.values()])),
     "adopted": adopted,
     "exported": exported,
     "led": led,

@@ -1,0 +1,226 @@
+"""Locks of a bulk acquire that nobody looks at: they are kept, lost and released without leases and lock objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.engine.rig import FINE, GONE, Rig, array
+from wheel_lock.engine.future import Future
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import NO_OWNER, Extras, Lease, ThreadOwner
+from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.locks.bulk import BulkAcquire, leases_to_release, let_go_of, read_all
+from wheel_lock.observe import LostEvent
+from wheel_lock.options import lock_options
+from wheel_lock.protocol.resp import lease_args
+from wheel_lock.rows import Rows
+from wheel_lock.sync.lock import Lock
+
+NAMES = [f"n{number}" for number in range(20)]
+
+
+class Many:
+    """Twenty locks of one call, in two batches. ``locks`` is what the caller gets."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.losses: list[LostEvent] = []
+        self.made: list[str] = []
+        options = lock_options(3.0, thread_local=False)
+        future: Future[None] = Future(lambda: None)
+
+        def new_lock(name: str) -> Lock:
+            self.made.append(name)
+            return Lock(rig.engine, EXCLUSIVE, name, options, self.losses.append)
+
+        bulk = BulkAcquire(rig.engine, NAMES, options, new_lock, False, future, None)
+        list(bulk.submit())
+        rig.go_on(0.0, rig.agree)
+        assert future.done
+        self.made.clear()  # one of them is a pattern
+        self.locks = bulk.outcome()
+
+    @property
+    def rows(self) -> list[Rows]:
+        return [entry for entry in self.rig.engine.leases.held.entries() if isinstance(entry, Rows)]
+
+    @property
+    def looked_at(self) -> bool:
+        return bool(self.made) or any(rows.made for rows in self.rows) or self.rig.stats().held != 20
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with Rig(batch_size=10) as rig:
+        yield rig
+
+
+@pytest.fixture
+def many(rig: Rig) -> Many:
+    return Many(rig)
+
+
+def test_they_are_renewed(rig: Rig, many: Many) -> None:
+    rig.go_on(5.0, rig.agree)
+    assert rig.stats().renewed >= 60
+    assert not many.looked_at
+    assert {lock.renewals for lock in rig.engine.held_locks()} == {rig.stats().renewed // 20}
+    assert [lock.name for lock in rig.engine.held_locks()] == NAMES
+    assert [lock.name for lock in rig.engine.held_locks(3)] == NAMES[:3]
+    assert not many.looked_at
+
+
+def test_one_that_is_gone_is_lost_and_the_others_of_its_rows_go_on(rig: Rig, many: Many) -> None:
+    while "renew" not in (whats := rig.whats()):
+        rig.go_on(0.1)
+    rig.say(array(3, GONE), *[FINE] * (len(whats) - 1))
+    rig.go_on(5.0, rig.agree)
+    rig.drain()
+    [event] = many.losses
+    assert event.reason is LossReason.KEY_GONE
+    assert [name for name, lock in many.locks.items() if lock is None or not lock.is_held] == [event.name]
+    assert rig.stats().held == 19
+
+
+def test_after_a_reconnection_each_rows_are_confirmed_in_one_call(rig: Rig, many: Many) -> None:
+    rig.go_on(0.1, rig.agree)
+    rig.reconnect()
+    commands = rig.server.take()
+    assert [(command.what, command.names) for command in commands] == [("renew", NAMES[:10]), ("renew", NAMES[10:])]
+    rig.say(FINE, FINE)
+    assert not many.looked_at
+    rig.go_on(3.0, rig.agree)
+    assert many.losses == []
+    assert not many.looked_at
+
+
+def test_what_was_confirmed_on_the_new_connection_is_not_confirmed_again(rig: Rig, many: Many) -> None:
+    rig.reconnect()
+    rig.agree()
+    rig.go_on(0.2)
+    assert rig.whats() == []
+
+
+def test_silence_loses_all_of_them_by_the_deadline(rig: Rig, many: Many) -> None:
+    until = rig.engine.held_locks()[0].remaining_s + rig.now
+    rig.be_silent(3.5)
+    rig.drain()
+    assert sorted(event.name for event in many.losses) == sorted(NAMES)
+    assert all(event.at <= until for event in many.losses)
+    assert not any(lock is not None and lock.is_held for lock in many.locks.values())
+
+
+def test_they_are_released_without_lock_objects(rig: Rig, many: Many) -> None:
+    given: list[Any] = []
+    leases, lost, error = leases_to_release(rig.engine, read_all(rig.engine, many.locks.values(), given))
+    assert (lost, error, many.made) == ({}, None, [])
+    released = rig.release_many(leases)
+    assert [command.names for command in rig.server.agree()] == [NAMES[:10], NAMES[10:]]
+    rig.turn()
+    assert released.done
+    assert rig.stats().held == 0
+    assert not any(lock is not None and lock.is_held for lock in many.locks.values())
+
+
+def test_an_interrupted_release_lets_go_of_them(rig: Rig, many: Many) -> None:
+    let_go_of(rig.engine, many.locks.values(), [], None)
+    rig.go_on(0.0, rig.agree)
+    assert (rig.stats().held, rig.stats().released) == (0, 20)
+
+
+def test_a_release_looks_at_those_of_which_one_was_lost(rig: Rig, many: Many) -> None:
+    rig.engine.leases.mark_lost([many.rows[0][1]], LossReason.KEY_GONE)
+    leases, lost, error = leases_to_release(rig.engine, read_all(rig.engine, many.locks.values(), []))
+    assert (len(leases), lost, error) == (19, {"n1": LossReason.KEY_GONE}, None)
+    assert many.made == NAMES[:10]
+
+
+def test_a_close_releases_them(rig: Rig, many: Many) -> None:
+    closed = rig.close_engine()
+    assert [command.names for command in rig.server.agree()] == [NAMES[:10], NAMES[10:]]
+    rig.turn()
+    assert closed.done
+    assert {event.reason for event in many.losses} <= {LossReason.CONTEXT_CLOSED}
+
+
+@pytest.mark.filterwarnings("ignore:the lock .* was abandoned:ResourceWarning")
+def test_those_that_nobody_keeps_are_abandoned_with_their_dict(rig: Rig, many: Many) -> None:
+    kept = many.locks["n12"]
+    del many.locks
+    rig.turn()
+    assert [lock.name for lock in rig.engine.held_locks()] == ["n12"]
+    rig.drain()
+    assert {event.reason for event in many.losses} == {LossReason.ABANDONED}
+    assert sorted(event.name for event in many.losses) == sorted(name for name in NAMES if name != "n12")
+    assert kept is not None
+
+
+def test_one_that_is_asked_for_changes_nothing_for_the_others(rig: Rig, many: Many) -> None:
+    lock = many.locks["n3"]
+    assert lock is not None
+    assert lock.is_held
+    assert many.made == NAMES[:10]
+    assert many.locks["n3"] is lock
+    lease = many.rows[0][3]
+    assert lock._own_lease() is lease
+    released = rig.release(lease)
+    assert rig.server.one("release").names == ["n3"]
+    rig.say(b":1\r\n")
+    assert released.done
+    assert [lease.name for lease in rig.engine.held] == [name for name in NAMES if name != "n3"]
+    assert [lease.name for lease in reversed(rig.engine.leases.held)] == [name for name in NAMES[::-1] if name != "n3"]
+    rig.go_on(3.0, rig.agree)
+    assert rig.stats().held == 19
+    assert many.losses == []
+
+
+def test_own_leases_are_found_among_them_without_looking_at_others(rig: Rig, many: Many) -> None:
+    wire = lease_args(b"n15", many.rows[1]._new_leases()[5].token)
+    assert [lease.name for lease in rig.engine.own([wire])] == ["n15"]
+    assert not many.rows[0].made
+
+
+def test_in_single_key_mode_each_lease_has_its_own_call() -> None:
+    with Rig(batch_size=10, declare_keys=True) as rig:
+        many = Many(rig)
+        assert rig.stats().held == 20
+        assert [name for name, lock in many.locks.items() if lock is not None and lock.is_held] == NAMES
+
+
+def new_rows(owner: Any = NO_OWNER) -> Rows:
+    group: Any = None
+    return Rows(("a", b"b"), lease_args(b"a", b"1") + lease_args(b"b", b"22"), group, owner, Extras())
+
+
+def test_leases_are_made_of_rows_once_whoever_comes_between() -> None:
+    rows = new_rows()
+    plain, inner = rows._new_leases, list[list[Lease]]()
+
+    class Interrupted(Rows):
+        def _new_leases(self) -> list[Lease]:
+            leases = plain()
+            if not inner:
+                inner.append([])
+                inner[0] = self.leases
+            return leases
+
+    interrupted = Interrupted(rows.names, rows.body, rows.group, rows.owner, rows.extras)
+    assert interrupted.leases is inner[0]
+    assert [(lease.name, lease.key, lease.token) for lease in interrupted] == [("a", b"a", b"1"), (b"b", b"b", b"22")]
+
+
+def test_an_owner_that_is_set_while_leases_are_made_is_theirs() -> None:
+    heir, rows = ThreadOwner(), new_rows()
+    plain = rows._new_leases
+
+    class Interrupted(Rows):
+        def _new_leases(self) -> list[Lease]:
+            leases = plain()
+            self.belong_to(heir)
+            return leases
+
+    interrupted = Interrupted(rows.names, rows.body, rows.group, rows.owner, rows.extras)
+    assert {lease.owner for lease in interrupted} == {heir}
