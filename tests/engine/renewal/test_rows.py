@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -23,9 +23,9 @@ NAMES = [f"n{number}" for number in range(20)]
 
 
 class Many:
-    """Twenty locks of one call, in two batches. ``locks`` is what the caller gets."""
+    """Locks of one call, by default twenty in two batches. ``locks`` is what the caller gets."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, names: Sequence[str] = NAMES) -> None:
         self.rig = rig
         self.losses: list[LostEvent] = []
         self.made: list[str] = []
@@ -36,7 +36,7 @@ class Many:
             self.made.append(name)
             return Lock(rig.engine, EXCLUSIVE, name, options, self.losses.append)
 
-        bulk = BulkAcquire(rig.engine, NAMES, options, new_lock, False, future, None)
+        bulk = BulkAcquire(rig.engine, names, options, new_lock, False, future, None)
         list(bulk.submit())
         rig.go_on(0.0, rig.agree)
         assert future.done
@@ -188,6 +188,14 @@ def test_in_single_key_mode_each_lease_has_its_own_call() -> None:
         many = Many(rig)
         assert rig.stats().held == 20
         assert [name for name, lock in many.locks.items() if lock is not None and lock.is_held] == NAMES
+
+
+def test_one_that_is_alone_in_its_batch_leaves_nothing_behind(rig: Rig) -> None:
+    many = Many(rig, NAMES[:11])
+    released = rig.release_many(leases_to_release(rig.engine, read_all(rig.engine, many.locks.values(), []))[0])
+    rig.go_on(0.0, rig.agree)
+    assert released.done
+    assert (rig.engine.held, rig.engine.leases.held.entries(), rig.stats().held) == ([], [], 0)
 
 
 def new_rows(owner: Any = NO_OWNER) -> Rows:

@@ -81,7 +81,7 @@ class NodeBacklog:
         """Take out the leases of the next batch: neighbours of one group."""
         while self.rows:
             rows = self.rows.popleft()
-            if len(rows) <= self.node.batch_size:
+            if 1 < len(rows) <= self.node.batch_size:  # one alone is a lease, on the wheel and among the held ones
                 return rows
             self.leases.extend(rows)
         span = self.leases[self.next : self.next + self.node.batch_size]
