@@ -12,11 +12,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
+from tests.support.background import Background
 from tests.support.waiting import eventually
 from wheel_lock.keeper import program
 from wheel_lock.keeper.crew import Work
@@ -30,6 +31,8 @@ SCRIPT: dict[str, Any] = {"sha1": "f" * 40, "source": "return 1", "keys": [], "a
 SERVER: dict[str, Any] = {"what": "server", "node": 7, "names": [], "scripts": [SCRIPT], "most": 500}
 DESCRIPTION: dict[str, Any] = {"host": "h", "port": 1, "ca_file": None, "certificate": None, "key": None}
 LONG_S = 30.0
+
+Ends = tuple[socket.socket, socket.socket]
 
 
 class Served:
@@ -46,6 +49,13 @@ class Served:
         self._thread = threading.Thread(target=self.keeper.run)
         self._thread.start()
         self._clients: list[socket.socket] = []
+        self._papers: list[int] = []
+
+    def papers(self) -> list[int]:
+        """Return a new proof of this process and a new record, which are there until the end."""
+        papers = [os.pidfd_open(os.getpid()), os.memfd_create("record")]
+        self._papers += papers
+        return papers
 
     def client(self) -> socket.socket:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -54,13 +64,10 @@ class Served:
         self._clients.append(client)
         return client
 
-    def begun(self) -> socket.socket:
-        """Return a client whose session has begun, with a record and a proof of its own."""
-        file, proof, client = os.memfd_create("record"), os.pidfd_open(os.getpid()), self.client()
-        send(client, HELLO, [proof, file])
-        os.close(file)
-        os.close(proof)
-        assert json.loads(client.recv(1 << 16)) == {"version": VERSION}
+    def begun(self, papers: Sequence[int] = ()) -> socket.socket:
+        """Return a client whose session has begun, with papers of its own unless these are given."""
+        client = self.client()
+        begin_session(client, papers or self.papers())
         return client
 
     def end(self) -> None:
@@ -70,7 +77,8 @@ class Served:
         self._parent.wait()
         self._thread.join(LONG_S)
         assert not self._thread.is_alive()
-        os.close(self._proof)
+        for fd in (self._proof, *self._papers):
+            os.close(fd)
         self.listener.close()
 
 
@@ -95,17 +103,23 @@ def send(client: socket.socket, message: object, fds: Sequence[int] = ()) -> Non
     socket.send_fds(client, [message if isinstance(message, bytes) else json.dumps(message).encode()], list(fds))
 
 
+def begin_session(client: socket.socket, papers: Sequence[int]) -> None:
+    send(client, HELLO, papers)
+    assert json.loads(client.recv(1 << 16)) == {"version": VERSION}
+
+
+def end_session(client: socket.socket) -> None:
+    """End its session, which has not ended before."""
+    send(client, {"what": "end"})
+    assert client.recv(1 << 16) == b""
+
+
 def passed(client: socket.socket, server: dict[str, Any] = SERVER) -> socket.socket:
     """Pass a connection to a server; return its other end."""
     ours, theirs = socket.socketpair()
     with theirs:
         send(client, server, [theirs.fileno()])
     return ours
-
-
-def pipe() -> tuple[int, int]:
-    reader, writer = os.pipe()
-    return reader, writer
 
 
 @pytest.mark.parametrize(
@@ -117,24 +131,14 @@ def pipe() -> tuple[int, int]:
     ],
 )  # fmt: skip
 def test_a_message_that_is_none_ends_its_session_and_no_other(served: Served, message: object) -> None:
-    good, file, proof = served.client(), os.memfd_create("record"), os.pidfd_open(os.getpid())
-    try:
-        send(good, HELLO, [proof, file])
-        assert json.loads(good.recv(1 << 16)) == {"version": VERSION}
-        bad = served.client()
-        send(bad, message, [] if message is HELLO else [proof, file])
-        assert bad.recv(1 << 16) == b""
-        with served.client() as another:
-            send(another, {"what": "nothing that is known"})
-            send(another, HELLO, [proof, file])
-            assert json.loads(another.recv(1 << 16)) == {"version": VERSION}
-            send(another, {"what": "end"})
-            assert another.recv(1 << 16) == b""
-        send(good, {"what": "end"})
-        assert good.recv(1 << 16) == b""
-    finally:
-        os.close(file)
-        os.close(proof)
+    papers = served.papers()
+    good, bad, another = served.begun(papers), served.client(), served.client()
+    send(bad, message, [] if message is HELLO else papers)
+    assert bad.recv(1 << 16) == b""
+    send(another, {"what": "nothing that is known"})
+    begin_session(another, papers)
+    end_session(another)
+    end_session(good)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +151,7 @@ def test_no_descriptor_that_is_passed_stays_open_where_the_message_is_refused(se
     if message == {**SERVER, "names": 1}:
         ours, theirs = (end.detach() for end in socket.socketpair())
     else:
-        ours, theirs = pipe()
+        ours, theirs = os.pipe()
     send(client, message, [theirs, theirs])
     os.close(theirs)
     assert select.select([ours], [], [], LONG_S)[0] == [ours]  # all of its other ends are closed
@@ -155,30 +159,22 @@ def test_no_descriptor_that_is_passed_stays_open_where_the_message_is_refused(se
 
 
 def test_what_is_no_pidfd_proves_nothing(served: Served) -> None:
-    reader, writer = pipe()
+    reader, writer = os.pipe()
     os.close(writer)  # readable from now on
-    file = os.memfd_create("record")
-    client = served.client()
+    client, (_, file) = served.client(), served.papers()
     send(client, HELLO, [reader, file])
     assert client.recv(1 << 16) == b""
     os.close(reader)
-    os.close(file)
 
 
 def test_the_pidfd_of_another_process_proves_nothing(served: Served, dead: int) -> None:
     if not peer_pidfds():
         pytest.skip("this kernel does not say who has connected")
-    file, client = os.memfd_create("record"), served.client()
-    send(client, HELLO, [dead, file])
-    assert json.loads(client.recv(1 << 16)) == {"version": VERSION}
-    ours, theirs = socket.socketpair()
-    send(client, {**SERVER, "scripts": []}, [theirs.fileno()])
-    theirs.close()
-    send(client, {"what": "end"})
-    assert client.recv(1 << 16) == b""  # so the session was still open
-    assert ours.recv(1) == b""
-    ours.close()
-    os.close(file)
+    _, file = served.papers()
+    client = served.begun([dead, file])
+    with passed(client, {**SERVER, "scripts": []}) as ours:
+        end_session(client)  # so the session was still open
+        assert ours.recv(1) == b""
 
 
 def peer_pidfds() -> bool:
@@ -197,44 +193,33 @@ def test_another_user_is_not_served(served: Served, monkeypatch: pytest.MonkeyPa
     assert served.client().recv(1 << 16) == b""
 
 
-def test_a_session_without_a_process_ends_with_its_connection(served: Served) -> None:
-    client = served.client()
-    eventually(lambda: len(served.keeper._sessions) == 1)
+@pytest.mark.parametrize("begun", [False, True], ids=["it has no process", "it can release nothing"])
+def test_a_session_ends_with_its_connection(served: Served, begun: bool) -> None:
+    client = served.begun() if begun else served.client()
+    eventually(lambda: served.keeper._sessions)
     client.close()
     eventually(lambda: not served.keeper._sessions)
 
 
-def test_a_session_that_can_release_nothing_ends_with_its_connection(served: Served) -> None:
-    client = served.begun()
-    client.close()
-    eventually(lambda: not served.keeper._sessions)
-
-
-def test_an_event_about_another_descriptor_with_the_number_of_a_proof_proves_nothing(served: Served) -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    session = Session(ours)
+def test_an_event_about_another_descriptor_with_the_number_of_a_proof_proves_nothing(
+    served: Served, line: Ends
+) -> None:
+    session = Session(line[0])
     session.proofs, session.record = [os.pidfd_open(os.getpid())], os.memfd_create("record")
     served.keeper._prove(session, session.proofs[0])
     assert not served.keeper._graves
     session.close()
-    theirs.close()
 
 
 def test_a_new_session_with_a_record_takes_the_place_of_the_old_one_when_it_can_release(served: Served) -> None:
-    file, proof, clients = os.memfd_create("record"), os.pidfd_open(os.getpid()), [served.client(), served.client()]
-    ends = []
-    for client in clients:
-        send(client, HELLO, [proof, file])
-        assert json.loads(client.recv(1 << 16)) == {"version": VERSION}
-        ends.append(passed(client))
-    assert clients[0].recv(1 << 16) == b""
-    assert ends[0].recv(1) == b""
-    send(clients[1], {"what": "end"})
-    assert clients[1].recv(1 << 16) == b""
-    for ours in ends:
-        ours.close()
-    os.close(file)
-    os.close(proof)
+    papers = served.papers()
+    old = served.begun(papers)
+    with passed(old) as ours:
+        new = served.begun(papers)
+        with passed(new):
+            assert old.recv(1 << 16) == b""
+            assert ours.recv(1) == b""
+            end_session(new)
 
 
 def test_a_server_that_is_not_used_any_more_is_left(served: Served) -> None:
@@ -257,36 +242,38 @@ def test_the_end_of_a_connection_to_the_server_is_reported(served: Served) -> No
     send(client, {"what": "end"})
 
 
+ENTRIES: list[Entry] = [(1, 1000, b"$1\r\na\r\n"), (1, 1000, b"$1\r\nb\r\n")]
+
+
+@contextmanager
+def answering(replies: bytes, **settings: object) -> Iterator[tuple[Server, socket.socket]]:
+    """Yield a server that has replied beforehand, and its end of the connection."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(replies)
+        yield Server(theirs, {**SERVER, **settings}), ours
+
+
 @pytest.mark.parametrize(
     "replies",
     [b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"$3\r\na\r\n\r\n", b"*2\r\n:1\r\n-ERR x\r\n", b"-BUSY\r\n", b"*-1\r\n"],
 )
 def test_a_reply_of_any_kind_is_read_to_its_end(replies: bytes) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        server = Server(theirs, {**SERVER, "most": 2})
-        entries = [(1, 1000, b"$1\r\na\r\n"), (1, 1000, b"$1\r\nb\r\n"), (1, 1000, b"$1\r\nc\r\n")]
-        ours.sendall(2 * replies)
-        server.release(entries)
+    with answering(2 * replies, most=2) as (server, ours):
+        server.release([*ENTRIES, (1, 1000, b"$1\r\nc\r\n")])
         head = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"f" * 40 + b"\r\n$1\r\n0\r\n"
         assert ours.recv(1 << 16) == (head % 5) + b"$1\r\na\r\n$1\r\nb\r\n" + (head % 4) + b"$1\r\nc\r\n"
 
 
 def test_a_channel_that_is_not_in_the_entry_is_made_of_its_name() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        server = Server(theirs, {**SERVER, "scripts": [{**SCRIPT, "arguments": 3, "channel": "wake:"}]})
-        ours.sendall(b"*0\r\n")
+    with answering(b"*0\r\n", scripts=[{**SCRIPT, "arguments": 3, "channel": "wake:"}]) as (server, ours):
         server.release([(1, 1000, b"$2\r\nab\r\n$1\r\nt\r\n")])
         assert ours.recv(1 << 16).endswith(b"$1\r\n0\r\n$2\r\nab\r\n$1\r\nt\r\n$9\r\nwake:{ab}\r\n")
 
 
 def test_a_script_that_the_server_has_forgotten_is_sent_as_text() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        keyed = {**SCRIPT, "keys": [1], "arguments": 2}
-        server = Server(theirs, {**SERVER, "scripts": [keyed]})
-        ours.sendall(2 * b"-NOSCRIPT no such\r\n" + 2 * b":1\r\n")
+    keyed = {**SCRIPT, "keys": [1], "arguments": 2}
+    with answering(2 * b"-NOSCRIPT no such\r\n" + 2 * b":1\r\n", scripts=[keyed]) as (server, ours):
         server.release([(1, 1000, b"$1\r\na\r\n$1\r\nb\r\n"), (1, 1000, b"$1\r\na\r\n$1\r\nc\r\n")])
         rest = [b"$1\r\n1\r\n$1\r\n%b\r\n$1\r\na\r\n" % name for name in (b"b", b"c")]
         first, second = [b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + b"f" * 40 + b"\r\n" + words for words in rest]
@@ -295,7 +282,6 @@ def test_a_script_that_the_server_has_forgotten_is_sent_as_text() -> None:
 
 
 KEYED = {**SCRIPT, "keys": [0]}
-ENTRIES: list[Entry] = [(1, 1000, b"$1\r\na\r\n"), (1, 1000, b"$1\r\nb\r\n")]
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
@@ -384,10 +370,8 @@ READONLY = b"READONLY You can't write against a read only replica."
     ids=["the call", "one of it", "all of it", "gone, or another's", "of none", "odd"],
 )
 def test_what_a_server_refuses_is_not_released(reply: bytes, left: int) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        store = Store([Server(theirs, SERVER)], at_once)
-        ours.sendall(reply + b"*0\r\n")
+    with answering(reply + b"*0\r\n") as (server, _):
+        store = Store([server], at_once)
         assert release(store, ENTRIES) == left
         assert (store.refused, store.silent) == (left > 0, set())
         assert release(store, ENTRIES) == 0
@@ -396,39 +380,30 @@ def test_what_a_server_refuses_is_not_released(reply: bytes, left: int) -> None:
 
 @pytest.mark.parametrize("reply", [b"", b"?\r\n", b":1", b"$9\r\nabc", b"$x\r\n"])
 def test_a_reply_that_is_none_breaks_the_connection(reply: bytes) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.sendall(reply)
+    with answering(reply) as (server, ours):
         ours.shutdown(socket.SHUT_WR)
         with pytest.raises(Broken):
-            Server(theirs, {**SERVER, "most": 2}).release([(1, 1000, b"$1\r\na\r\n")])
+            server.release(ENTRIES[:1])
 
 
-def test_pidfds_are_distinguished_from_other_descriptors(dead: int) -> None:
-    own, (reader, writer) = os.pidfd_open(os.getpid()), pipe()
-    try:
-        assert program._is_pidfd(own)
-        assert program._is_pidfd(dead)
-        assert not program._is_pidfd(reader)
-        assert select.select([dead], [], [], 0)[0] == [dead]
-    finally:
-        for fd in (own, reader, writer):
-            os.close(fd)
+def test_pidfds_are_distinguished_from_other_descriptors(served: Served, dead: int) -> None:
+    own, file = served.papers()
+    assert program._is_pidfd(own)
+    assert program._is_pidfd(dead)
+    assert not program._is_pidfd(file)
+    assert select.select([dead], [], [], 0)[0] == [dead]
 
 
 def test_a_server_that_is_silent_is_asked_on_where_it_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "_SILENCE_S", 0.01)
-    ours, theirs = socket.socketpair()
     entries: list[Entry] = [(1, 1000, b"$40000\r\n%040000d\r\n" % number) for number in range(100)]
-    with ours, theirs:
-        server = Server(theirs, {**SERVER, "most": 1})
+    with answering(b"", most=1) as (server, ours):
         assert server.release(entries) == {}  # it does not read, so not all has been sent
         assert server.release(entries) == {}
-        answering = threading.Thread(target=answer, args=[ours], daemon=True)
-        answering.start()
+        answers = Background(lambda: answer(ours))
         eventually(lambda: len(server.release(entries)) == len(entries))
-        theirs.shutdown(socket.SHUT_RDWR)
-        answering.join(LONG_S)
+        server.close()
+        answers.result()
 
 
 def answer(sock: socket.socket) -> None:
@@ -444,20 +419,17 @@ def answer(sock: socket.socket) -> None:
 
 def test_a_server_that_answers_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "_EXCHANGE_S", 0.05)
-    ours, theirs = socket.socketpair()
     over = threading.Event()
+    with answering(b"+") as (server, ours):
 
-    def drip() -> None:
-        while not over.wait(0.005):
-            ours.sendall(b"x")
+        def drip() -> None:
+            while not over.wait(0.005):
+                ours.sendall(b"x")
 
-    with ours, theirs:
-        ours.sendall(b"+")
-        dripping = threading.Thread(target=drip)
-        dripping.start()
-        assert Server(theirs, SERVER).release(ENTRIES) == {}
+        dripping = Background(drip)
+        assert server.release(ENTRIES) == {}
         over.set()
-        dripping.join()
+        dripping.result()
 
 
 @pytest.mark.parametrize(
@@ -489,6 +461,15 @@ def test_a_reply_is_read_however_it_is_cut_and_nested() -> None:
 # What clients do that no process of this library does
 
 
+@pytest.fixture
+def line() -> Iterator[Ends]:
+    """Both ends of a client's connection."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    with ours, theirs:
+        yield ours, theirs
+
+
 def session_of(control: socket.socket, nodes: int) -> tuple[Session, list[socket.socket]]:
     """Return a session with servers, and their ends."""
     session, ends = Session(control), [socket.socketpair() for _ in range(nodes)]
@@ -498,10 +479,9 @@ def session_of(control: socket.socket, nodes: int) -> tuple[Session, list[socket
 
 
 def test_a_client_that_ends_while_its_last_message_is_read_is_buried(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch, line: Ends
 ) -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setblocking(False)
+    ours, theirs = line
     session, (end,) = session_of(ours, 1)
     for node, described in ((8, DESCRIPTION), (9, None)):  # answered, and not understood
         theirs.send(json.dumps({**SERVER, "node": node, "tls": described}).encode())
@@ -518,9 +498,10 @@ def test_a_client_that_ends_while_its_last_message_is_read_is_buried(
 
 
 @pytest.mark.parametrize("fills", [False, True], ids=["it has ended", "it does not read"])
-def test_a_lost_server_of_a_client_that_cannot_be_told_costs_that_server_only(served: Served, fills: bool) -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setblocking(False)
+def test_a_lost_server_of_a_client_that_cannot_be_told_costs_that_server_only(
+    served: Served, fills: bool, line: Ends
+) -> None:
+    ours, theirs = line
     session, ends = session_of(ours, 2)
     if fills:
         with suppress(BlockingIOError):
@@ -531,30 +512,27 @@ def test_a_lost_server_of_a_client_that_cannot_be_told_costs_that_server_only(se
     served.keeper._lose_server(session, 0)
     assert session.servers.keys() == {1}
     assert (session.control is None) is fills  # so that it begins another session when it reads
-    for end in (theirs, *ends):
+    for end in ends:
         end.close()
     session.close()
 
 
 def test_a_session_begins_before_it_has_servers(served: Served) -> None:
-    ours, theirs = socket.socketpair()
     client = served.client()
-    send(client, SERVER, [theirs.fileno()])
-    theirs.close()
-    assert client.recv(1 << 16) == b""
-    assert ours.recv(1) == b""
-    ours.close()
+    with passed(client) as ours:
+        assert client.recv(1 << 16) == b""
+        assert ours.recv(1) == b""
 
 
-def test_one_client_that_sends_without_end_delays_no_other_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def test_one_client_that_sends_without_end_delays_no_other_one(
+    served: Served, monkeypatch: pytest.MonkeyPatch, line: Ends
+) -> None:
     count = itertools.count()
     monkeypatch.setattr(socket, "recv_fds", lambda *arguments: (next(count) < 10_000 and b'{"what": 1}', [], 0, None))
-    session = Session(ours)
+    session = Session(line[0])
     served.keeper._receive(session)
     assert next(count) == program.MOST_MESSAGES
     session.close()
-    theirs.close()
 
 
 class Watched(dict[int, Session]):
@@ -575,8 +553,8 @@ def test_what_is_done_for_one_client_does_not_grow_with_others(served: Served) -
     watched = served.keeper._sessions = Watched()
     client = served.begun()
     with passed(client) as ours:
-        send(client, {"what": "end"})
-        assert client.recv(1 << 16) == ours.recv(1) == b""
+        end_session(client)
+        assert ours.recv(1) == b""
     assert watched.rounds == 0
 
 
