@@ -1,12 +1,15 @@
-"""Fixtures: processes that can be killed."""
+"""Fixtures: processes that can be killed, and keepers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import redis
 
-from tests.keeper.rig import Hold, Holder
+from tests.keeper.rig import Hold, Holder, HostKeeper
+from tests.keeper.test_program import Served
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
 
@@ -28,3 +31,24 @@ def hold(fork_server: ForkServer, redis_server: RedisServer) -> Iterator[Hold]:
     yield start
     for holder in started:
         holder.close()
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[HostKeeper]:
+    keeper = HostKeeper(tmp_path)
+    keeper.start()
+    yield keeper
+    keeper.kill()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    served = Served()
+    yield served
+    served.end()

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,20 +18,6 @@ from tests.support.waiting import eventually
 from wheel_lock import LockContext
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Linux")
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis_server.client() as client:
-        yield client
-
-
-@pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[HostKeeper]:
-    keeper = HostKeeper(tmp_path)
-    keeper.start()
-    yield keeper
-    keeper.kill()
 
 
 # What ends a process

@@ -128,8 +128,7 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    served = Served()
+def rig(served: Served) -> Iterator[Rig]:
     rig = Rig(served)
     yield rig
     rig.keeping.end(End.CLOSED, ConnectionError())
@@ -138,7 +137,6 @@ def rig() -> Iterator[Rig]:
     for server in rig.servers:
         for end in server.ends:
             end.close()
-    served.end()
 
 
 def test_no_phase_follows_the_end() -> None:

@@ -83,13 +83,6 @@ class Served:
 
 
 @pytest.fixture
-def served() -> Iterator[Served]:
-    served = Served()
-    yield served
-    served.end()
-
-
-@pytest.fixture
 def dead() -> Iterator[int]:
     """A pidfd of a process that has ended."""
     process = subprocess.Popen(["true"])

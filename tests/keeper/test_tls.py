@@ -26,7 +26,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tests.keeper.holder import NAME
 from tests.keeper.rig import AT_ONCE_S, Hold, HostKeeper, is_kept, keepers_of
-from tests.keeper.test_program import ENTRIES, HELLO, SERVER, Served, send
+from tests.keeper.test_program import ENTRIES, SERVER, Served, end_session, send
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer, require_tls
 from tests.support.tls import TlsFiles, make_tls_files
 from tests.support.waiting import eventually
@@ -179,70 +180,32 @@ def test_what_cannot_be_described_of_a_cluster_client_is_refused() -> None:
         LockContext(client, release_on_crash=True)
 
 
-class Impostor:
-    """A server that has taken the place of another, with a certificate of another authority.
-
-    Attributes:
-        outcomes: For each connection what was received in it, or why there was nothing.
-    """
-
-    def __init__(self, files: TlsFiles, port: int) -> None:
-        self.outcomes: list[bytes | OSError] = []
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(files.cert, files.key)
-        self._listener = socket.create_server(("127.0.0.1", port), reuse_port=False)
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                plain, _ = self._listener.accept()
-            except OSError:
-                return
-            plain.settimeout(AT_ONCE_S)
-            try:
-                with self._context.wrap_socket(plain, server_side=True) as sock:
-                    self.outcomes.append(sock.recv(1 << 16))
-            except OSError as error:
-                self.outcomes.append(error)
-            finally:
-                plain.close()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join()
-
-
-@contextmanager
-def in_place_of(server: RedisServer, files: TlsFiles) -> Iterator[Impostor]:
-    port = server.tls_port
-    server.kill()
-    impostor = Impostor(files, port)
-    try:
-        yield impostor
-    finally:
-        impostor.close()
+def accepted(listener: socket.socket, files: TlsFiles) -> ssl.SSLSocket:
+    """Accept a connection with this certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.cert, files.key)
+    plain, _ = listener.accept()
+    with plain:
+        plain.settimeout(AT_ONCE_S)
+        return context.wrap_socket(plain, server_side=True)
 
 
 def test_a_server_whose_certificate_does_not_verify_gets_no_password_and_no_command(
-    tmp_path: Path, tls_files: TlsFiles, hold: Hold
+    tmp_path: Path, tls_files: TlsFiles, hold: Hold, keeper: HostKeeper
 ) -> None:
-    keeper = HostKeeper(tmp_path)
-    keeper.start()
-    try:
-        with RedisServer(tls=tls_files, password=SECRET) as server:
-            holder = hold("exclusive", where=keeper.path, url=server.url).ready()
-            os.kill(holder.pid, signal.SIGSTOP)  # it connects no more
-            with in_place_of(server, make_tls_files(tmp_path)) as impostor:
-                holder.kill()
-                eventually(lambda: len(impostor.outcomes) > 1, AT_ONCE_S)  # it is asked again
-                assert "certificate verify failed" in keeper.line()
-                assert "released 0 in" in keeper.line()
-            assert all(isinstance(outcome, ssl.SSLError) for outcome in impostor.outcomes), impostor.outcomes
-    finally:
-        keeper.kill()
+    with RedisServer(tls=tls_files, password=SECRET) as server:
+        holder = hold("exclusive", where=keeper.path, url=server.url).ready()
+        os.kill(holder.pid, signal.SIGSTOP)  # it connects no more
+        server.kill()
+        files = make_tls_files(tmp_path)  # of another authority
+        with socket.create_server(("127.0.0.1", server.tls_port)) as impostor:
+            impostor.settimeout(AT_ONCE_S)
+            holder.kill()
+            for _ in range(2):  # it is asked again
+                with pytest.raises(ssl.SSLError):
+                    accepted(impostor, files)
+            assert "certificate verify failed" in keeper.line()
+            assert "released 0 in" in keeper.line()
 
 
 def described_of(url: str) -> dict[str, object]:
@@ -308,21 +271,17 @@ def test_connections_with_the_same_settings_share_what_is_made_of_them_as_long_a
 @contextmanager
 def answering(listener: socket.socket, files: TlsFiles, *replies: bytes) -> Iterator[list[bytes]]:
     """Answer to what is sent in one connection, and yield the list that it is put into."""
-    context, sent = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), list[bytes]()
-    context.load_cert_chain(files.cert, files.key)
+    sent = list[bytes]()
 
     def answer() -> None:
-        plain, _ = listener.accept()
-        with context.wrap_socket(plain, server_side=True) as sock:
+        with accepted(listener, files) as sock:
             for reply in replies:
                 sent.append(sock.recv(1 << 16))
                 sock.sendall(reply)
 
-    thread = threading.Thread(target=answer)
-    thread.start()
+    answers = Background(answer)
     yield sent
-    thread.join(AT_ONCE_S)
-    assert not thread.is_alive()
+    answers.result()
 
 
 def test_a_server_that_refuses_the_first_connection_is_asked_again(tls_files: TlsFiles, tmp_path: Path) -> None:
@@ -357,58 +316,42 @@ def test_a_server_without_users_gets_the_password_only(tls_files: TlsFiles) -> N
     assert sent[1] == b"*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n"
 
 
-def test_a_process_hears_of_a_description_that_is_of_no_use(tls_files: TlsFiles, tmp_path: Path) -> None:
+def test_a_process_hears_of_a_description_that_is_of_no_use(
+    served: Served, tls_redis: RedisServer, tmp_path: Path
+) -> None:
     pipe, none = tmp_path / "pipe", tmp_path / "none.pem"
     os.mkfifo(pipe)
-    with RedisServer(tls=tls_files) as server:
-        description = described_of(server.url)
-    served, file, proof = Served(), os.memfd_create("record"), os.pidfd_open(os.getpid())
-    try:
-        of_no_use: list[dict[str, Any]] = [{"ca_file": str(none)}, {"ca_file": str(pipe)}, {"host": []}]
-        answers = [
-            '{"what": "taken"}',
-            f"[Errno 2] No such file or directory: '{none}'",
-            f"no regular file: '{pipe}'",
-            "",
-        ]
-        for changed, answer in zip(({}, *of_no_use), answers, strict=True):
-            client = served.client()
-            send(client, HELLO, [proof, file])
-            client.recv(1 << 16)
-            send(client, {**SERVER, "tls": description | changed})
-            got = client.recv(1 << 16).decode()
-            assert got == answer or json.loads(got) == {"what": "refused", "why": answer}
-            if answer:
-                send(client, {"what": "leave", "node": SERVER["node"]})
-                send(client, {"what": "end"})
-                assert client.recv(1 << 16) == b""
-    finally:
-        served.end()
-        os.close(file)
-        os.close(proof)
+    description = described_of(tls_redis.url)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, '{"what": "taken"}'),
+        ({"ca_file": str(none)}, f"[Errno 2] No such file or directory: '{none}'"),
+        ({"ca_file": str(pipe)}, f"no regular file: '{pipe}'"),
+        ({"host": []}, ""),
+    ]
+    for changed, answer in cases:
+        client = served.begun()
+        send(client, {**SERVER, "tls": description | changed})
+        got = client.recv(1 << 16).decode()
+        assert got == answer or json.loads(got) == {"what": "refused", "why": answer}
+        if answer:
+            send(client, {"what": "leave", "node": SERVER["node"]})
+            end_session(client)
 
 
-def test_a_description_that_takes_long_to_be_looked_at_delays_no_other_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_description_that_takes_long_to_be_looked_at_delays_no_other_client(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     blocks = threading.Event()
     monkeypatch.setattr(tls, "_made", lambda settings, versions: blocks.wait(AT_ONCE_S))
-    served, files, proof = Served(), [os.memfd_create("record") for _ in range(2)], os.pidfd_open(os.getpid())
-    clients = [served.client(), served.client()]
-    try:
-        for client, file in zip(clients, files, strict=True):
-            send(client, HELLO, [proof, file])
-            client.recv(1 << 16)
-            send(client, {**SERVER, "tls": SETTINGS})
-        send(clients[1], {"what": "end"})
-        eventually(lambda: len(set(served.keeper._sessions.values())) == 1)
-        assert not blocks.is_set()
-        blocks.set()
-        assert json.loads(clients[0].recv(1 << 16)) == {"what": "taken"}
-        send(clients[0], {"what": "end"})
-    finally:
-        blocks.set()
-        served.end()
-        for fd in (*files, proof):
-            os.close(fd)
+    clients = [served.begun(), served.begun()]
+    for client in clients:
+        send(client, {**SERVER, "tls": SETTINGS})
+    send(clients[1], {"what": "end"})
+    eventually(lambda: len(set(served.keeper._sessions.values())) == 1)
+    assert not blocks.is_set()
+    blocks.set()
+    assert json.loads(clients[0].recv(1 << 16)) == {"what": "taken"}
+    send(clients[0], {"what": "end"})
 
 
 # -- several servers -------------------------------------------------------------------------------------------------
