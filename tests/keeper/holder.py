@@ -60,38 +60,10 @@ def exclusive(context: LockContext) -> None:
     take(context.lock(NAME))
 
 
-def fenced(context: LockContext) -> None:
-    take(context.lock(NAME, fencing=True))
-
-
-def reentrant(context: LockContext) -> None:
-    take(context.reentrant_lock(NAME))
-
-
-def fair(context: LockContext) -> None:
-    take(context.fair_lock(NAME))
-
-
-def reader(context: LockContext) -> None:
-    take(context.rw_lock(NAME).read())
-
-
-def writer(context: LockContext) -> None:
-    take(context.rw_lock(NAME).write())
-
-
 def downgraded(context: LockContext) -> None:
     writing = context.rw_lock(NAME).write()
     take(writing)
     KEPT.append(writing.downgrade())
-
-
-def permit(context: LockContext) -> None:
-    take(context.semaphore(NAME, permits=1))
-
-
-def several(context: LockContext) -> None:
-    take(context.multi_lock([NAME, "other"]))
 
 
 def braces(context: LockContext) -> None:
@@ -163,18 +135,6 @@ def alone(context: LockContext) -> None:
         time.sleep(0.001)
 
 
-def exits(context: LockContext) -> None:
-    exclusive(context)
-    ready(context)
-    os._exit(3)
-
-
-def crashes(context: LockContext) -> None:
-    exclusive(context)
-    ready(context)
-    ctypes.string_at(0)
-
-
 def disconnected(context: LockContext) -> None:
     exclusive(context)
     ready(context)
@@ -243,9 +203,8 @@ def leaves(context: LockContext) -> None:
 ACTS: dict[str, Act] = {
     act.__name__: act
     for act in (
-        *(exclusive, fenced, reentrant, fair, reader, writer, downgraded, permit, several, braces, many, direct),
-        *(exported, caller_token, working, alone, exits, crashes, disconnected, executes, loses_its_main_thread),
-        *(forks, forks_a_holder, closes, leaves),
+        *(exclusive, downgraded, braces, many, direct, exported, caller_token, working, alone, disconnected),
+        *(executes, loses_its_main_thread, forks, forks_a_holder, closes, leaves),
     )
 }
 

@@ -23,29 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Li
 # What ends a process
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
-def test_a_signal_frees_what_a_process_held(hold: Hold, client: redis.Redis, number: int) -> None:
-    holder = hold("exclusive").ready()
-    assert client.pttl(NAME) > 0
-    holder.kill(number)
-    eventually(lambda: all_free(client), AT_ONCE_S)
-
-
-@pytest.mark.parametrize(("act", "status"), [("exits", 3), ("crashes", -signal.SIGSEGV)])
-def test_an_end_without_any_clean_up_frees_what_a_process_held(
-    hold: Hold, client: redis.Redis, act: str, status: int
-) -> None:
-    assert hold(act).wait() == status
-    eventually(lambda: all_free(client), AT_ONCE_S)
-
-
-@pytest.mark.parametrize(
-    "act",
-    [
-        *("exclusive", "fenced", "reentrant", "fair", "reader", "writer", "downgraded", "permit"),
-        *("several", "braces", "many", "direct"),
-    ],
-)
+@pytest.mark.parametrize("act", ["kinds held", "names held", "downgraded", "braces", "many", "direct"])
 def test_locks_of_each_kind_are_freed(hold: Hold, client: redis.Redis, act: str) -> None:
     holder = hold(act).ready()
     assert not all_free(client)

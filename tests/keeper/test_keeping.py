@@ -114,6 +114,13 @@ class Rig:
         self.servers.append(Server())
         return self.servers[-1]
 
+    def connected(self) -> Any:
+        """Return a server of which the keeper has been told."""
+        server = self.server()
+        self.keeping.connected(server)
+        self.attempt()
+        return server
+
     def attempt(self) -> None:
         self.attempts.pop(0)()
         self.timer.turn()
@@ -198,9 +205,7 @@ def test_a_server_whose_settings_are_too_long_for_a_message_keeps_no_other_one_f
 
 
 def test_the_session_is_not_touched_while_a_helper_thread_has_it(rig: Rig) -> None:
-    server = rig.server()
-    rig.keeping.connected(server)
-    rig.attempt()
+    server = rig.connected()
     session = rig.keeping._session
     assert session is not None
     heard = rig.timer.watched[session]
@@ -274,8 +279,7 @@ def test_the_keeper_hears_of_a_server_that_is_not_used_any_more_when_a_thread_ca
 
 @pytest.mark.parametrize("said", [b"[]", b"{}", b"\xff", b"[" * 60_000], ids=["list", "no number", "no text", "deep"])
 def test_a_keeper_that_says_what_none_says_is_none(rig: Rig, said: bytes) -> None:
-    rig.keeping.connected(rig.server())
-    rig.attempt()
+    rig.connected()
     (session,) = set(rig.served.keeper._sessions.values())
     assert session.control is not None
     session.control.send(said)
@@ -284,16 +288,13 @@ def test_a_keeper_that_says_what_none_says_is_none(rig: Rig, said: bytes) -> Non
 
 def test_the_keeper_of_another_user_gets_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "user_of", lambda control: os.geteuid() + 1)
-    server = rig.server()
-    rig.keeping.connected(server)
-    rig.attempt()
+    server = rig.connected()
     assert rig.said == ["what listens there is another user's"]
     assert server.ends == []
 
 
 def test_a_forked_child_has_a_record_of_its_own(rig: Rig) -> None:
-    rig.keeping.connected(rig.server())
-    rig.attempt()
+    rig.connected()
     record, session = rig.keeping._record, rig.keeping._session
     assert record is not None
     assert session is not None
@@ -434,9 +435,7 @@ def pause_s(rig: Rig) -> float:
 
 
 def test_the_pauses_grow_for_a_server_that_is_lost_again_and_again(rig: Rig) -> None:
-    server = rig.server()
-    rig.keeping.connected(server)
-    rig.attempt()
+    server = rig.connected()
     pauses = []
     for _ in range(8):
         lose(rig, server)
@@ -449,8 +448,7 @@ def test_the_pauses_grow_for_a_server_that_is_lost_again_and_again(rig: Rig) -> 
 
 
 def test_the_pauses_grow_for_a_keeper_that_ends_again_and_again(rig: Rig) -> None:
-    rig.keeping.connected(rig.server())
-    rig.attempt()
+    rig.connected()
     pauses = []
     for _ in range(8):
         assert rig.keeping._session is not None

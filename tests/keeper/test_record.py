@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.background import in_a_fork
 from wheel_lock.keeper import entries
 from wheel_lock.keeper import record as records
 from wheel_lock.keeper.entries import BLOCK, ENTRY, REGIONS, read_record
@@ -419,16 +419,14 @@ def test_a_record_of_a_parent_cannot_be_written_by_what_a_fork_has_interrupted()
     record.begin([lease])
     record.begin(leases)
     memory = record._memory
-    pid = os.fork()
-    if pid == 0:
+
+    def check() -> None:
         record.leave()
         Record(overflow).end(leases)
-        try:
+        with pytest.raises(ValueError, match="closed"):
             memory[0] = 0
-        except ValueError:
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    in_a_fork(check)
     assert read_record(record.file) == [expected(each) for each in (lease, *leases)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import redis
 
 from tests.cli.program import ROOT
 from tests.cli.test_arguments import refused
+from tests.support.background import Background, in_a_fork
 from wheel_lock import LockContext, options
 from wheel_lock.keeper import child
 
@@ -82,20 +82,12 @@ def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_
 
 
 def test_a_fork_while_a_keeper_is_being_started_leaves_no_lock_behind() -> None:
+    def take_it() -> None:
+        assert child.CHILD.lock.acquire(False)
+
     taken, over = threading.Event(), threading.Event()
-
-    def start() -> None:
-        child.CHILD.lock.acquire()
-        taken.set()
-        over.wait()
-        child.CHILD.lock.release()
-
-    thread = threading.Thread(target=start)
-    thread.start()
+    starting = Background(lambda: (child.CHILD.lock.acquire(), taken.set(), over.wait(), child.CHILD.lock.release()))
     taken.wait()
-    pid = os.fork()
-    if pid == 0:
-        os._exit(not child.CHILD.lock.acquire(False))
-    assert os.waitpid(pid, 0)[1] == 0
+    in_a_fork(take_it)
     over.set()
-    thread.join()
+    starting.result()

@@ -66,7 +66,7 @@ def own(files: TlsFiles) -> dict[str, str]:
 def test_the_keeper_connects_as_the_process_did_when_it_has_died(hold: Hold, strict: RedisServer) -> None:
     url = url_of(strict, f"app:{SECRET}%3Aapp", 3, **own(strict.tls))
     with strict.client(db=3) as client:
-        holder = hold("several", url=url).ready()
+        holder = hold(f"names {NAME} other", url=url).ready()
         (keeper,) = keepers_of(holder.pid)
         for what in ("cmdline", "environ"):
             assert SECRET.encode() not in Path(f"/proc/{keeper}/{what}").read_bytes()
