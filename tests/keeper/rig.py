@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -38,12 +37,13 @@ class Holder:
         assert self.line() == "ready"
         return self
 
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        os.kill(self.pid, number)
-        self._program.wait()
+    def kill(self) -> None:
+        self._program.kill()
 
-    def wait(self) -> int:
-        return self._program.wait()
+    def dies(self, client: redis.Redis) -> None:
+        """Kill it, and wait until no lock is left."""
+        self.kill()
+        eventually(lambda: all_free(client), AT_ONCE_S)
 
     def close(self) -> None:
         self._program.kill()
@@ -61,10 +61,10 @@ class HostKeeper:
         self.path = str(directory / "keeper.sock")
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self) -> int:
+    def start(self) -> None:
         self._process = start_command("keeper", "--socket", self.path, stderr=subprocess.PIPE)
+        self.pid = self._process.pid
         eventually(self._serves)
-        return self._process.pid
 
     def _serves(self) -> bool:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:

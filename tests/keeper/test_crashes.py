@@ -12,7 +12,16 @@ import pytest
 import redis
 
 from tests.keeper.holder import NAME, TIMEOUT_S
-from tests.keeper.rig import AT_ONCE_S, NOT_MEANWHILE_S, Hold, HostKeeper, all_free, connections_of, is_kept, keepers_of
+from tests.keeper.rig import (
+    AT_ONCE_S,
+    NOT_MEANWHILE_S,
+    Hold,
+    HostKeeper,
+    all_free,
+    connections_of,
+    is_kept,
+    keepers_of,
+)
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
@@ -27,8 +36,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Li
 def test_locks_of_each_kind_are_freed(hold: Hold, client: redis.Redis, act: str) -> None:
     holder = hold(act).ready()
     assert not all_free(client)
-    holder.kill()
-    eventually(lambda: all_free(client), AT_ONCE_S)
+    holder.dies(client)
 
 
 def test_a_waiter_is_woken(hold: Hold, redis_server: RedisServer) -> None:
@@ -46,37 +54,28 @@ def test_what_was_under_way_is_freed(hold: Hold, client: redis.Redis, act: str) 
     for kill in range(8):
         holder = hold(act).ready()
         time.sleep(0.013 * kill)
-        holder.kill()
-        eventually(lambda: all_free(client), AT_ONCE_S)
+        holder.dies(client)
 
 
 # What proves nothing
 
 
-def test_a_stopped_process_keeps_its_lock(hold: Hold, client: redis.Redis) -> None:
-    holder = hold("exclusive").ready()
-    os.kill(holder.pid, signal.SIGSTOP)
-    assert is_kept(client)
-    holder.kill()
-    eventually(lambda: all_free(client), AT_ONCE_S)
-
-
-@pytest.mark.parametrize("act", ["disconnected", "executes", "loses_its_main_thread"])
+@pytest.mark.parametrize("act", ["exclusive", "disconnected", "executes", "loses_its_main_thread"])
 def test_a_process_that_lives_keeps_its_lock(hold: Hold, client: redis.Redis, act: str) -> None:
     holder = hold(act)
     while (line := holder.line()) != "ready":
         assert line.startswith("WARNING no keeper")  # its session was ended on purpose
+    if act == "exclusive":
+        os.kill(holder.pid, signal.SIGSTOP)
     assert is_kept(client)
-    holder.kill()
-    eventually(lambda: all_free(client), AT_ONCE_S)
+    holder.dies(client)
 
 
 def test_a_fork_that_lives_on_holds_nothing_of_its_parent(hold: Hold, client: redis.Redis) -> None:
     holder = hold("forks")
     child = int(holder.line())
     try:
-        holder.kill()
-        eventually(lambda: all_free(client), AT_ONCE_S)
+        holder.dies(client)
         os.kill(child, 0)
     finally:
         os.kill(child, signal.SIGKILL)
@@ -89,8 +88,7 @@ def test_the_death_of_a_fork_frees_its_own_locks_only(hold: Hold, client: redis.
     os.kill(child, signal.SIGKILL)
     eventually(lambda: not client.exists("of the child"), AT_ONCE_S)
     assert is_kept(client)
-    holder.kill()
-    eventually(lambda: all_free(client), AT_ONCE_S)
+    holder.dies(client)
 
 
 # Tokens that are another process's to use
@@ -104,8 +102,7 @@ def test_an_exported_lock_stays_its_adopters(hold: Hold, client: redis.Redis, re
     adopter = hold(f"adopt {text}")
     assert adopter.line() == "adopted"
     assert client.exists(NAME)
-    adopter.kill()
-    eventually(lambda: all_free(client), AT_ONCE_S)
+    adopter.dies(client)
 
 
 def test_a_lock_with_a_chosen_token_stays(hold: Hold, client: redis.Redis) -> None:
@@ -129,8 +126,7 @@ def test_a_command_that_arrives_after_the_release_is_undone(hold: Hold, client: 
     holder = hold("exclusive").ready()
     token = client.get(NAME)
     assert isinstance(token, bytes)
-    holder.kill()
-    eventually(lambda: all_free(client), AT_ONCE_S)
+    holder.dies(client)
     for _ in range(2):
         client.set(NAME, token, px=60_000)
         eventually(lambda: all_free(client), AT_ONCE_S)
@@ -154,8 +150,7 @@ def test_a_keeper_serves_many_processes(hold: Hold, client: redis.Redis, keeper:
     eventually(lambda: client.keys() == [NAME.encode()], AT_ONCE_S)
     assert "a process has ended: released 1500 in" in keeper.line()
     assert is_kept(client)
-    holders[0].kill()
-    eventually(lambda: all_free(client), AT_ONCE_S)
+    holders[0].dies(client)
     assert "a process has ended: released 1 in" in keeper.line()
 
 
@@ -167,10 +162,9 @@ def test_a_keeper_that_is_killed_costs_one_warning_and_is_found_again(
     warning = "WARNING no keeper: if this process is killed, locks stay until their timeouts: "
     assert holder.line() == f"{warning}it has ended; another one is looked for"
     assert is_kept(client)
-    pid = keeper.start()
-    eventually(lambda: connections_of(pid) > 0, AT_ONCE_S)
-    holder.kill()
-    eventually(lambda: all_free(client), AT_ONCE_S)
+    keeper.start()
+    eventually(lambda: connections_of(keeper.pid) > 0, AT_ONCE_S)
+    holder.dies(client)
     assert holder.line() == ""
 
 
@@ -184,35 +178,29 @@ def test_a_child_keeper_that_is_killed_is_started_again(hold: Hold, client: redi
         return any(pid != first and connections_of(pid) > 0 for pid in keepers_of(holder.pid))
 
     eventually(another, AT_ONCE_S)
-    holder.kill()
-    eventually(lambda: all_free(client), AT_ONCE_S)
+    holder.dies(client)
 
 
 def test_a_keeper_that_is_stopped_delays_nothing_but_the_release(
     hold: Hold, client: redis.Redis, keeper: HostKeeper
 ) -> None:
-    keeper.kill()
-    pid = keeper.start()
     holder = hold("alone", where=keeper.path).ready()
-    os.kill(pid, signal.SIGSTOP)
+    os.kill(keeper.pid, signal.SIGSTOP)
     before = client.info("commandstats")["cmdstat_set"]["calls"]
     eventually(lambda: client.info("commandstats")["cmdstat_set"]["calls"] > before + 100, AT_ONCE_S)
     holder.kill()
-    os.kill(pid, signal.SIGCONT)
+    os.kill(keeper.pid, signal.SIGCONT)
     eventually(lambda: all_free(client), AT_ONCE_S)
 
 
 def test_the_keeper_gets_another_connection_when_the_server_has_closed_one(
     hold: Hold, client: redis.Redis, keeper: HostKeeper
 ) -> None:
-    keeper.kill()
-    pid = keeper.start()
     holder = hold("exclusive", where=keeper.path).ready()
     client.client_kill_filter(_type="normal", skipme=True)
-    eventually(lambda: connections_of(pid) == 0 or len(client.client_list()) >= 3, AT_ONCE_S)
-    eventually(lambda: connections_of(pid) > 0 and len(client.client_list()) >= 3, AT_ONCE_S)
-    holder.kill()
-    eventually(lambda: all_free(client), AT_ONCE_S)
+    eventually(lambda: connections_of(keeper.pid) == 0 or len(client.client_list()) >= 3, AT_ONCE_S)
+    eventually(lambda: connections_of(keeper.pid) > 0 and len(client.client_list()) >= 3, AT_ONCE_S)
+    holder.dies(client)
 
 
 def test_a_keeper_that_is_not_there_is_reported_once(hold: Hold, client: redis.Redis, tmp_path: Path) -> None:

@@ -135,13 +135,12 @@ def test_what_the_killed_held_is_free_and_the_living_keep_what_they_hold(
     fresh_redis: RedisServer,
     fork_server: ForkServer,
     little_memory: Path | None,
+    keeper: HostKeeper,
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
     history = tmp_path / "history"
     history.touch()
-    keeper = HostKeeper(tmp_path)
-    keeper.start()
     started = iter(range(KILLS + PROCESSES))
     killed_at: dict[str, float] = {}
     ways = [way for way in WAYS if way != OUT_OF_MEMORY or little_memory is not None]

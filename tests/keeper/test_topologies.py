@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -94,31 +93,24 @@ def test_a_waiter_at_another_node_than_the_first_is_woken(nodes: Nodes, hold: Ho
 
 
 def test_a_master_that_is_stopped_delays_no_other_one_and_is_asked_again(
-    nodes: Nodes, hold: Hold, tmp_path: Path
+    nodes: Nodes, hold: Hold, keeper: HostKeeper
 ) -> None:
-    keeper = HostKeeper(tmp_path)
-    keeper.start()
     names = [name for number in range(3) for name in names_at(number, 3)]
-    holder = hold(f"names {' '.join(names)}", where=keeper.path, url=url_of(nodes))
+    holder = hold(f"names {' '.join(names)}", where=keeper.path, url=url_of(nodes)).ready()
     stopped, *others = nodes.masters
+    token = stopped.admin.get(names[0])
+    assert isinstance(token, bytes)
+    stopped.pause()
     try:
-        assert holder.line() == "ready"
-        token = stopped.admin.get(names[0])
-        assert isinstance(token, bytes)
-        stopped.pause()
         holder.kill()
         assert "released 6 in" in (said := keeper.line())
         assert "a server that does not answer is asked again" in said
-        assert [server.admin.exists(name) for server in others for name in names_at(others.index(server) + 1, 3)] == [
-            0
-        ] * 6
-        stopped.resume()
-        eventually(lambda: not left(nodes), AT_ONCE_S)
-        stopped.admin.set(names[0], token, px=60_000)  # a command of the process that arrives now
-        eventually(lambda: not stopped.admin.exists(names[0]), AT_ONCE_S)
+        assert not any(server.admin.exists(name) for at, server in enumerate(others, 1) for name in names_at(at, 3))
     finally:
         stopped.resume()
-        keeper.kill()
+    eventually(lambda: not left(nodes), AT_ONCE_S)
+    stopped.admin.set(names[0], token, px=60_000)  # a command of the process that arrives now
+    eventually(lambda: not stopped.admin.exists(names[0]), AT_ONCE_S)
 
 
 def test_a_living_process_keeps_what_moves(nodes: Nodes, hold: Hold) -> None:
