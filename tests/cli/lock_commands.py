@@ -1,9 +1,9 @@
-"""What the tests of ``ls``, ``inspect``, ``watch`` and ``release`` share: users with few rights, and one call each."""
+"""What tests of commands share: users with few rights, and one call for each command in this process."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -13,6 +13,11 @@ from tests.support.redis_server import RedisServer
 from wheel_lock.cli import main
 
 TOKEN = b"x" * 22
+
+Refused = Callable[..., tuple[int, str]]
+"""What runs a command that is refused, see `refusal`."""
+Examined = Callable[..., tuple[int, dict[str, dict[str, Any]]]]
+"""What runs ``doctor``, see `findings`."""
 
 
 class Said(NamedTuple):
@@ -30,6 +35,25 @@ class Said(NamedTuple):
     @property
     def rows(self) -> list[list[str]]:
         return [line.split("\t") for line in self.out.splitlines()]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Run, expect a sentence on stderr and nothing on stdout, and return the exit status and the sentence."""
+    status = main(arguments)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("wheel-lock: ")
+    assert said.err.count("\n") == 1
+    return status, said.err
+
+
+def findings(capsys: pytest.CaptureFixture[str], url: str, *more: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Run with --json; return the exit status and the findings by check."""
+    status = main(["doctor", "--redis", url, "--json", *more])
+    said = capsys.readouterr()
+    assert said.err == ""
+    report = json.loads(said.out)
+    return status, {finding["check"]: finding for finding in report["findings"]}
 
 
 class CommandLine:

@@ -10,22 +10,13 @@ import tomllib
 
 import pytest
 
+from tests.cli.lock_commands import Refused
 from tests.cli.program import ROOT, start
 from tests.support.ports import candidate_port
 from wheel_lock import __version__
 from wheel_lock.cli import main
 
 HOLD = ["hold", "--redis", "redis://127.0.0.1:1", "--locks", "5", "--timeout", "3", "--seconds", "1"]
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Run, expect a sentence on stderr and nothing on stdout, and return the exit status and the sentence."""
-    status = main(arguments)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("wheel-lock: ")
-    assert said.err.count("\n") == 1
-    return status, said.err
 
 
 def replaced(option: str, value: str) -> list[str]:
@@ -65,8 +56,8 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("arguments", "shown"), REFUSED, ids=lambda part: " ".join(part[-3:]) if isinstance(part, list) else ""
 )
-def test_a_bad_command_line_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], shown: str) -> None:
-    status, sentence = refused(capsys, *arguments)
+def test_a_bad_command_line_is_refused(refused: Refused, arguments: list[str], shown: str) -> None:
+    status, sentence = refused(*arguments)
     assert (status, shown in sentence) == (2, True), sentence
 
 
@@ -75,8 +66,8 @@ def test_a_bad_command_line_is_refused(capsys: pytest.CaptureFixture[str], argum
     ["", "localhost", "http://localhost", "redis://localhost:port", "redis://localhost/zero", "redis://[::1",
      "redis://localhost:6379/0?nonsense=1", "redis://localhost:99999", "redis://localhost?socket_timeout=x"],
 )  # fmt: skip
-def test_a_malformed_url_is_refused(capsys: pytest.CaptureFixture[str], url: str) -> None:
-    status, sentence = refused(capsys, *replaced("--redis", url))
+def test_a_malformed_url_is_refused(refused: Refused, url: str) -> None:
+    status, sentence = refused(*replaced("--redis", url))
     assert status == 2
     scheme, _, rest = url.rpartition("://")
     assert sentence.endswith(f"not {f'{scheme}://***' if scheme else '***' if rest else ''!r}\n")
@@ -100,37 +91,35 @@ def shows_no_part(text: str) -> bool:
     return not any(part in text for part in ("s3", "cret", "u5er"))
 
 
-def test_no_refusal_shows_a_part_of_a_password(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_refusal_shows_a_part_of_a_password(refused: Refused) -> None:
     urls = [*MALFORMED_WITH_SECRETS, "redis://127.0.0.1:1/s3cret", "redis://127.0.0.1:1/x?password=s3cret"]
     for command, url in [*(("ls", url) for url in urls), ("doctor", urls[0]), ("hold", urls[0])]:
-        status, sentence = refused(capsys, command, "--redis", url)
+        status, sentence = refused(command, "--redis", url)
         assert status == 2
         assert shows_no_part(sentence), url
 
 
-def test_an_unknown_option_of_a_url_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    status, sentence = refused(capsys, "ls", "--redis", "redis://u5er:s3cret@127.0.0.1:1?sockettimeout=3")
+def test_an_unknown_option_of_a_url_is_named(refused: Refused) -> None:
+    status, sentence = refused("ls", "--redis", "redis://u5er:s3cret@127.0.0.1:1?sockettimeout=3")
     assert status == 2
     assert "--redis: unknown option 'sockettimeout' in the URL; is 'socket_timeout' meant?" in sentence
     assert shows_no_part(sentence)
 
 
 @pytest.mark.parametrize("arguments", [["doctor"], ["hold", "--locks"], ["ls", "--every"], ["top", "a"], []])
-def test_a_url_at_another_place_of_the_command_line_is_not_shown(
-    capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    status, sentence = refused(capsys, *arguments, "redis://u5er:s3 cret@127.0.0.1:1")
+def test_a_url_at_another_place_of_the_command_line_is_not_shown(refused: Refused, arguments: list[str]) -> None:
+    status, sentence = refused(*arguments, "redis://u5er:s3 cret@127.0.0.1:1")
     assert status == 2
     assert shows_no_part(sentence)
 
 
-def test_an_unreachable_server_is_named_without_credentials(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_server_is_named_without_credentials(refused: Refused) -> None:
     port = candidate_port()
-    status, sentence = refused(capsys, *replaced("--redis", f"redis://user:secret@127.0.0.1:{port}/0"))
+    status, sentence = refused(*replaced("--redis", f"redis://user:secret@127.0.0.1:{port}/0"))
     assert status == 1
     assert f"127.0.0.1:{port}" in sentence
     assert "secret" not in sentence
-    status, sentence = refused(capsys, *replaced("--redis", "unix:///nowhere/redis.sock"))
+    status, sentence = refused(*replaced("--redis", "unix:///nowhere/redis.sock"))
     assert (status, "/nowhere/redis.sock" in sentence) == (1, True)
 
 
@@ -143,12 +132,12 @@ def test_a_reader_of_stdout_that_ends_is_no_failure() -> None:
     assert (process.returncode, said) == (141, "")
 
 
-def test_a_benchmark_needs_a_server(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_benchmark_needs_a_server(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WHEEL_LOCK_REDIS", raising=False)
-    status, sentence = refused(capsys, "bench")
+    status, sentence = refused("bench")
     assert (status, "name a server" in sentence) == (2, True)
     monkeypatch.setenv("WHEEL_LOCK_REDIS", f"redis://127.0.0.1:{candidate_port()}")
-    status, sentence = refused(capsys, "bench")
+    status, sentence = refused("bench")
     assert (status, "cannot reach the server" in sentence) == (1, True)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import redis
 
+from tests.cli.lock_commands import Refused
 from tests.cli.program import start
-from tests.cli.test_arguments import refused
 from tests.cli.test_demo import TERMINAL, Terminal
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -119,8 +119,10 @@ def test_a_terminal_shows_a_bar_and_a_table(redis_server: RedisServer) -> None:
     assert "✔ No key is left behind." in text
 
 
-def test_names_are_those_that_the_user_may_write(guarded: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    status, sentence = refused(capsys, *arguments(url_of(guarded, "app")))
+def test_names_are_those_that_the_user_may_write(
+    guarded: RedisServer, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, sentence = refused(*arguments(url_of(guarded, "app")))
     assert status == 1
     assert f"--prefix, not '{PREFIX}'" in sentence
     found = measured(capsys, *arguments(url_of(guarded, "app"), "--prefix", "app:bench:"))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
 
 import pytest
 import redis
 
-from tests.cli.test_arguments import refused
+from tests.cli.lock_commands import Examined, Refused
 from tests.redis.test_tenants import documented_rights
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -28,15 +26,6 @@ KINDS = [
 PARTS = ["keys", "channels", "commands"]
 
 
-def examined(capsys: pytest.CaptureFixture[str], url: str, *more: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Run with --json; return the exit status and the findings by check."""
-    status = main(["doctor", "--redis", url, "--json", *more])
-    said = capsys.readouterr()
-    assert said.err == ""
-    report = json.loads(said.out)
-    return status, {finding["check"]: finding for finding in report["findings"]}
-
-
 def with_user(server: RedisServer, *rules: str) -> str:
     """Create the user ``app``; return the URL with which it connects."""
     with server.client() as view:
@@ -44,11 +33,11 @@ def with_user(server: RedisServer, *rules: str) -> str:
     return f"redis://app:secret@127.0.0.1:{server.port}/0"
 
 
-def test_a_safe_server_has_status_0(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_safe_server_has_status_0(fresh_redis: RedisServer, examined: Examined) -> None:
     with fresh_redis.client() as view:
         view.config_set("appendfsync", "always")
         view.config_set("appendonly", "yes")
-        status, found = examined(capsys, fresh_redis.url)
+        status, found = examined(fresh_redis.url)
         assert {check: finding["severity"] for check, finding in found.items() if finding["severity"] != "ok"} == {}
         assert status == 0
         assert set(KINDS) <= set(found)
@@ -72,7 +61,7 @@ def test_a_safe_server_has_status_0(fresh_redis: RedisServer, capsys: pytest.Cap
 )
 def test_settings(
     fresh_redis: RedisServer,
-    capsys: pytest.CaptureFixture[str],
+    examined: Examined,
     settings: dict[str, str],
     check: str,
     severity: str,
@@ -81,35 +70,35 @@ def test_settings(
     with fresh_redis.client() as view:
         for name, value in settings.items():
             view.config_set(name, value)
-    status, found = examined(capsys, fresh_redis.url)
+    status, found = examined(fresh_redis.url)
     assert found[check]["severity"] == severity
     assert advice in found[check]["advice"]
     severities = {finding["severity"] for finding in found.values()}
     assert status == (4 if "problem" in severities else 3 if "warning" in severities else 0)
 
 
-def test_replicas_without_min_replicas(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replicas_without_min_replicas(fresh_redis: RedisServer, examined: Examined) -> None:
     with RedisServer() as replica, replica.client() as follower, fresh_redis.client() as view:
         follower.execute_command("REPLICAOF", "127.0.0.1", str(fresh_redis.port))
         eventually(lambda: view.info("replication")["connected_slaves"] == 1)
-        _, found = examined(capsys, fresh_redis.url)
+        _, found = examined(fresh_redis.url)
         assert found["replicas"]["severity"] == "warning"
         assert "min_replicas=1" in found["replicas"]["advice"]
-        _, found = examined(capsys, fresh_redis.url, "--min-replicas", "1")
+        _, found = examined(fresh_redis.url, "--min-replicas", "1")
         assert found["replicas"]["severity"] == "ok"
-        status, found = examined(capsys, fresh_redis.url, "--min-replicas", "2")
+        status, found = examined(fresh_redis.url, "--min-replicas", "2")
         assert found["replicas"]["severity"] == "problem"
         assert status == 4
         eventually(lambda: follower.info("replication")["master_link_status"] == "up")
-        status, found = examined(capsys, replica.url)
+        status, found = examined(replica.url)
         assert status == 4
         assert found["role"]["severity"] == "problem"
         assert found["locks"]["severity"] == "problem"
 
 
-def test_a_missing_right_has_its_line(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_right_has_its_line(fresh_redis: RedisServer, examined: Examined) -> None:
     url = with_user(fresh_redis, "~*", "&*", "+@all", "-zadd", "-publish")
-    status, found = examined(capsys, url)
+    status, found = examined(url)
     assert status == 4
     for kind in KINDS:
         needs_it = kind in ("read lock", "write lock", "semaphore")
@@ -119,30 +108,30 @@ def test_a_missing_right_has_its_line(fresh_redis: RedisServer, capsys: pytest.C
     with fresh_redis.client() as view:
         for check in ("read lock", "wake-ups"):
             view.execute_command(*found[check]["advice"].split())
-    _, found = examined(capsys, url)
+    _, found = examined(url)
     assert {found[check]["severity"] for check in (*KINDS, "wake-ups")} == {"ok"}
 
 
-def test_the_line_for_a_prefix_suffices(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_for_a_prefix_suffices(fresh_redis: RedisServer, examined: Examined) -> None:
     url = with_user(fresh_redis, "~other:*", "+@all", "resetchannels")
-    _, found = examined(capsys, url, "--prefix", "order:")
+    _, found = examined(url, "--prefix", "order:")
     assert {found[kind]["severity"] for kind in KINDS} == {"problem"}
     assert found["rights"]["advice"].startswith("ACL SETUSER app ~order:* ")
     with fresh_redis.client() as view:
         view.execute_command(*found["rights"]["advice"].split())
-    _, found = examined(capsys, url, "--prefix", "order:")
+    _, found = examined(url, "--prefix", "order:")
     assert {found[check]["severity"] for check in (*KINDS, "wake-ups")} == {"ok"}
     assert "rights" not in found
 
 
-def test_the_line_for_channels_suffices(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_for_channels_suffices(fresh_redis: RedisServer, examined: Examined) -> None:
     url = with_user(fresh_redis, "~*", "+@all", "resetchannels")
-    status, found = examined(capsys, url, "--prefix", "order:")
+    status, found = examined(url, "--prefix", "order:")
     assert status == 3
     assert found["wake-ups"]["severity"] == found["rights"]["severity"] == "warning"
     with fresh_redis.client() as view:
         view.execute_command(*found["rights"]["advice"].split())
-    _, found = examined(capsys, url, "--prefix", "order:")
+    _, found = examined(url, "--prefix", "order:")
     assert found["wake-ups"]["severity"] == "ok"
     assert "rights" not in found
 
@@ -152,43 +141,39 @@ def test_the_rights_are_those_of_the_documentation() -> None:
     assert documented == {*grant("app", "order:", PARTS).split()[3:]}
 
 
-def test_without_the_right_to_info_the_rest_is_checked(
-    fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, found = examined(capsys, with_user(fresh_redis, "~*", "&*", "+@all", "-info", "-config", "-time"))
+def test_without_the_right_to_info_the_rest_is_checked(fresh_redis: RedisServer, examined: Examined) -> None:
+    _, found = examined(with_user(fresh_redis, "~*", "&*", "+@all", "-info", "-config", "-time"))
     assert found["settings"]["severity"] == found["round trip"]["severity"] == found["clocks"]["severity"] == "unknown"
     assert found["lock"]["severity"] == "ok"
     assert found["read lock"]["severity"] == "problem"  # its script goes by the server's clock
 
 
-def test_keys_of_others(
-    fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_of_others(fresh_redis: RedisServer, examined: Examined, monkeypatch: pytest.MonkeyPatch) -> None:
     with fresh_redis.client() as view, LockContext(view) as context:
-        _, found = examined(capsys, fresh_redis.url, "--prefix", "a*:")
+        _, found = examined(fresh_redis.url, "--prefix", "a*:")
         assert found["keys"]["text"] == "there is no key below the prefix yet"
         with context.lock("a*:1"), context.semaphore("a*:2", 2):
-            _, found = examined(capsys, fresh_redis.url, "--prefix", "a*:")
+            _, found = examined(fresh_redis.url, "--prefix", "a*:")
             assert found["keys"]["text"] == "of 2 keys all are locks"
             view.set("ab:c", "data")
-            _, found = examined(capsys, fresh_redis.url, "--prefix", "a*:")
+            _, found = examined(fresh_redis.url, "--prefix", "a*:")
             assert found["keys"]["severity"] == "ok"
             view.persist("a*:1")
-            _, found = examined(capsys, fresh_redis.url, "--prefix", "a*:")
+            _, found = examined(fresh_redis.url, "--prefix", "a*:")
             assert "never expire, such as a*:1" in found["keys"]["text"]
             view.lpush("a*:\x1b[2J", "data")
-            _, found = examined(capsys, fresh_redis.url, "--prefix", "a*:")
+            _, found = examined(fresh_redis.url, "--prefix", "a*:")
             assert found["keys"]["severity"] == "warning"
             assert "1 are not locks of this library, such as a*:\\x1b[2J" in found["keys"]["text"]
             monkeypatch.setattr(neighbours, "MOST_KEYS", 2)
-            _, found = examined(capsys, fresh_redis.url)
+            _, found = examined(fresh_redis.url)
             assert "of 2 keys (there are more)" in found["keys"]["text"]
 
 
-def test_keys_that_the_user_may_not_read(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_that_the_user_may_not_read(fresh_redis: RedisServer, examined: Examined) -> None:
     with fresh_redis.client() as view:
         view.set("secret:1", "data")
-    _, found = examined(capsys, with_user(fresh_redis, "~order:*", "~wheel_lock:*", "&*", "+@all"))
+    _, found = examined(with_user(fresh_redis, "~order:*", "~wheel_lock:*", "&*", "+@all"))
     assert found["keys"]["severity"] == "unknown"
     assert "1 may not be read, such as secret:1" in found["keys"]["text"]
 
@@ -231,8 +216,8 @@ def test_clocks_apart(ahead_s: float, uncertain_s: float, severity: Severity) ->
     assert "two:2" in found.text
 
 
-def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    status, sentence = refused(capsys, "doctor", "--redis", "redis://127.0.0.1:1")
+def test_a_server_that_is_not_there(refused: Refused) -> None:
+    status, sentence = refused("doctor", "--redis", "redis://127.0.0.1:1")
     assert status == 1
     assert "127.0.0.1:1" in sentence
 
@@ -240,8 +225,8 @@ def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("option", "value"), [("--timeout", "0"), ("--min-replicas", "-1"), ("--prefix", "wheel_lock:")]
 )
-def test_bad_values(redis_server: RedisServer, capsys: pytest.CaptureFixture[str], option: str, value: str) -> None:
-    status, sentence = refused(capsys, "doctor", "--redis", redis_server.url, option, value)
+def test_bad_values(redis_server: RedisServer, refused: Refused, option: str, value: str) -> None:
+    status, sentence = refused("doctor", "--redis", redis_server.url, option, value)
     assert status == 2
     assert option in sentence
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.cli.test_arguments import refused
-from tests.cli.test_doctor import KINDS, examined, with_user
+from tests.cli.lock_commands import Examined, Refused
+from tests.cli.test_doctor import KINDS, with_user
 from tests.support.background import Background
 from tests.support.ports import candidate_port
 from tests.support.redis_server import RedisServer
@@ -60,10 +60,10 @@ def state_of(code: str) -> Iterator[str]:
     ],
 )
 def test_what_every_lock_is_refused_for_is_one_finding_with_its_remedy(
-    capsys: pytest.CaptureFixture[str], code: str, check: str | None
+    examined: Examined, code: str, check: str | None
 ) -> None:
     with state_of(code) as url:
-        status, found = examined(capsys, url)
+        status, found = examined(url)
     assert status == 4
     assert not found.keys() & set(KINDS)
     said = "READONLY" if code == "MASTERDOWN" else code
@@ -76,15 +76,15 @@ def test_what_every_lock_is_refused_for_is_one_finding_with_its_remedy(
     assert "round trip" in found
 
 
-def test_memory_that_is_nearly_full_is_a_warning(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_that_is_nearly_full_is_a_warning(fresh_redis: RedisServer, examined: Examined) -> None:
     with fresh_redis.client() as view:
         view.config_set("maxmemory", int(view.info("memory")["used_memory"] * 1.05))
-    _, found = examined(capsys, fresh_redis.url)
+    _, found = examined(fresh_redis.url)
     assert found["eviction"]["severity"] != "ok"
     assert "full" in found["eviction"]["text"]
 
 
-def test_a_server_that_loads_its_data(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_loads_its_data(examined: Examined) -> None:
     with RedisServer("enable-debug-command yes", "loading-process-events-interval-bytes 1024") as server:
         with server.client() as view:
             pipeline = view.pipeline(transaction=False)
@@ -94,7 +94,7 @@ def test_a_server_that_loads_its_data(capsys: pytest.CaptureFixture[str]) -> Non
             view.config_set("key-load-delay", "2000")  # microseconds
             loading = Background(lambda: server.client(socket_timeout=60.0).execute_command("DEBUG", "RELOAD"))
             eventually(lambda: view.info("persistence")["loading"] == 1)
-            _, found = examined(capsys, server.url)
+            _, found = examined(server.url)
         server.kill()
         with pytest.raises(redis.RedisError):
             loading.result(60.0)
@@ -124,10 +124,10 @@ def one_node() -> Iterator[RedisServer]:
     ],
 )
 def test_a_refused_command_leaves_its_check_unknown(
-    one_node: RedisServer, capsys: pytest.CaptureFixture[str], command: str, check: str | None
+    one_node: RedisServer, examined: Examined, command: str, check: str | None
 ) -> None:
     url = with_user(one_node, "~*", "&*", "+@all", f"-{command}")
-    _, found = examined(capsys, url)
+    _, found = examined(url)
     unknown = {name: finding for name, finding in found.items() if finding["severity"] == "unknown"}
     if check is None:
         assert unknown == {}
@@ -137,29 +137,27 @@ def test_a_refused_command_leaves_its_check_unknown(
     assert len(found) > 10
 
 
-def test_the_master_behind_sentinels_has_its_own_address(
-    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_master_behind_sentinels_has_its_own_address(redis_server: RedisServer, examined: Examined) -> None:
     with RedisServer(f"sentinel monitor main 127.0.0.1 {redis_server.port} 1", sentinel=True) as sentinel:
         for url in (f"redis+sentinel://127.0.0.1:{sentinel.port}/main", f"redis://127.0.0.1:{sentinel.port}"):
-            _, found = examined(capsys, url)
+            _, found = examined(url)
             servers = {finding["server"] for finding in found.values()} - {""}
             assert servers == {f"127.0.0.1:{redis_server.port}"}
 
 
-def test_a_slot_without_a_master(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slot_without_a_master(examined: Examined) -> None:
     with Nodes() as nodes:
         for server in nodes.servers:
             with server.client() as client:
                 client.execute_command("CLUSTER", "DELSLOTS", 5)
-        _, found = examined(capsys, f"redis+cluster://127.0.0.1:{nodes.servers[0].port}")
+        _, found = examined(f"redis+cluster://127.0.0.1:{nodes.servers[0].port}")
     assert found["cluster"]["severity"] == "problem"
     assert found["cluster"]["text"].startswith("1 of 16,384 slots have no master that answers")
 
 
-def test_a_cluster_without_any_slot_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_without_any_slot_says_so(refused: Refused) -> None:
     with RedisServer("cluster-enabled yes") as server:
-        status, sentence = refused(capsys, "doctor", "--redis", server.url)
+        status, sentence = refused("doctor", "--redis", server.url)
     assert (status, REMEDIES["CLUSTERDOWN"] in sentence) == (1, True)
 
 
@@ -174,12 +172,12 @@ def test_findings_that_are_alike_are_one_line(
 
 
 @pytest.mark.parametrize("code", ["MASTERDOWN", "MAXCLIENTS"])
-def test_the_sentence_of_a_refusal_has_the_remedy(capsys: pytest.CaptureFixture[str], code: str) -> None:
+def test_the_sentence_of_a_refusal_has_the_remedy(refused: Refused, code: str) -> None:
     if code == "MASTERDOWN":
         with state_of(code) as url:
-            status, sentence = refused(capsys, "ls", "--redis", url)
+            status, sentence = refused("ls", "--redis", url)
     else:
         with RedisServer() as server, server.client() as view:
             view.config_set("maxclients", "1")
-            status, sentence = refused(capsys, "ls", "--redis", server.url)
+            status, sentence = refused("ls", "--redis", server.url)
     assert (status, REMEDIES[code] in sentence) == (1, True)

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import pytest
 import redis
 
+from tests.cli.lock_commands import Refused
 from tests.cli.program import ROOT
-from tests.cli.test_arguments import refused
 from tests.cli.test_demo import TERMINAL, Terminal
 from tests.support.fork_server import Child as Program
 from tests.support.fork_server import ForkServer
@@ -171,7 +171,7 @@ def found_after(monkeypatch: pytest.MonkeyPatch, first: Callable[[], None]) -> N
 
 
 def test_a_signal_in_a_finaliser_ends_the_waiting(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
 ) -> None:
     class Finalised:
         def __del__(self) -> None:
@@ -180,14 +180,14 @@ def test_a_signal_in_a_finaliser_ends_the_waiting(
 
     found_after(monkeypatch, lambda: Finalised().__init__())  # type: ignore[misc]
     with LockContext.from_url(redis_server.url) as context, context.lock(NAME):
-        status, sentence = refused(capsys, "run", NAME, "--redis", redis_server.url, "--wait", "5", "true")
+        status, sentence = refused("run", NAME, "--redis", redis_server.url, "--wait", "5", "true")
     assert (status, sentence) == (143, "wheel-lock: ended by SIGTERM\n")
 
 
-def test_the_limit_of_the_wait_holds_for_a_silent_server(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_limit_of_the_wait_holds_for_a_silent_server(refused: Refused) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
-        status, sentence = refused(capsys, "run", NAME, "--redis", url, "--wait", "0.2", "true")
+        status, sentence = refused("run", NAME, "--redis", url, "--wait", "0.2", "true")
     assert (status, sentence) == (1, "wheel-lock: the server has not answered; waited 0.2 s\n")
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.cli.test_arguments import refused
+from tests.cli.lock_commands import Refused
 from tests.cli.test_bench import OldServer
 from tests.support.ports import candidate_port
 from tests.support.redis_server import RedisServer
@@ -24,8 +24,8 @@ TERMS = ["--locks", "30", "--timeout", "5", "--seconds", "0.05", "--json"]
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[RedisServer]:
-    """A server with a password."""
-    with RedisServer(password=SECRET) as server:
+    """A server with a password, and a user who may not call scripts."""
+    with RedisServer(password=SECRET, users=[f"weak on >{SECRET} ~* &* +@all -evalsha -eval"]) as server:
         yield server
 
 
@@ -43,13 +43,6 @@ def cluster() -> Iterator[Nodes]:
         yield nodes
 
 
-def of_sentinel(sentinel: RedisServer, *, service: str = "main", password: str = SECRET, own: str = OWN) -> str:
-    away = candidate_port()
-    return (
-        f"redis+sentinel://:{password}@127.0.0.1:{away},127.0.0.1:{sentinel.port}/{service}/0?sentinel_password={own}"
-    )
-
-
 def held(capsys: pytest.CaptureFixture[str], url: str) -> None:
     """Hold locks at a URL; all of them are acquired, verified and released."""
     assert main(["hold", "--redis", url, *TERMS]) == 0
@@ -60,10 +53,12 @@ def held(capsys: pytest.CaptureFixture[str], url: str) -> None:
 def test_the_master_that_a_sentinel_names(
     capsys: pytest.CaptureFixture[str], sentinel: RedisServer, guarded: RedisServer
 ) -> None:
-    with closing(find(of_sentinel(sentinel))) as found:
+    sentinels = f"127.0.0.1:{candidate_port()},127.0.0.1:{sentinel.port}"
+    url = f"redis+sentinel://:{SECRET}@{sentinels}/main/0?sentinel_password={OWN}"
+    with closing(find(url)) as found:
         assert (found.kind, found.address) == ("sentinel", f"127.0.0.1:{guarded.port}")
-    held(capsys, of_sentinel(sentinel))
-    with LockContext.from_url(of_sentinel(sentinel)) as context, context.lock("order:42") as lock:
+    held(capsys, url)
+    with LockContext.from_url(url) as context, context.lock("order:42") as lock:
         assert lock.is_held
 
 
@@ -80,77 +75,54 @@ def test_a_cluster(capsys: pytest.CaptureFixture[str], cluster: Nodes) -> None:
 
 
 def test_a_server_of_the_environment(
-    capsys: pytest.CaptureFixture[str], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    refused: Refused, capsys: pytest.CaptureFixture[str], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WHEEL_LOCK_REDIS", redis_server.url)
     assert main(["hold", *TERMS]) == 0
     assert json.loads(capsys.readouterr().out)["server"] == f"127.0.0.1:{redis_server.port}"
     monkeypatch.delenv("WHEEL_LOCK_REDIS")
-    status, sentence = refused(capsys, "hold", *TERMS)
+    status, sentence = refused("hold", *TERMS)
     assert (status, "--redis" in sentence) == (2, True)
 
 
-def trouble(capsys: pytest.CaptureFixture[str], url: str) -> str:
-    """The one sentence for a server that cannot be used."""
-    status, sentence = refused(capsys, "hold", "--redis", url, *TERMS)
-    assert status == 1
-    assert SECRET not in sentence
-    return sentence
+REFUSES = "refuses the user or the password"
+PLAIN = "the client speaks TLS (rediss://), and the server does not at this port"
+SENTINELS = "127.0.0.1:{away},127.0.0.1:{sentinel}"
 
 
-def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
-    port = candidate_port()
-    assert f"cannot reach the server 127.0.0.1:{port}" in trouble(capsys, f"redis+cluster://:{SECRET}@127.0.0.1:{port}")
-    url = f"redis+sentinel://:{SECRET}@127.0.0.1:{port}/main"
-    assert f"cannot reach the Sentinel 127.0.0.1:{port}" in trouble(capsys, url)
-
-
-def test_a_wrong_password(capsys: pytest.CaptureFixture[str], sentinel: RedisServer, guarded: RedisServer) -> None:
-    wrong = f"{SECRET}-at-all"
-    refusal = "refuses the user or the password"
-    sentence = trouble(capsys, f"redis://:{wrong}@127.0.0.1:{guarded.port}")
-    assert f"the server 127.0.0.1:{guarded.port} {refusal}" in sentence
-    sentence = trouble(capsys, of_sentinel(sentinel, password=wrong))
-    assert f"the master 127.0.0.1:{guarded.port} {refusal}" in sentence
-    assert f"the Sentinel 127.0.0.1:{sentinel.port} {refusal}" in trouble(capsys, of_sentinel(sentinel, own=wrong))
-
-
-def test_a_master_that_no_sentinel_knows(capsys: pytest.CaptureFixture[str], sentinel: RedisServer) -> None:
-    sentence = trouble(capsys, of_sentinel(sentinel, service="other"))
-    assert f"the Sentinel 127.0.0.1:{sentinel.port} knows no master 'other'" in sentence
-
-
-def test_tls_against_plain_text(
-    capsys: pytest.CaptureFixture[str], sentinel: RedisServer, guarded: RedisServer, tls_redis: RedisServer
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis+cluster://:{secret}@127.0.0.1:{away}", "cannot reach the server 127.0.0.1:{away}"),
+        ("redis+sentinel://:{secret}@127.0.0.1:{away}/main", "cannot reach the Sentinel 127.0.0.1:{away}"),
+        ("redis://:{wrong}@127.0.0.1:{guarded}", f"the server 127.0.0.1:{{guarded}} {REFUSES}"),
+        (f"redis+sentinel://:{{wrong}}@{SENTINELS}/main/0?sentinel_password={OWN}", f"{{guarded}} {REFUSES}"),
+        (f"redis+sentinel://:{{secret}}@{SENTINELS}/main/0?sentinel_password={{wrong}}", f"{{sentinel}} {REFUSES}"),
+        (f"redis+sentinel://{SENTINELS}/other/0?sentinel_password={OWN}", "{sentinel} knows no master 'other'"),
+        ("rediss://127.0.0.1:{guarded}?socket_timeout=0.5", PLAIN),
+        ("rediss+cluster://127.0.0.1:{guarded}?socket_timeout=0.5", PLAIN),
+        ("rediss+sentinel://127.0.0.1:{sentinel}/main?socket_timeout=0.5", PLAIN),
+        ("redis+cluster://127.0.0.1:{tls}", "the server speaks TLS at this port, and the client does not"),
+        ("valkeys://127.0.0.1:{tls}", "CERTIFICATE_VERIFY_FAILED"),
+        ("rediss+cluster://127.0.0.1:{tls}", "CERTIFICATE_VERIFY_FAILED"),
+        ("redis+cluster://:{secret}@127.0.0.1:{guarded}", "is not a node of a cluster: use redis://"),
+        ("redis://weak:{secret}@127.0.0.1:{guarded}", "NOPERM"),
+    ],
+)
+def test_a_server_that_cannot_be_used_is_one_sentence(
+    refused: Refused, sentinel: RedisServer, guarded: RedisServer, tls_redis: RedisServer, url: str, shown: str
 ) -> None:
-    plain = "the client speaks TLS (rediss://), and the server does not at this port"
-    short = "socket_timeout=0.5"
-    assert plain in trouble(capsys, f"rediss://127.0.0.1:{guarded.port}?{short}")
-    assert plain in trouble(capsys, f"rediss+cluster://127.0.0.1:{guarded.port}?{short}")
-    assert plain in trouble(capsys, f"rediss+sentinel://127.0.0.1:{sentinel.port}/main?{short}")
-    secure = "the server speaks TLS at this port, and the client does not"
-    assert secure in trouble(capsys, f"redis+cluster://127.0.0.1:{tls_redis.tls_port}")
+    ports = {"guarded": guarded.port, "sentinel": sentinel.port, "tls": tls_redis.tls_port, "away": candidate_port()}
+    words = {"secret": SECRET, "wrong": f"{SECRET}-at-all", **ports}
+    status, sentence = refused("hold", "--redis", url.format(**words), *TERMS)
+    assert status == 1
+    assert shown.format(**words) in sentence
+    assert SECRET not in sentence
 
 
-def test_a_certificate_that_is_not_trusted(capsys: pytest.CaptureFixture[str], tls_redis: RedisServer) -> None:
-    for scheme in ("valkeys", "rediss+cluster"):
-        assert "CERTIFICATE_VERIFY_FAILED" in trouble(capsys, f"{scheme}://127.0.0.1:{tls_redis.tls_port}")
-
-
-def test_a_server_that_is_no_cluster(capsys: pytest.CaptureFixture[str], guarded: RedisServer) -> None:
-    sentence = trouble(capsys, f"redis+cluster://:{SECRET}@127.0.0.1:{guarded.port}")
-    assert "is not a node of a cluster: use redis://" in sentence
-
-
-def test_a_missing_right(capsys: pytest.CaptureFixture[str]) -> None:
-    with RedisServer(users=[f"weak on >{SECRET} ~* &* +@all -evalsha -eval"]) as server:
-        sentence = trouble(capsys, f"redis://weak:{SECRET}@127.0.0.1:{server.port}")
-    assert "no permissions" in sentence or "NOPERM" in sentence
-
-
-def test_decoded_replies_of_a_cluster_are_refused(capsys: pytest.CaptureFixture[str], cluster: Nodes) -> None:
+def test_decoded_replies_of_a_cluster_are_refused(refused: Refused, cluster: Nodes) -> None:
     url = f"redis+cluster://127.0.0.1:{cluster.masters[0].port}?decode_responses=true"
-    assert refused(capsys, "hold", "--redis", url, *TERMS)[0] == 2
+    assert refused("hold", "--redis", url, *TERMS)[0] == 2
 
 
 def test_a_server_of_redis_5_has_no_hello() -> None:

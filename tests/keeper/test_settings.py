@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import redis
 
+from tests.cli.lock_commands import refusal
 from tests.cli.program import ROOT
-from tests.cli.test_arguments import refused
 from tests.support.background import Background, in_a_fork
 from wheel_lock import LockContext, options
 from wheel_lock.keeper import child
@@ -68,17 +68,17 @@ def test_a_system_without_pidfds_has_no_keeper(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    status, said = refused(capsys, "keeper", "--socket", "x" * 200)
+    status, said = refusal(capsys, "keeper", "--socket", "x" * 200)
     assert status == 2
     assert "--socket must be a path" in said
-    status, said = refused(capsys, "keeper", "--socket", str(tmp_path))
+    status, said = refusal(capsys, "keeper", "--socket", str(tmp_path))
     assert status == 1
     assert "cannot make the socket" in said
     served = str(tmp_path / "served")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(served)
         listener.listen()
-        assert refused(capsys, "keeper", "--socket", served) == (1, f"wheel-lock: a keeper serves {served!r} already\n")
+        assert refusal(capsys, "keeper", "--socket", served) == (1, f"wheel-lock: a keeper serves {served!r} already\n")
 
 
 def test_a_fork_while_a_keeper_is_being_started_leaves_no_lock_behind() -> None:

@@ -11,8 +11,7 @@ import threading
 import pytest
 import redis
 
-from tests.cli.lock_commands import CommandLine
-from tests.cli.test_doctor import examined
+from tests.cli.lock_commands import CommandLine, findings
 from tests.redis.test_tenants import documented_rights
 from tests.site.pages import ROOT
 from tests.support.redis_server import RedisServer
@@ -141,8 +140,8 @@ def test_the_rights_of_doctor(fresh_redis: RedisServer, capsys: pytest.CaptureFi
     as_user(fresh_redis, "All kinds of lock").close()
     with fresh_redis.client() as view:
         view.config_set("appendonly", "yes")
-    _, found = examined(capsys, url(fresh_redis), "--prefix", "billing:")
+    _, found = findings(capsys, url(fresh_redis), "--prefix", "billing:")
     assert {check for check, one in found.items() if one["severity"] != "ok"} == {"settings", "keys"}
     paste(fresh_redis, f"ACL SETUSER billing {addition('wheel-lock doctor')}")
-    status, found = examined(capsys, url(fresh_redis), "--prefix", "billing:")
+    status, found = findings(capsys, url(fresh_redis), "--prefix", "billing:")
     assert (status, {one["severity"] for one in found.values()}) == (0, {"ok"})
