@@ -39,12 +39,10 @@ def command(program: str) -> list[str]:
 @pytest.mark.slow
 def test_a_worker_answers_in_every_mode(program: str, command: list[str], redis_server: RedisServer) -> None:
     def check(what: Callable[..., None], *arguments: object, **options: object) -> None:
-        with redis_server.client() as view:
-            view.flushall()  # a worker that was ended may have left a lock
+        redis_server.admin.flushall()  # a worker that was ended may have left a lock
         what(command, redis_server, *arguments, **options)
 
-    with redis_server.client() as view:
-        view.config_set("notify-keyspace-events", "Egx")  # by which Redisson hears of a loss
+    redis_server.admin.config_set("notify-keyspace-events", "Egx")  # by which Redisson hears of a loss
     check(rival_worker.check_hold, listen=True)
     check(rival_worker.check_handover)
     if program == "redisson":

@@ -75,9 +75,8 @@ class CommandLine:
 @contextmanager
 def user(server: RedisServer, *rules: str) -> Iterator[str]:
     """Yield the URL of a user with these rights only."""
-    with server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", "looker", "reset", "on", ">secret", *rules)
-        try:
-            yield f"redis://looker:secret@127.0.0.1:{server.port}/0"
-        finally:
-            admin.execute_command("ACL", "DELUSER", "looker")
+    server.admin.execute_command("ACL", "SETUSER", "looker", "reset", "on", ">secret", *rules)
+    try:
+        yield f"redis://looker:secret@127.0.0.1:{server.port}/0"
+    finally:
+        server.admin.execute_command("ACL", "DELUSER", "looker")

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import redis
 
 from tests.cli.lock_commands import Refused
-from tests.cli.program import start
-from tests.cli.test_demo import TERMINAL, Terminal
+from tests.cli.program import interrupted
+from tests.cli.test_demo import Terminal
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock.cli import main
@@ -52,8 +50,8 @@ def url_of(server: RedisServer, user: str) -> str:
     return f"redis://{user}:secret@127.0.0.1:{server.port}/0"
 
 
-def left(client: redis.Redis, prefix: str = PREFIX) -> list[Any]:
-    return list(client.scan_iter(f"{prefix}*"))
+def left(server: RedisServer) -> int:
+    return len(list(server.admin.scan_iter(f"{PREFIX}*")))
 
 
 def measured(capsys: pytest.CaptureFixture[str], *command: str) -> dict[str, Any]:
@@ -73,10 +71,9 @@ def test_json_has_each_figure(
     redis_server: RedisServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "_FEW", 30)
-    with redis_server.client() as client:
-        client.set("of-others", "1")
-        found = measured(capsys, *arguments(redis_server.url, seconds=2.0))
-        assert client.keys() == [b"of-others"]
+    redis_server.admin.set("of-others", "1")
+    found = measured(capsys, *arguments(redis_server.url, seconds=2.0))
+    assert redis_server.admin.keys() == [b"of-others"]
     assert {name for name in FIGURES if found[name] is None} == set()
     assert found["not_measured"] == {}
     assert found["kind"] == "server"
@@ -109,11 +106,7 @@ def test_a_pipe_gets_plain_lines_and_a_table(redis_server: RedisServer, capsys: 
 
 
 def test_a_terminal_shows_a_bar_and_a_table(redis_server: RedisServer) -> None:
-    terminal = Terminal(110, 40)
-    ends = {"stdin": terminal.theirs, "stdout": terminal.theirs, "stderr": terminal.theirs}
-    status = start(*arguments(redis_server.url), **ends, env=TERMINAL).wait(timeout=60)
-    text = terminal.end()
-    assert status == 0, text
+    text = Terminal(110, 40).shown_by(*arguments(redis_server.url))
     assert "━" in text
     assert "handing over" in text
     assert "✔ No key is left behind." in text
@@ -141,17 +134,9 @@ class OldServer(RedisServer):
 
 def test_an_interruption_leaves_nothing_behind(redis_server: RedisServer) -> None:
     command = arguments(redis_server.url, "--json", seconds=10)
-    with ExitStack() as stack:
-        client = stack.enter_context(redis_server.client())
-        process = stack.enter_context(start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
-        stack.callback(process.kill)
-        eventually(lambda: len(left(client)) == 40)
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
-        assert process.returncode == 143, err
-        assert left(client) == []
-    assert err == ""
-    found = json.loads(out)
+    status, found, err = interrupted(signal.SIGTERM, lambda: left(redis_server) == 40, *command)
+    assert (status, err) == (143, "")
+    assert left(redis_server) == 0
     assert found["interrupted"] == 143
     assert found["left_at_server"] == 0
     assert found["round_trip_p50_s"] is not None
@@ -159,16 +144,13 @@ def test_an_interruption_leaves_nothing_behind(redis_server: RedisServer) -> Non
 
 
 def test_a_server_that_fails_meanwhile(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    client = fresh_redis.client()
-
     def fail() -> None:
-        eventually(lambda: len(left(client)) == 40)
+        eventually(lambda: left(fresh_redis) == 40)
         fresh_redis.kill()
 
-    thread = threading.Thread(target=fail)
-    thread.start()
+    failing = Background(fail)
     assert main(arguments(fresh_redis.url, "--json", seconds=3)) == 1
-    thread.join()
+    failing.result()
     said = capsys.readouterr()
     assert f"wheel-lock: the server 127.0.0.1:{fresh_redis.port} failed: " in said.err
     found = json.loads(said.out)

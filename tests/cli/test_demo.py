@@ -8,12 +8,14 @@ import pty
 import re
 import signal
 import struct
+import subprocess
 import termios
 import threading
 
 import pytest
 
 from tests.cli.program import start
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock.cli import main
@@ -34,16 +36,14 @@ def test_the_embedded_server_is_enough(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_keys_that_vanish_make_it_fail(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    with redis_server.client() as client:
 
-        def delete() -> None:
-            eventually(lambda: client.dbsize() == 100)
-            client.delete(*client.keys("wheel-lock-demo:*")[:3])
+    def delete() -> None:
+        eventually(lambda: redis_server.admin.dbsize() == 100)
+        redis_server.admin.delete(*redis_server.admin.keys("wheel-lock-demo:*")[:3])
 
-        thread = threading.Thread(target=delete)
-        thread.start()
-        status = main(["demo", "--redis", redis_server.url, "--locks", "100", "--timeout", "2", "--seconds", "1.6"])
-        thread.join()
+    deleting = Background(delete)
+    status = main(["demo", "--redis", redis_server.url, "--locks", "100", "--timeout", "2", "--seconds", "1.6"])
+    deleting.result()
     assert status == 1
     said = capsys.readouterr()
     assert re.search(r"^ +lost +3 +key gone: 3$", said.out, re.MULTILINE)
@@ -77,6 +77,17 @@ class Terminal:
         """What is on it, without escape sequences."""
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self._data.decode("utf-8", "replace"))
 
+    def start(self, *arguments: str, env: dict[str, str] = TERMINAL) -> subprocess.Popen[str]:
+        """Start ``wheel-lock`` with ``arguments`` on it."""
+        return start(*arguments, stdin=self.theirs, stdout=self.theirs, stderr=self.theirs, env=env)
+
+    def shown_by(self, *arguments: str, env: dict[str, str] = TERMINAL) -> str:
+        """Return what ``wheel-lock`` shows there until its end, which is a good one."""
+        status = self.start(*arguments, env=env).wait(timeout=60)
+        text = self.end()
+        assert status == 0, text
+        return text
+
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
 
@@ -101,15 +112,9 @@ class Terminal:
 def test_a_terminal_shows_the_wheel(
     redis_server: RedisServer, columns: int, lines: int, colour: bool, drawn: str
 ) -> None:
-    terminal = Terminal(columns, lines)
     environment = TERMINAL if colour else {**TERMINAL, "NO_COLOR": "1"}
-    process = start(
-        "demo", "--redis", redis_server.url, "--locks", "200", "--timeout", "2", "--seconds", "0.8",
-        stdin=terminal.theirs, stdout=terminal.theirs, stderr=terminal.theirs, env=environment,
-    )  # fmt: skip
-    status = process.wait(timeout=30)
-    text = terminal.end()
-    assert status == 0, text
+    arguments = ["demo", "--redis", redis_server.url, "--locks", "200", "--timeout", "2", "--seconds", "0.8"]
+    text = Terminal(columns, lines).shown_by(*arguments, env=environment)
     assert drawn in text
     assert "time left" in text
     assert "Nothing was lost" in text
@@ -117,16 +122,12 @@ def test_a_terminal_shows_the_wheel(
 
 def test_ctrl_c_on_a_terminal_still_gives_the_summary(redis_server: RedisServer) -> None:
     terminal = Terminal(80, 24)
-    process = start(
-        "demo", "--redis", redis_server.url, "--locks", "100", "--timeout", "30", "--seconds", "60",
-        stdin=terminal.theirs, stdout=terminal.theirs, stderr=terminal.theirs,
-        env=TERMINAL,
-    )  # fmt: skip
+    arguments = ["demo", "--redis", redis_server.url, "--locks", "100", "--timeout", "30", "--seconds", "60"]
+    process = terminal.start(*arguments)
     eventually(lambda: "due next" in terminal.text, 20.0)
     process.send_signal(signal.SIGINT)
     status = process.wait(timeout=20)
     text = terminal.end()
     assert status == 130, text
     assert "Stopped by Ctrl-C" in text
-    with redis_server.client() as client:
-        assert client.dbsize() == 0
+    assert redis_server.admin.dbsize() == 0

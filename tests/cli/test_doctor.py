@@ -28,24 +28,20 @@ PARTS = ["keys", "channels", "commands"]
 
 def with_user(server: RedisServer, *rules: str) -> str:
     """Create the user ``app``; return the URL with which it connects."""
-    with server.client() as view:
-        view.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", *rules)
+    server.admin.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", *rules)
     return f"redis://app:secret@127.0.0.1:{server.port}/0"
 
 
 def test_a_safe_server_has_status_0(fresh_redis: RedisServer, examined: Examined) -> None:
-    with fresh_redis.client() as view:
-        view.config_set("appendfsync", "always")
-        view.config_set("appendonly", "yes")
-        status, found = examined(fresh_redis.url)
-        assert {check: finding["severity"] for check, finding in found.items() if finding["severity"] != "ok"} == {}
-        assert status == 0
-        assert set(KINDS) <= set(found)
-        assert {"role", "eviction", "persistence", "replicas", "version", "round trip", "clocks", "wake-ups"} <= set(
-            found
-        )
-        # What is left are the last fences of two kinds of lock, as after each use of these.
-        assert all(key.startswith(b"wheel_lock:fence:") for key in view.scan_iter())
+    fresh_redis.admin.config_set("appendfsync", "always")
+    fresh_redis.admin.config_set("appendonly", "yes")
+    status, found = examined(fresh_redis.url)
+    assert {check: finding["severity"] for check, finding in found.items() if finding["severity"] != "ok"} == {}
+    assert status == 0
+    assert set(KINDS) <= set(found)
+    assert {"role", "eviction", "persistence", "replicas", "version", "round trip", "clocks", "wake-ups"} <= set(found)
+    # What is left are the last fences of two kinds of lock, as after each use of these.
+    assert all(key.startswith(b"wheel_lock:fence:") for key in fresh_redis.admin.scan_iter())
 
 
 @pytest.mark.parametrize(
@@ -67,9 +63,8 @@ def test_settings(
     severity: str,
     advice: str,
 ) -> None:
-    with fresh_redis.client() as view:
-        for name, value in settings.items():
-            view.config_set(name, value)
+    for name, value in settings.items():
+        fresh_redis.admin.config_set(name, value)
     status, found = examined(fresh_redis.url)
     assert found[check]["severity"] == severity
     assert advice in found[check]["advice"]
@@ -105,9 +100,8 @@ def test_a_missing_right_has_its_line(fresh_redis: RedisServer, examined: Examin
         assert found[kind]["severity"] == ("problem" if needs_it else "ok")
         assert found[kind]["advice"] == ("ACL SETUSER app +zadd" if needs_it else "")
     assert found["wake-ups"]["severity"] == "warning"
-    with fresh_redis.client() as view:
-        for check in ("read lock", "wake-ups"):
-            view.execute_command(*found[check]["advice"].split())
+    for check in ("read lock", "wake-ups"):
+        fresh_redis.admin.execute_command(*found[check]["advice"].split())
     _, found = examined(url)
     assert {found[check]["severity"] for check in (*KINDS, "wake-ups")} == {"ok"}
 
@@ -117,8 +111,7 @@ def test_the_line_for_a_prefix_suffices(fresh_redis: RedisServer, examined: Exam
     _, found = examined(url, "--prefix", "order:")
     assert {found[kind]["severity"] for kind in KINDS} == {"problem"}
     assert found["rights"]["advice"].startswith("ACL SETUSER app ~order:* ")
-    with fresh_redis.client() as view:
-        view.execute_command(*found["rights"]["advice"].split())
+    fresh_redis.admin.execute_command(*found["rights"]["advice"].split())
     _, found = examined(url, "--prefix", "order:")
     assert {found[check]["severity"] for check in (*KINDS, "wake-ups")} == {"ok"}
     assert "rights" not in found
@@ -129,8 +122,7 @@ def test_the_line_for_channels_suffices(fresh_redis: RedisServer, examined: Exam
     status, found = examined(url, "--prefix", "order:")
     assert status == 3
     assert found["wake-ups"]["severity"] == found["rights"]["severity"] == "warning"
-    with fresh_redis.client() as view:
-        view.execute_command(*found["rights"]["advice"].split())
+    fresh_redis.admin.execute_command(*found["rights"]["advice"].split())
     _, found = examined(url, "--prefix", "order:")
     assert found["wake-ups"]["severity"] == "ok"
     assert "rights" not in found
@@ -171,8 +163,7 @@ def test_keys_of_others(fresh_redis: RedisServer, examined: Examined, monkeypatc
 
 
 def test_keys_that_the_user_may_not_read(fresh_redis: RedisServer, examined: Examined) -> None:
-    with fresh_redis.client() as view:
-        view.set("secret:1", "data")
+    fresh_redis.admin.set("secret:1", "data")
     _, found = examined(with_user(fresh_redis, "~order:*", "~wheel_lock:*", "&*", "+@all"))
     assert found["keys"]["severity"] == "unknown"
     assert "1 may not be read, such as secret:1" in found["keys"]["text"]

@@ -77,8 +77,7 @@ def test_what_every_lock_is_refused_for_is_one_finding_with_its_remedy(
 
 
 def test_memory_that_is_nearly_full_is_a_warning(fresh_redis: RedisServer, examined: Examined) -> None:
-    with fresh_redis.client() as view:
-        view.config_set("maxmemory", int(view.info("memory")["used_memory"] * 1.05))
+    fresh_redis.admin.config_set("maxmemory", int(fresh_redis.admin.info("memory")["used_memory"] * 1.05))
     _, found = examined(fresh_redis.url)
     assert found["eviction"]["severity"] != "ok"
     assert "full" in found["eviction"]["text"]
@@ -86,15 +85,14 @@ def test_memory_that_is_nearly_full_is_a_warning(fresh_redis: RedisServer, exami
 
 def test_a_server_that_loads_its_data(examined: Examined) -> None:
     with RedisServer("enable-debug-command yes", "loading-process-events-interval-bytes 1024") as server:
-        with server.client() as view:
-            pipeline = view.pipeline(transaction=False)
-            for number in range(8000):
-                pipeline.set(f"data:{number}", os.urandom(400))  # which cannot be compressed
-            pipeline.execute()
-            view.config_set("key-load-delay", "2000")  # microseconds
-            loading = Background(lambda: server.client(socket_timeout=60.0).execute_command("DEBUG", "RELOAD"))
-            eventually(lambda: view.info("persistence")["loading"] == 1)
-            _, found = examined(server.url)
+        pipeline = server.admin.pipeline(transaction=False)
+        for number in range(8000):
+            pipeline.set(f"data:{number}", os.urandom(400))  # which cannot be compressed
+        pipeline.execute()
+        server.admin.config_set("key-load-delay", "2000")  # microseconds
+        loading = Background(lambda: server.client(socket_timeout=60.0).execute_command("DEBUG", "RELOAD"))
+        eventually(lambda: server.admin.info("persistence")["loading"] == 1)
+        _, found = examined(server.url)
         server.kill()
         with pytest.raises(redis.RedisError):
             loading.result(60.0)
@@ -148,8 +146,7 @@ def test_the_master_behind_sentinels_has_its_own_address(redis_server: RedisServ
 def test_a_slot_without_a_master(examined: Examined) -> None:
     with Nodes() as nodes:
         for server in nodes.servers:
-            with server.client() as client:
-                client.execute_command("CLUSTER", "DELSLOTS", 5)
+            server.admin.execute_command("CLUSTER", "DELSLOTS", 5)
         _, found = examined(f"redis+cluster://127.0.0.1:{nodes.servers[0].port}")
     assert found["cluster"]["severity"] == "problem"
     assert found["cluster"]["text"].startswith("1 of 16,384 slots have no master that answers")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
-import redis
 
-from tests.cli.program import start
+from tests.cli.program import interrupted
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock.cli import main
@@ -41,19 +38,11 @@ def arguments(
 
 
 @contextmanager
-def soon(client: redis.Redis, act: Any) -> Iterator[None]:
+def soon(server: RedisServer, act: Callable[[list[bytes | str]], object]) -> Iterator[None]:
     """Once locks are held, have ``act(their keys)`` done by another thread."""
-
-    def work() -> None:
-        eventually(lambda: client.dbsize() > 0)
-        act(sorted(client.keys("hold:*")))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
+    acting = Background(lambda: act(eventually(lambda: sorted(server.admin.keys("hold:*")))))
+    yield
+    acting.result()
 
 
 def test_json_is_all_that_is_on_stdout(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,8 +67,7 @@ def test_everything_is_released_and_a_table_says_so(
     redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments(redis_server.url, timeout=60, renew_every=20, seconds=0.1)) == 0
-    with redis_server.client() as client:
-        assert client.dbsize() == 0
+    assert redis_server.admin.dbsize() == 0
     said = capsys.readouterr().out
     assert "no key left behind" in said
     lines = [line.split() for line in said.splitlines()]
@@ -88,7 +76,7 @@ def test_everything_is_released_and_a_table_says_so(
 
 
 def test_deleted_keys_are_losses(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    with redis_server.client() as client, soon(client, lambda keys: client.delete(*keys[:7])):
+    with soon(redis_server, lambda keys: redis_server.admin.delete(*keys[:7])):
         assert main(arguments(redis_server.url, "--json", seconds=ACT_S)) == 1
     said = capsys.readouterr()
     found = json.loads(said.out)
@@ -100,7 +88,7 @@ def test_deleted_keys_are_losses(redis_server: RedisServer, capsys: pytest.Captu
 
 
 def test_a_server_gone_at_the_end_is_no_success(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    with fresh_redis.client() as client, soon(client, lambda keys: fresh_redis.kill()):
+    with soon(fresh_redis, lambda keys: fresh_redis.kill()):
         assert main(arguments(fresh_redis.url, "--json", timeout=30, renew_every=10, seconds=ACT_S)) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["owned_at_end"] is None
@@ -109,47 +97,28 @@ def test_a_server_gone_at_the_end_is_no_success(fresh_redis: RedisServer, capsys
 
 
 def test_ctrl_c_ends_early_reports_and_releases(redis_server: RedisServer) -> None:
-    with redis_server.client() as client, interrupted(arguments(redis_server.url, "--json", seconds=60)) as process:
-        eventually(lambda: client.dbsize() == 300, 20.0)
-        name = client.randomkey()
-        seen = [round(TIMEOUT_S * 1000)]
+    client, seen = redis_server.admin, [round(TIMEOUT_S * 1000)] * 2
 
-        def renewed() -> bool:
-            seen.append(client.pttl(name))
-            return seen[-1] > seen[-2]
+    def renewed() -> bool:
+        if client.dbsize() == 300:
+            seen.append(client.pttl(min(client.keys())))
+        return seen[-1] > seen[-2]
 
-        eventually(renewed, 20.0)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
-        assert process.returncode == 130, err
-        found = json.loads(out)
-        assert found["interrupted"] is True
-        assert found["owned_at_end"] == 300
-        assert found["lost"] == 0
-        assert client.dbsize() == 0
+    status, found, err = interrupted(signal.SIGINT, renewed, *arguments(redis_server.url, "--json", seconds=60))
+    assert status == 130, err
+    assert found["interrupted"] is True
+    assert found["owned_at_end"] == 300
+    assert found["lost"] == 0
+    assert client.dbsize() == 0
 
 
 def test_ctrl_c_while_acquiring_leaves_nothing_behind(redis_server: RedisServer) -> None:
     locks = 500_000  # seconds of work
     command = arguments(redis_server.url, "--json", locks=locks, timeout=60, renew_every=20, seconds=60)
-    with redis_server.client() as client, interrupted(command) as process:
-        eventually(lambda: client.dbsize() > 0, 20.0)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
-        assert process.returncode == 130, err
-        found = json.loads(out)
-        assert found["acquired"] == found["owned_at_end"] < locks
-        assert found["left_at_server"] == client.dbsize() == 0
-
-
-@contextmanager
-def interrupted(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that is to be interrupted, and ended in any case."""
-    with start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    status, found, err = interrupted(signal.SIGINT, redis_server.admin.dbsize, *command)
+    assert status == 130, err
+    assert found["acquired"] == found["owned_at_end"] < locks
+    assert found["left_at_server"] == redis_server.admin.dbsize() == 0
 
 
 def test_a_server_is_all_that_it_needs(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,6 @@ import pytest
 import redis
 
 from tests.cli.lock_commands import TOKEN, CommandLine, user
-from tests.cli.program import start
 from tests.cli.test_demo import TERMINAL, Terminal
 from tests.support.backend import Backend
 from tests.support.lock_types import KINDS, make
@@ -118,12 +117,7 @@ def test_a_missing_right_to_a_command_is_named(
 def test_a_terminal_shows_a_table(real: Backend) -> None:
     lock(real.view, "order:1", head=owner_head("billing@host-7"))
     real.view.set("cache", "value")
-    terminal = Terminal(110, 40)
-    ends = {"stdin": terminal.theirs, "stdout": terminal.theirs, "stderr": terminal.theirs}
-    environment = {**TERMINAL, "WHEEL_LOCK_REDIS": real.url}
-    status = start("ls", **ends, env=environment).wait(timeout=60)
-    text = terminal.end()
-    assert status == 0, text
+    text = Terminal(110, 40).shown_by("ls", env={**TERMINAL, "WHEEL_LOCK_REDIS": real.url})
     assert "looking for locks" in text
     assert "HOLDER" in text
     assert "billing@host-7" in text

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.lock_commands import TOKEN, CommandLine
 from tests.cli.program import start
-from tests.cli.test_demo import TERMINAL, Terminal
+from tests.cli.test_demo import Terminal
 from tests.support.backend import Backend
 from tests.support.lock_types import NAME, NEVER_S
 from tests.support.redis_server import RedisServer
@@ -134,16 +134,14 @@ class Watching:
 def test_changes_appear_as_they_happen_and_an_outage_is_survived(fresh_redis: RedisServer) -> None:
     watching = Watching("--redis", fresh_redis.url, NAME, "--interval", "0.05")
     watching.line_with("\tfree\t")
-    with fresh_redis.client() as client:
-        client.set(NAME, TOKEN)
+    fresh_redis.admin.set(NAME, TOKEN)
     watching.line_with("\tacquired\t")
     fresh_redis.kill()
     watching.line_with("trying again")
     fresh_redis.start()
     watching.line_with("answers again")
     watching.line_with("\treleased\t")
-    with fresh_redis.client() as client:
-        client.set(NAME, TOKEN)
+    fresh_redis.admin.set(NAME, TOKEN)
     watching.line_with("\tacquired\t")
     assert watching.end(signal.SIGINT) == 130
 
@@ -151,8 +149,7 @@ def test_changes_appear_as_they_happen_and_an_outage_is_survived(fresh_redis: Re
 def test_a_terminal_shows_a_table_and_gets_its_cursor_back(real: Backend) -> None:
     real.view.set(NAME, TOKEN, px=600_000)
     terminal = Terminal(110, 40)
-    ends = {"stdin": terminal.theirs, "stdout": terminal.theirs, "stderr": terminal.theirs}
-    process = start("watch", "--redis", real.url, "*", "--interval", "0.1", **ends, env=TERMINAL)
+    process = terminal.start("watch", "--redis", real.url, "*", "--interval", "0.1")
     terminal.wait_for(token_id(TOKEN))
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=LONG_S) == 143

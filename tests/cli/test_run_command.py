@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ import redis
 from tests.cli.lock_commands import Refused
 from tests.cli.program import ROOT
 from tests.cli.test_demo import TERMINAL, Terminal
+from tests.support.background import Background
 from tests.support.fork_server import Child as Program
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
@@ -95,9 +95,8 @@ def run(fork_server: ForkServer, redis_server: RedisServer) -> Iterator[Run]:
 
 
 @pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis_server.client() as client:
-        yield client
+def client(redis_server: RedisServer) -> redis.Redis:
+    return redis_server.admin
 
 
 def shell(script: str) -> tuple[str, ...]:
@@ -268,7 +267,7 @@ def test_a_command_that_goes_on_is_killed_with_all_that_it_has_started(run: Run,
     status, said = started.end()
     assert status == 76
     assert "the command has not ended within 0.1 s: sent SIGKILL" in said
-    eventually(lambda: not Path(f"/proc/{inner}").exists() or state_of(inner) == "Z", LONG_S)
+    eventually(lambda: has_ended(inner), LONG_S)
 
 
 LEAVES = "trap '' {ignored}; sh -c 'while :; do sleep 0.05; done' & echo $!; {then}"
@@ -489,12 +488,11 @@ def supervised(
     said: list[str] = []
     plan = Plan(["/bin/sh", "-c", script], {}, margin_s, 5.0, signal.SIGTERM)
     with Signals() as signals:
-        thread = threading.Thread(target=act, args=[lock, signals])
-        thread.start()
+        acting = Background(lambda: act(lock, signals))
         try:
             return Supervisor(lock, plan, signals, said.append).run(), said
         finally:
-            thread.join()
+            acting.result()
 
 
 def test_the_margin_is_kept(tmp_path: Path) -> None:

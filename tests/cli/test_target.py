@@ -127,8 +127,7 @@ def test_decoded_replies_of_a_cluster_are_refused(refused: Refused, cluster: Nod
 
 def test_a_server_of_redis_5_has_no_hello() -> None:
     with OldServer("cluster-enabled yes") as server:
-        with server.client() as client:
-            client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+        server.admin.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
         with closing(find(f"redis://127.0.0.1:{server.port}")) as found:
             assert found.kind == "cluster"
             assert found.version is not None

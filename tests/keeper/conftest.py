@@ -34,9 +34,8 @@ def hold(fork_server: ForkServer, redis_server: RedisServer) -> Iterator[Hold]:
 
 
 @pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis_server.client() as client:
-        yield client
+def client(redis_server: RedisServer) -> redis.Redis:
+    return redis_server.admin
 
 
 @pytest.fixture

@@ -138,8 +138,7 @@ def test_the_rights_of_run(fresh_redis: RedisServer, capfd: pytest.CaptureFixtur
 
 def test_the_rights_of_doctor(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     as_user(fresh_redis, "All kinds of lock").close()
-    with fresh_redis.client() as view:
-        view.config_set("appendonly", "yes")
+    fresh_redis.admin.config_set("appendonly", "yes")
     _, found = findings(capsys, url(fresh_redis), "--prefix", "billing:")
     assert {check for check, one in found.items() if one["severity"] != "ok"} == {"settings", "keys"}
     paste(fresh_redis, f"ACL SETUSER billing {addition('wheel-lock doctor')}")
