@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 import doctest
-import importlib.util
 import sys
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-PATH = Path(__file__).parents[1] / "scripts" / "test_all.py"
 THIS = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
-@pytest.fixture(scope="module")
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("test_all_script", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its classes look for it there
-    spec.loader.exec_module(module)
-    return module
+script: Any = import_module("scripts.test_all")
 
 
-def test_its_examples_work(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_examples_work(capsys: pytest.CaptureFixture[str]) -> None:
     result = doctest.testmod(script)
     assert result.attempted >= 3
     assert result.failed == 0, capsys.readouterr().out
 
 
-def test_the_newest_environment_differs_in_redis_py_only(script: Any) -> None:
+def test_the_newest_environment_differs_in_redis_py_only() -> None:
     oldest, newest = script.oldest_requirements(), script.newest_requirements()
     assert script.redis_version(oldest) != script.redis_version(newest)
     assert script._REDIS_PIN.sub("", oldest) == script._REDIS_PIN.sub("", newest)
     assert "--hash=sha256:" in script._REDIS_PIN.search(newest)[0]
 
 
-def test_a_python_is_found_by_what_it_says_of_itself(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_python_is_found_by_what_it_says_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert script.answers(sys.executable) == THIS
     assert script.find_python("3.99") is None
     broken = tmp_path / "python3.99"
@@ -53,7 +41,7 @@ def test_a_python_is_found_by_what_it_says_of_itself(
 
 
 def test_all_combinations_run_although_one_fails(
-    script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(script, "find_python", lambda version: None if version == "3.14" else "python")
     ran: list[tuple[str, str]] = []

@@ -24,7 +24,7 @@ from tests.support.background import Background
 from tests.support.fork_server import Child as Program
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, state_of
 from wheel_lock import LockContext, LossReason
 from wheel_lock.cli import target
 from wheel_lock.cli.run.child import Child
@@ -214,11 +214,6 @@ def test_signals_are_forwarded(run: Run) -> None:
     for name in numbers:
         started.send(signal.Signals[f"SIG{name}"])
         assert started.line() == name
-
-
-def state_of(pid: int) -> str:
-    """The letter that /proc has for the state of a process."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 # Programs to be stopped. No shells: while its child is stopped between vfork() and exec(), a shell waits for it

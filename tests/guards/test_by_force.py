@@ -20,7 +20,7 @@ from tests.guards.ways import closed
 from tests.guards.writer import FAILURES, NAME, PLACES, STOPPING, WRITE, connect
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, state_of
 from wheel_lock import LockContext, guards
 
 TRANSACTIONS = int(os.environ.get("GUARDS_TRANSACTIONS", "400"))
@@ -105,7 +105,7 @@ class Race:
     def _overtake(self, context: LockContext, pid: int, place: str, guarded: bool) -> None:
         """Write under the lock while a holder is stopped; or behind it, if it is within its transaction."""
         self.stops[place] += 1
-        eventually(lambda: state(pid) == "T")
+        eventually(lambda: state_of(pid) == "T")
         lock = context.lock(NAME, fencing=True, retry_every=0.01)  # a deletion wakes no waiter
         with lock, closed(connect(self._kind, self._address)) as connection:
             if place != PLACES[0]:
@@ -128,10 +128,6 @@ def written(connection: Any, held: guards.Fence, guarded: bool) -> bool:
         connection.rollback()
         return False
     return True
-
-
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @pytest.fixture

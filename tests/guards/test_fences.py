@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import asyncpg
 import psycopg
+import psycopg2
 import pytest
 import sqlalchemy
 import sqlalchemy.ext.asyncio
+from sqlalchemy.orm import Session
 
 import wheel_lock
 from tests.guards.databases import MariaDbServer, PostgresServer
-from tests.guards.ways import closed, engine_of
+from tests.guards.ways import asyncpg_address, closed, engine_of
 from tests.support.backend import Backend
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockNotHeld
 from wheel_lock.guards import Fence, create, fence_of, guard
+from wheel_lock.guards.sqlalchemy import guarded
+from wheel_lock.guards.statements import DIALECTS, dialect_named, guarding
 
 pytestmark = pytest.mark.servers("embedded")
 
@@ -139,8 +145,6 @@ def test_psycopg_in_autocommit_mode_is_refused(postgres_server: PostgresServer) 
 
 
 def test_psycopg2_in_autocommit_mode_is_refused(postgres_server: PostgresServer) -> None:
-    import psycopg2
-
     with closed(psycopg2.connect(**postgres_server.address)) as connection:
         connection.autocommit = True
         with pytest.raises(ValueError, match="begin a transaction"):
@@ -180,10 +184,6 @@ def test_sqlalchemy_with_listeners_that_begin_themselves_is_guarded() -> None:
 
 
 def test_a_session_that_has_begun_without_a_guard_is_refused() -> None:
-    from sqlalchemy.orm import Session
-
-    from wheel_lock.guards.sqlalchemy import guarded
-
     with (
         engine_of("sqlite://") as engine,
         Session(engine) as session,
@@ -196,8 +196,6 @@ def test_a_session_that_has_begun_without_a_guard_is_refused() -> None:
 
 def test_another_database_than_those_of_guards_is_refused() -> None:
     engine = sqlalchemy.create_mock_engine("mssql+pyodbc://", executor=lambda *_: None)
-    from wheel_lock.guards.statements import dialect_named
-
     with pytest.raises(ValueError, match=f"kind '{engine.dialect.name}', only for postgresql, sqlite"):
         dialect_named(engine.dialect.name)
 
@@ -226,11 +224,7 @@ async def test_each_way_of_calling_has_its_own_guard(postgres_server: PostgresSe
 
 
 async def test_asyncpg_without_a_transaction_is_refused(postgres_server: PostgresServer) -> None:
-    import asyncpg
-
-    connection = await asyncpg.connect(
-        host="127.0.0.1", port=postgres_server.port, user="postgres", database="postgres"
-    )
+    connection = await asyncpg.connect(**asyncpg_address(postgres_server.address))
     with pytest.raises(ValueError, match="async with connection"):
         await wheel_lock.guards.asyncio.guard(connection, HELD)
     await wheel_lock.guards.asyncio.create(connection)
@@ -238,8 +232,6 @@ async def test_asyncpg_without_a_transaction_is_refused(postgres_server: Postgre
 
 
 def test_a_driver_that_reports_nothing_guards_nothing() -> None:
-    from wheel_lock.guards.statements import DIALECTS, guarding
-
     for name, answer in (("mysql", 0), ("mysql", None), ("sqlite", -1), ("sqlite", None)):
         steps = guarding(DIALECTS[name], Fence("name", 7))
         next(steps)
@@ -253,8 +245,6 @@ def test_a_driver_that_reports_nothing_guards_nothing() -> None:
 
 
 def test_no_package_of_a_database_is_imported() -> None:
-    import subprocess
-
     code = "import sys, wheel_lock; wheel_lock.guards.guard; print([n for n in sys.modules if n in sys.argv[1:]])"
     names = ["sqlalchemy", "django", "psycopg", "psycopg2", "pymysql", "asyncpg", "sqlite3"]
     done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=True)

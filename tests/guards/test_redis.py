@@ -18,6 +18,7 @@ from tests.support.waiting import eventually
 from wheel_lock import StaleFence, guards
 from wheel_lock.guards.redis import AsyncGuarded, Guarded
 from wheel_lock.protocol.keys import guard_key
+from wheel_lock.testing import fake_context
 
 NAME = "account:42"
 
@@ -120,8 +121,6 @@ def test_a_guard_key_that_holds_no_fence_lets_nobody_pass(client: redis.Redis) -
 
 
 async def test_the_same_in_asyncio_and_with_a_lock_of_another_server(redis_server: RedisServer) -> None:
-    from wheel_lock.testing import fake_context
-
     with fake_context() as context:
         async with redis.asyncio.Redis.from_url(redis_server.url) as client:
             async with context.asyncio.lock(NAME, fencing=True) as lock:

@@ -10,6 +10,7 @@ from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from wheel_lock import StaleFence, guards
+from wheel_lock.guards.connections import _commits_each
 from wheel_lock.guards.sqlalchemy import guarded
 
 NAME = "account:42"
@@ -62,8 +63,6 @@ def test_a_session_with_several_databases_has_no_guard_of_its_own(tmp_path: Path
 
 @pytest.mark.parametrize("options", [{"isolation_level": None}, {"autocommit": True}])
 def test_a_driver_that_commits_each_statement_is_refused(tmp_path: Path, options: dict[str, object]) -> None:
-    from wheel_lock.guards.connections import _commits_each
-
     class Adapter:
         in_transaction = False
         isolation_level: object = ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -17,13 +17,8 @@ PACKAGE = "wheel_lock"
 
 
 def script(name: str) -> ModuleType:
-    """A program of scripts/, which is not a package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """A program of scripts/."""
+    return import_module(f"scripts.{name}")
 
 
 def site(folder: Path, **pages: str) -> Path:

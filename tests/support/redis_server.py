@@ -31,7 +31,7 @@ from redis.retry import Retry
 
 from tests.support.ports import candidate_port
 from tests.support.tls import TlsFiles
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, state_of
 
 _Spawn = Callable[[], "subprocess.Popen[bytes]"]
 
@@ -188,8 +188,7 @@ class RedisServer:
         """SIGSTOP: connections stay open, nothing is answered. Returns when the process has stopped."""
         self._process.send_signal(signal.SIGSTOP)
         if sys.platform == "linux":
-            stat = Path(f"/proc/{self.pid}/stat")
-            eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", message="SIGSTOP took")
+            eventually(lambda: state_of(self.pid) == "T", message="SIGSTOP took")
 
     def resume(self) -> None:
         """SIGCONT. Nothing happens if the process is not paused."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -31,3 +32,8 @@ def eventually(
             what = message or getattr(predicate, "__name__", "the condition")
             raise AssertionError(f"not within {timeout_s} s: {what} (last seen: {value!r})")
         time.sleep(max(interval_s, min(waited_s / 20, LONGEST_INTERVAL_S)))
+
+
+def state_of(pid: int) -> str:
+    """Return the letter that /proc has for the state of a process."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
