@@ -6,6 +6,7 @@ import asyncio
 import math
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 import redis
@@ -81,9 +82,8 @@ class Stranger:
 
 @pytest.fixture
 def stranger(server: EmbeddedServer) -> Iterator[Stranger]:
-    stranger = Stranger(server)
-    yield stranger
-    stranger.close()
+    with closing(Stranger(server)) as stranger:
+        yield stranger
 
 
 def assert_untouched(server: EmbeddedServer) -> None:
@@ -101,10 +101,9 @@ COMMANDS = [
 
 def test_nothing_runs_before_the_password(server: EmbeddedServer) -> None:
     for words in COMMANDS:
-        stranger = Stranger(server)
-        for _ in range(2):
-            assert stranger.said(encoded(*words)) == b"-NOAUTH Authentication required.\r\n", words
-        stranger.close()
+        with closing(Stranger(server)) as stranger:
+            for _ in range(2):
+                assert stranger.said(encoded(*words)) == b"-NOAUTH Authentication required.\r\n", words
     assert_untouched(server)
 
 
@@ -121,10 +120,9 @@ NO_COMMANDS = [
 
 def test_what_is_no_short_command_ends_the_connection(server: EmbeddedServer) -> None:
     for data in NO_COMMANDS:
-        stranger = Stranger(server)
-        stranger.send(data + SET)
-        assert stranger.all_lines() == [], data
-        stranger.close()
+        with closing(Stranger(server)) as stranger:
+            stranger.send(data + SET)
+            assert stranger.all_lines() == [], data
     assert_untouched(server)
 
 
@@ -163,9 +161,8 @@ def test_hello_with_the_password_selects_protocol_and_client_name(server: Embedd
 def test_a_client_that_disconnects_is_not_reported(capfd: pytest.CaptureFixture[str]) -> None:
     with EmbeddedServer() as server:
         for data in (b"", b"*1", SET, b"\0"):
-            stranger = Stranger(server)
-            stranger.send(data)
-            stranger.close()
+            with closing(Stranger(server)) as stranger:
+                stranger.send(data)
         eventually(lambda: not server._server._ends_at)
     assert capfd.readouterr() == ("", "")
 
@@ -187,11 +184,10 @@ def test_the_limit_is_for_getting_in_only() -> None:
 
 def test_closing_the_server_ends_those_who_are_not_in_yet() -> None:
     server = EmbeddedServer()
-    stranger = Stranger(server)
-    eventually(lambda: len(server._server._ends_at) == 1)
-    server.close()
-    assert stranger.all_lines() == []
-    stranger.close()
+    with closing(Stranger(server)) as stranger:
+        eventually(lambda: len(server._server._ends_at) == 1)
+        server.close()
+        assert stranger.all_lines() == []
     eventually(lambda: not server._server._ends_at)
 
 
@@ -213,6 +209,7 @@ def test_clients_with_the_password_are_served(server: EmbeddedServer, protocol: 
         assert client.set(KEY, "value")
         assert client.client_getname() in (b"x", "x")
         assert client.execute_command("AUTH", server.password)  # once more
+    assert server.url == f"redis://:{server.password}@127.0.0.1:{server.port}/0"
     with redis.Redis.from_url(server.url, protocol=protocol) as client:
         assert client.get(KEY) == b"value"
     with redis.Redis(port=server.port, username="default", password=server.password, protocol=protocol) as client:

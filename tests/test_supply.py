@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import threading
 import tomllib
 import venv
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from packaging.utils import canonicalize_name
 from tests.interop.redis_pys_source import download
 from tests.interop.redisson_jars import CHECKSUMS, unexpected
 from tests.interop.redisson_peer import redisson_version
+from tests.support.background import Background
 from tests.support.pinned_requirements import REQUIREMENTS, Pin, pins
 
 ROOT = Path(__file__).parents[1]
@@ -278,13 +278,12 @@ def advisories(known: Answers) -> Iterator[str]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+        serving = Background(server.serve_forever)
         try:
             yield f"http://127.0.0.1:{server.server_port}/v1/query"
         finally:
             server.shutdown()
-            thread.join()
+            serving.result()
 
 
 def audit(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
