@@ -5,11 +5,10 @@ python -m tests.simulation.contract SEQUENCES [SEED]     with the server that RE
 
 from __future__ import annotations
 
-import itertools
 import random
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import hiredis
@@ -98,69 +97,54 @@ def _arguments(script: Script, dice: random.Random) -> tuple[list[bytes], list[b
     name, token, ttl = pick(NAMES), pick(TOKENS), pick(TTLS)
     queue, alive = queue_keys(name)
     leases = [(pick(NAMES), pick(TOKENS)) for _ in range(dice.randint(1, 3))]
-    pairs = list(itertools.chain.from_iterable(leases))
     fenced = dice.random() < 0.5
-    wait_ttl = pick([b"0", b"5000"])
-    much = b"900000"
-    form: dict[str, Callable[[], tuple[list[bytes], list[bytes]]]] = {
-        "acquire": lambda: ([name], [token, pick([ttl, b"0"])]),
-        "acquire_all": lambda: ([], [ttl, *pairs]),
-        "acquire_many": lambda: ([], [ttl, *pairs]),
-        "acquire_fenced": lambda: (
+    fence = [fence_key(name)] if fenced else []
+    wait_ttl, zero_or_one, much = pick([b"0", b"5000"]), pick([b"0", b"1"]), b"900000"
+
+    def each(*more: bytes, count: bytes = b"") -> list[bytes]:
+        return [word for key, holder in leases for word in (key, holder + count, *more)]
+
+    forms: dict[str, tuple[list[bytes], list[bytes]]] = {
+        "acquire": ([name], [token, pick([ttl, b"0"])]),
+        "acquire_all": ([], [ttl, *each()]),
+        "acquire_many": ([], [ttl, *each()]),
+        "acquire_fenced": (
             [name, fence_key(name)],
-            [token, ttl, much, pick([b"1", b"0"]), *([pick(FENCES)] if fenced else [])],
+            [token, ttl, much, zero_or_one, *([pick(FENCES)] if fenced else [])],
         ),
-        "write_fence": lambda: ([name, fence_key(name)], [token, pick(FENCES), much]),
-        "acquire_fair": lambda: (
-            [name, queue, alive, *([fence_key(name)] if fenced else [])],
-            [token, ttl, wait_ttl, _CHANNEL, much],
-        ),
-        "acquire_reentrant": lambda: ([name, *([fence_key(name)] if fenced else [])], [token + b":1", ttl, much]),
-        "acquire_read": lambda: ([name], [pick(TOKENS[3:6]), ttl, wait_ttl]),
-        "acquire_write": lambda: (
-            [name, *([fence_key(name)] if fenced else [])],
-            [pick(TOKENS[6:9]), ttl, wait_ttl, much],
-        ),
-        "acquire_permit": lambda: ([name, permits_key(name)], [pick(TOKENS[9:]), ttl, pick([b"1", b"2"])]),
-        "adopt": lambda: (
-            [name, *([fence_key(name)] if fenced else [])],
-            [token, pick(TOKENS), ttl, *([b"7", much] if fenced else [])],
-        ),
-        "release": lambda: ([name], [token, pick([_CHANNEL, b""])]),
-        "release_reentrant": lambda: ([name], [token + b":1", _CHANNEL]),
-        "extend": lambda: ([name], [token, ttl, pick([b"0", b"1"]), pick([b"100000", much])]),
-        "extend_reentrant": lambda: ([name], [token + b":1", ttl, pick([b"0", b"1"]), much]),
-        "extend_holder": lambda: ([name], [token, ttl, pick([b"0", b"1"]), pick([b"100000", much])]),
-        "renew": lambda: ([], [ttl, *pairs]),
-        "renew_holders": lambda: ([], [ttl, *pairs]),
-        "renew_reentrant": lambda: (
-            [],
-            [ttl, *itertools.chain.from_iterable((key, each + b":1") for key, each in leases)],
-        ),
-        "release_many": lambda: ([], [word for pair in leases for word in (*pair, _CHANNEL)]),
-        "release_reentrant_many": lambda: (
-            [],
-            [word for key, each in leases for word in (key, each + b":1", _CHANNEL)],
-        ),
-        "release_holders": lambda: ([], [word for pair in leases for word in (*pair, _CHANNEL, _CHANNEL)]),
-        "release_fair": lambda: (
-            [],
-            [word for key, each in leases for word in (key, each, *queue_keys(key), _CHANNEL)],
-        ),
-        "swap_holder": lambda: ([name], [pick(TOKENS[6:9]), pick(TOKENS[3:6]), ttl, _CHANNEL]),
-        "look": lambda: (
+        "write_fence": ([name, fence_key(name)], [token, pick(FENCES), much]),
+        "acquire_fair": ([name, queue, alive, *fence], [token, ttl, wait_ttl, _CHANNEL, much]),
+        "acquire_reentrant": ([name, *fence], [token + b":1", ttl, much]),
+        "acquire_read": ([name], [pick(TOKENS[3:6]), ttl, wait_ttl]),
+        "acquire_write": ([name, *fence], [pick(TOKENS[6:9]), ttl, wait_ttl, much]),
+        "acquire_permit": ([name, permits_key(name)], [pick(TOKENS[9:]), ttl, pick([b"1", b"2"])]),
+        "adopt": ([name, *fence], [token, pick(TOKENS), ttl, *([b"7", much] if fenced else [])]),
+        "release": ([name], [token, pick([_CHANNEL, b""])]),
+        "release_reentrant": ([name], [token + b":1", _CHANNEL]),
+        "extend": ([name], [token, ttl, zero_or_one, pick([b"100000", much])]),
+        "extend_reentrant": ([name], [token + b":1", ttl, zero_or_one, much]),
+        "extend_holder": ([name], [token, ttl, zero_or_one, pick([b"100000", much])]),
+        "renew": ([], [ttl, *each()]),
+        "renew_holders": ([], [ttl, *each()]),
+        "renew_reentrant": ([], [ttl, *each(count=b":1")]),
+        "release_many": ([], each(_CHANNEL)),
+        "release_reentrant_many": ([], each(_CHANNEL, count=b":1")),
+        "release_holders": ([], each(_CHANNEL, _CHANNEL)),
+        "release_fair": ([], [word for key, holder in leases for word in (key, holder, *queue_keys(key), _CHANNEL)]),
+        "swap_holder": ([name], [pick(TOKENS[6:9]), pick(TOKENS[3:6]), ttl, _CHANNEL]),
+        "look": (
             [name, *([fence_key(name), alive, permits_key(name)] if fenced else [])],
             [b"64", b"512", b"1000", _CHANNEL],
         ),
-        "look_holders": lambda: ([name, *([permits_key(name)] if fenced else [])], [token]),
-        "set_permits": lambda: ([permits_key(name)], [pick([b"", b"1", b"3"]), _CHANNEL]),
-        "force_release": lambda: (
+        "look_holders": ([name, *([permits_key(name)] if fenced else [])], [token]),
+        "set_permits": ([permits_key(name)], [pick([b"", b"1", b"3"]), _CHANNEL]),
+        "force_release": (
             [name, queue, alive],
             [pick([b"string", b"hash", b"zset"]), _CHANNEL, _CHANNEL, pick([token, token + b":1"])],
         ),
-        "rights": lambda: ([], [b"nothing", *map(str.encode, sorted(scripts.COMMANDS))]),
+        "rights": ([], [b"nothing", *map(str.encode, sorted(scripts.COMMANDS))]),
     }
-    return form[script.name]()
+    return forms[script.name]
 
 
 def script_call(dice: random.Random, flagged: bool) -> Words:
