@@ -12,31 +12,21 @@ from typing import Any
 
 import pytest
 
+from tests.lock_types.test_encoded_shortcuts import TYPES as ALL_TYPES
 from tests.support.background import in_a_fork
 from wheel_lock.keeper import entries
 from wheel_lock.keeper import record as records
 from wheel_lock.keeper.entries import BLOCK, ENTRY, REGIONS, read_record
 from wheel_lock.keeper.record import RELEASES, Record
 from wheel_lock.lease import NO_OWNER, Extras, Lease, State
-from wheel_lock.lock_types import (
-    EVERLASTING,
-    EXCLUSIVE,
-    FAIR,
-    FENCED,
-    FENCED_FAIR,
-    FENCED_REENTRANT,
-    FENCED_WRITE,
-    READ,
-    REENTRANT,
-    WRITE,
-    semaphore,
-)
+from wheel_lock.lock_types import EVERLASTING, EXCLUSIVE, FENCED, REENTRANT
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
+from wheel_lock.lock_types.caller_token import EVERLASTING_CALLER_TOKEN, WITH_CALLER_TOKEN
 from wheel_lock.protocol.resp import bulk_string, lease_args
 from wheel_lock.rows import Rows
 
-TYPES = (EXCLUSIVE, FENCED, REENTRANT, FENCED_REENTRANT, FAIR, FENCED_FAIR, READ, WRITE, FENCED_WRITE, semaphore(3))
+UNRECORDED = (EVERLASTING, EVERLASTING_CALLER_TOKEN, *WITH_CALLER_TOKEN.values())
+TYPES = [lock_type for lock_type in ALL_TYPES if lock_type not in UNRECORDED]
 
 
 def new_lease(name: bytes, lock_type: LockType = EXCLUSIVE, ttl_ms: int = 30_000) -> Lease:
@@ -97,7 +87,7 @@ def test_each_script_of_a_record_has_the_form_for_one_lease() -> None:
         assert call.arguments == call.script.single.arguments
 
 
-@pytest.mark.parametrize("lock_type", [EVERLASTING, *WITH_CALLER_TOKEN.values()], ids=lambda lock_type: lock_type.name)
+@pytest.mark.parametrize("lock_type", UNRECORDED, ids=lambda lock_type: lock_type.name)
 def test_locks_that_outlive_their_holders_or_may_be_others_are_never_recorded(lock_type: LockType) -> None:
     record = Record(overflow)
     record.begin([new_lease(b"a", lock_type)])
