@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.lock_types import KINDS, make
 from wheel_lock import LossReason
 from wheel_lock.pytest_plugin import fake_lock_context, lock_clock, lose  # noqa: F401
 from wheel_lock.testing import FakeContext
@@ -30,20 +31,9 @@ def test_the_code_of_the_page_about_testing_passes(tmp_path: Path) -> None:
     assert "7 passed" in done.stdout
 
 
-MAKE: dict[str, Callable[[FakeContext], Any]] = {
-    "exclusive": lambda context: context.lock("x", timeout=60.0),
-    "reentrant": lambda context: context.reentrant_lock("x", timeout=60.0),
-    "fair": lambda context: context.fair_lock("x", timeout=60.0),
-    "semaphore": lambda context: context.semaphore("x", permits=2, timeout=60.0),
-    "read": lambda context: context.rw_lock("x", timeout=60.0).read(),
-    "write": lambda context: context.rw_lock("x", timeout=60.0).write(),
-    "multi": lambda context: context.multi_lock(["x", "y"], timeout=60.0),
-}
-
-
-@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_lock_of_any_kind_can_be_lost(kind: str, fake_lock_context: FakeContext, lose: Callable[[Any], None]) -> None:  # noqa: F811
-    lock = MAKE[kind](fake_lock_context)
+    lock = make(fake_lock_context, kind, timeout=60.0)
     assert lock.acquire()
     lose(lock)
     assert not lock.is_held

@@ -177,15 +177,6 @@ def masters() -> Iterator[Masters]:
         yield masters
 
 
-def test_the_votes_of_all_masters_are_freed(masters: Masters, hold: Hold) -> None:
-    url = " ".join(server.url for server in masters.servers)
-    holder = hold(f"names {NAME} other", url=url).ready()
-    eventually(lambda: masters.count(NAME) == 5)
-    assert is_kept(masters.servers[0].admin)
-    holder.kill()
-    eventually(lambda: masters.count(NAME) == masters.count("other") == 0, AT_ONCE_S)
-
-
 def test_a_master_that_hangs_or_is_gone_keeps_no_vote_of_the_others(masters: Masters, hold: Hold) -> None:
     url = " ".join(server.url for server in masters.servers)
     holder = hold(f"names {NAME}", url=url).ready()
