@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import queue
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -381,25 +380,12 @@ def _in_lasting_thread(spawn: _Spawn) -> subprocess.Popen[bytes]:
     """
     if threading.current_thread() is threading.main_thread():
         return spawn()
-    future: Future[subprocess.Popen[bytes]] = Future()
-    _spawner_requests().put((spawn, future))
-    return future.result()
+    return _spawner().submit(spawn).result()
 
 
 @functools.cache
-def _spawner_requests() -> queue.SimpleQueue[tuple[_Spawn, Future[subprocess.Popen[bytes]]]]:
-    requests: queue.SimpleQueue[tuple[_Spawn, Future[subprocess.Popen[bytes]]]] = queue.SimpleQueue()
-
-    def serve() -> None:
-        while True:
-            spawn, future = requests.get()
-            try:
-                future.set_result(spawn())
-            except BaseException as error:
-                future.set_exception(error)
-
-    threading.Thread(target=serve, name="redis-server-spawner", daemon=True).start()
-    return requests
+def _spawner() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "redis-server-spawner")
 
 
 @contextmanager
