@@ -58,12 +58,8 @@ def test_the_parts_of_a_pair() -> None:
     assert found.bytes_sent > 100
 
 
-def in_two_rounds(*rounds: Round) -> Generator[Round, None, None]:
-    yield from rounds
-
-
 def row(*rounds: Round, figure: Figure) -> Row:
-    return Row("it", "it:", (figure,), lambda scale: in_two_rounds(*rounds))
+    return Row("it", "it:", (figure,), lambda scale: (each for each in rounds))
 
 
 def shown(row: Row, rounds: int) -> list[tuple[str, ...]]:

@@ -158,17 +158,6 @@ def test_a_signal_ends_the_waiting(run: Run, redis_server: RedisServer, client: 
         assert lock.owned()
 
 
-def found_after(monkeypatch: pytest.MonkeyPatch, first: Callable[[], None]) -> None:
-    """Have the acquire call ``first`` before it looks for the server."""
-    find = target.find
-
-    def late(url: str) -> target.Target:
-        first()
-        return find(url)
-
-    monkeypatch.setattr(target, "find", late)
-
-
 def test_a_signal_in_a_finaliser_ends_the_waiting(
     refused: Refused, monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
 ) -> None:
@@ -177,7 +166,13 @@ def test_a_signal_in_a_finaliser_ends_the_waiting(
             os.kill(os.getpid(), signal.SIGTERM)
             assert self  # the handler has run
 
-    found_after(monkeypatch, lambda: Finalised().__init__())  # type: ignore[misc]
+    find = target.find
+
+    def late(url: str) -> target.Target:
+        Finalised()
+        return find(url)
+
+    monkeypatch.setattr(target, "find", late)
     with LockContext.from_url(redis_server.url) as context, context.lock(NAME):
         status, sentence = refused("run", NAME, "--redis", redis_server.url, "--wait", "5", "true")
     assert (status, sentence) == (143, "wheel-lock: ended by SIGTERM\n")

@@ -10,13 +10,13 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.guards.databases import MariaDbServer, PostgresServer
-from tests.guards.ways import closed
 from tests.guards.writer import FAILURES, NAME, PLACES, STOPPING, WRITE, connect
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
@@ -59,7 +59,7 @@ class Race:
         self._client = redis_server.admin
         self._url = redis_server.url
         self._forks = forks
-        with closed(connect(kind, address)) as connection:
+        with closing(connect(kind, address)) as connection:
             cursor = connection.cursor()
             if kind == "sqlite":
                 cursor.execute("PRAGMA journal_mode = wal")
@@ -72,7 +72,7 @@ class Race:
 
     def register(self) -> tuple[int, int]:
         """The number of writes, and of late ones."""
-        with closed(connect(self._kind, self._address)) as connection:
+        with closing(connect(self._kind, self._address)) as connection:
             cursor = connection.cursor()
             cursor.execute("SELECT writes, late FROM register")
             writes, late = cursor.fetchone()
@@ -107,7 +107,7 @@ class Race:
         self.stops[place] += 1
         eventually(lambda: state_of(pid) == "T")
         lock = context.lock(NAME, fencing=True, retry_every=0.01)  # a deletion wakes no waiter
-        with lock, closed(connect(self._kind, self._address)) as connection:
+        with lock, closing(connect(self._kind, self._address)) as connection:
             if place != PLACES[0]:
                 os.kill(pid, signal.SIGCONT)
             while not written(connection, guards.fence_of(lock), guarded):

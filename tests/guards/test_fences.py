@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import asyncpg
@@ -18,7 +19,7 @@ from sqlalchemy.orm import Session
 
 import wheel_lock
 from tests.guards.databases import MariaDbServer, PostgresServer
-from tests.guards.ways import asyncpg_address, closed, engine_of
+from tests.guards.ways import asyncpg_address, engine_of
 from tests.support.backend import Backend
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockNotHeld
@@ -110,7 +111,7 @@ class Subclass(sqlite3.Connection):
 
 
 def test_a_connection_of_a_subclass_is_one_of_its_kind() -> None:
-    with closed(sqlite3.connect(":memory:", factory=Subclass)) as connection:
+    with closing(sqlite3.connect(":memory:", factory=Subclass)) as connection:
         connection.row_factory = lambda cursor, row: {"fence": row[0]}
         create(connection)
         guard(connection, HELD)
@@ -124,7 +125,7 @@ def test_sqlite_without_a_transaction_is_refused() -> None:
     if sys.version_info >= (3, 12):
         settings.append({"autocommit": True})
     for each in settings:
-        with closed(sqlite3.connect(":memory:", **each)) as connection:
+        with closing(sqlite3.connect(":memory:", **each)) as connection:
             with pytest.raises(ValueError, match="BEGIN IMMEDIATE"):
                 guard(connection, HELD)
             create(connection)
@@ -134,7 +135,7 @@ def test_sqlite_without_a_transaction_is_refused() -> None:
 
 
 def test_psycopg_in_autocommit_mode_is_refused(postgres_server: PostgresServer) -> None:
-    with closed(postgres_server.connect(autocommit=True)) as connection:
+    with closing(postgres_server.connect(autocommit=True)) as connection:
         create(connection)
         with pytest.raises(ValueError, match="begin a transaction"):
             guard(connection, HELD)
@@ -145,14 +146,14 @@ def test_psycopg_in_autocommit_mode_is_refused(postgres_server: PostgresServer) 
 
 
 def test_psycopg2_in_autocommit_mode_is_refused(postgres_server: PostgresServer) -> None:
-    with closed(psycopg2.connect(**postgres_server.address)) as connection:
+    with closing(psycopg2.connect(**postgres_server.address)) as connection:
         connection.autocommit = True
         with pytest.raises(ValueError, match="begin a transaction"):
             guard(connection, HELD)
 
 
 def test_pymysql_in_autocommit_mode_is_refused(mariadb_server: MariaDbServer) -> None:
-    with closed(mariadb_server.connect(autocommit=True)) as connection:
+    with closing(mariadb_server.connect(autocommit=True)) as connection:
         create(connection)
         with pytest.raises(ValueError, match=r"connection\.begin"):
             guard(connection, HELD)
@@ -209,7 +210,7 @@ async def test_each_way_of_calling_has_its_own_guard(postgres_server: PostgresSe
             await wheel_lock.guards.asyncio.guard(connection, HELD)
         await wheel_lock.guards.asyncio.create(connection)
     with (
-        closed(postgres_server.connect()) as plain,
+        closing(postgres_server.connect()) as plain,
         pytest.raises(ValueError, match=r"wheel_lock\.guards has the guard"),
     ):
         await wheel_lock.guards.asyncio.guard(plain, HELD)

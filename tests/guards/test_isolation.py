@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pymysql
 import pytest
 
 from tests.guards.databases import MariaDbServer, PostgresServer
-from tests.guards.ways import TABLES, closed
+from tests.guards.ways import TABLES
 from tests.support.background import Background
 from tests.support.waiting import eventually
 from wheel_lock import StaleFence, guards
@@ -41,10 +41,10 @@ class Database:
 
     def begin(self) -> Any:
         """A new connection, which has executed nothing."""
-        return self._stack.enter_context(closed(self._connect()))
+        return self._stack.enter_context(closing(self._connect()))
 
     def is_waiting(self) -> bool:
-        with closed(self._connect()) as connection:
+        with closing(self._connect()) as connection:
             return bool(value(connection, self._waiting) == 1)
 
     def close(self) -> None:
@@ -176,10 +176,10 @@ def test_sqlite_has_one_writer_from_the_guard_to_the_commit(
         connection: sqlite3.Connection = sqlite3.connect(tmp_path / "data", timeout=0.0, **settings)
         return connection
 
-    with closed(sqlite3.connect(tmp_path / "data", isolation_level=None)) as connection:
+    with closing(sqlite3.connect(tmp_path / "data", isolation_level=None)) as connection:
         connection.execute(f"PRAGMA journal_mode = {journal}")
         guards.create(connection)
-    with closed(connect()) as earlier, closed(connect()) as later:
+    with closing(connect()) as earlier, closing(connect()) as later:
         guard(earlier, (NAME, 1))
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             guard(later, (NAME, 2))
@@ -193,7 +193,7 @@ def test_sqlite_has_one_writer_from_the_guard_to_the_commit(
 
 
 def test_a_snapshot_of_sqlite_from_before_the_later_holder_lets_no_earlier_one_pass(tmp_path: Path) -> None:
-    with closed(sqlite3.connect(tmp_path / "data")) as earlier, closed(sqlite3.connect(tmp_path / "data")) as later:
+    with closing(sqlite3.connect(tmp_path / "data")) as earlier, closing(sqlite3.connect(tmp_path / "data")) as later:
         earlier.execute("PRAGMA journal_mode = wal")
         guards.create(earlier)
         earlier.execute("BEGIN")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from django.db import connections
 
-from tests.guards.ways import WAYS, Way, closed, django_alias, way
+from tests.guards.ways import WAYS, Way, django_alias, way
 from tests.support import django_settings
 from wheel_lock import NoFenceTable, StaleFence
 from wheel_lock.guards import guard
@@ -44,7 +45,7 @@ def test_the_migration_of_django_makes_the_table_and_removes_it(tmp_path: Path) 
     from django.core.management import call_command
 
     alias = django_alias("sqlite", tmp_path / "data.sqlite", None)
-    with django_settings.overridden(INSTALLED_APPS=["wheel_lock.guards.django"]), closed(connections[alias]):
+    with django_settings.overridden(INSTALLED_APPS=["wheel_lock.guards.django"]), closing(connections[alias]):
         call_command("migrate", database=alias, verbosity=0)
         with guarded(("account:42", 7), alias):
             pass

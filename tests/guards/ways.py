@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class Way:
 
     def prepare(self, *, table: bool = True) -> None:
         """Make the tables anew; without the one of guards unless `table`."""
-        with closed(self.connect()) as connection:
+        with closing(self.connect()) as connection:
             cursor = connection.cursor()
             for name in TABLES:
                 cursor.execute(f"DROP TABLE IF EXISTS {name}")
@@ -53,22 +53,14 @@ class Way:
             connection.commit()
 
     def written(self) -> list[int]:
-        with closed(self.connect()) as connection:
+        with closing(self.connect()) as connection:
             cursor = connection.cursor()
             cursor.execute("SELECT number FROM ledger ORDER BY number")
             return [number for (number,) in cursor.fetchall()]
 
 
-@contextmanager
-def closed(connection: Any) -> Iterator[Any]:
-    try:
-        yield connection
-    finally:
-        connection.close()
-
-
 def _dbapi(connect: Callable[..., Any], url: str, lock: Fenced, statement: str) -> None:
-    with closed(connect()) as connection:
+    with closing(connect()) as connection:
         guards.guard(connection, lock)
         connection.cursor().execute(statement)
         connection.commit()
