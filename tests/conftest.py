@@ -34,7 +34,8 @@ from tests.support.background import EVENTUALLY_S
 from tests.support.callers import APIS, Caller, NewCaller, callers
 from tests.support.draws import SEED
 from tests.support.event_loops import NewLoop, Run, loop_factory, watched_run
-from tests.support.logged import Log, logged
+from tests.support.fixtures import fixture_of
+from tests.support.logged import logged
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.timers import NewTimer
@@ -161,26 +162,19 @@ def pytest_runtest_logfinish() -> None:
         gc.collect()
 
 
-@pytest.fixture(scope="session")
-def shared_redis_server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
+shared_redis_server = fixture_of(RedisServer, "session")
 
 
 @pytest.fixture
 def redis_server(shared_redis_server: RedisServer) -> RedisServer:
     """The session's server, empty. For tests that leave its settings and process alone; see fresh_redis."""
     shared_redis_server.heal()
-    with shared_redis_server.client() as client:
-        client.flushall()
+    shared_redis_server.admin.flushall()
     return shared_redis_server
 
 
-@pytest.fixture
-def fresh_redis() -> Iterator[RedisServer]:
-    """A server of the test's own, to configure, pause, kill and restart."""
-    with RedisServer() as server:
-        yield server
+fresh_redis = fixture_of(RedisServer)
+"""A server of the test's own, to configure, pause, kill and restart."""
 
 
 @pytest.fixture(scope="session")
@@ -196,11 +190,8 @@ def tls_redis(tls_files: TlsFiles) -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture
-def unix_redis() -> Iterator[RedisServer]:
-    """A server of the test's own whose url is unix://."""
-    with RedisServer(unixsocket=True) as server:
-        yield server
+unix_redis = fixture_of(lambda: RedisServer(unixsocket=True))
+"""A server of the test's own whose url is unix://."""
 
 
 @pytest.fixture
@@ -210,10 +201,7 @@ def proxy(redis_server: RedisServer) -> Iterator[TcpProxy]:
         yield proxy
 
 
-@pytest.fixture(scope="session")
-def embedded_server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as server:
-        yield server
+embedded_server = fixture_of(EmbeddedServer, "session")
 
 
 def _opened(backend: Backend) -> Iterator[Backend]:
@@ -293,17 +281,11 @@ def run(new_loop: NewLoop) -> Run:
     return watched_run(new_loop)
 
 
-@pytest.fixture
-def log() -> Iterator[Log]:
-    """What the library logs while the test runs."""
-    with logged() as log:
-        yield log
+log = fixture_of(logged)
+"""What the library logs while the test runs."""
 
 
-@pytest.fixture
-def no_collection() -> Iterator[None]:
-    with without_collection():
-        yield
+no_collection = fixture_of(without_collection)
 
 
 @pytest.fixture

@@ -22,18 +22,12 @@ PATIENCE_S = 30.0
 KEY = "written"
 
 
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as server:
-        yield server
-
-
 @pytest.fixture
-def server(one_server: EmbeddedServer) -> EmbeddedServer:
+def server(embedded_server: EmbeddedServer) -> EmbeddedServer:
     """One that is empty."""
-    with one_server.client() as client:
+    with embedded_server.client() as client:
         client.flushall()
-    return one_server
+    return embedded_server
 
 
 def encoded(*words: str | bytes) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from tests.cli.lock_commands import Refused
 from tests.cli.program import interrupted
 from tests.cli.test_demo import Terminal
 from tests.support.background import Background
+from tests.support.fixtures import fixture_of
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock.cli import main
@@ -35,11 +35,8 @@ OF_HELD = {
 USERS = ["app on >secret ~app:* ~wheel_lock:* &* +@all"]
 
 
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[RedisServer]:
-    """A server with a password, and with users who lack a right."""
-    with RedisServer(password="secret", users=USERS) as server:
-        yield server
+guarded = fixture_of(lambda: RedisServer(password="secret", users=USERS), "module")
+"""A server with a password, and with users who lack a right."""
 
 
 def arguments(url: str, *more: str, seconds: float = 0.5, locks: int = 40) -> list[str]:

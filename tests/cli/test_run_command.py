@@ -21,6 +21,7 @@ from tests.cli.lock_commands import Refused
 from tests.cli.program import ROOT
 from tests.cli.test_demo import TERMINAL, Terminal
 from tests.support.background import Background
+from tests.support.fixtures import fixture_of
 from tests.support.fork_server import Child as Program
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
@@ -68,10 +69,7 @@ class Run(Protocol):
     def __call__(self, *arguments: str, closed: str = "-", server: str | None = None) -> Started: ...
 
 
-@pytest.fixture(scope="module")
-def fork_server() -> Iterator[ForkServer]:
-    with ForkServer("tests.cli.run_program") as fork_server:
-        yield fork_server
+fork_server = fixture_of(lambda: ForkServer("tests.cli.run_program"), "module")
 
 
 @pytest.fixture

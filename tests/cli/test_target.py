@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.lock_commands import Refused
 from tests.cli.test_bench import OldServer
+from tests.support.fixtures import fixture_of
 from tests.support.ports import candidate_port
 from tests.support.redis_server import RedisServer
 from tests.topology.cluster_nodes import Nodes
@@ -22,11 +23,10 @@ OWN = f"{SECRET}-either"  # the password of the Sentinel
 TERMS = ["--locks", "30", "--timeout", "5", "--seconds", "0.05", "--json"]
 
 
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[RedisServer]:
-    """A server with a password, and a user who may not call scripts."""
-    with RedisServer(password=SECRET, users=[f"weak on >{SECRET} ~* &* +@all -evalsha -eval"]) as server:
-        yield server
+guarded = fixture_of(
+    lambda: RedisServer(password=SECRET, users=[f"weak on >{SECRET} ~* &* +@all -evalsha -eval"]), "module"
+)
+"""A server with a password, and a user who may not call scripts."""
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +37,7 @@ def sentinel(guarded: RedisServer) -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Nodes]:
-    with Nodes() as nodes:
-        yield nodes
+cluster = fixture_of(Nodes, "module")
 
 
 def held(capsys: pytest.CaptureFixture[str], url: str) -> None:

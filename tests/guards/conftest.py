@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.guards.databases import MariaDbServer, PostgresServer
+from tests.support.fixtures import fixture_of
+
+postgres_server = fixture_of(PostgresServer, "session")
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def mariadb_server() -> Iterator[MariaDbServer]:
-    with MariaDbServer() as server:
-        yield server
+mariadb_server = fixture_of(MariaDbServer, "session")

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 
 from tests.guards.databases import MariaDbServer, PostgresServer
 from tests.guards.writer import FAILURES, NAME, PLACES, STOPPING, WRITE, connect
+from tests.support.fixtures import fixture_of
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually, state_of
@@ -27,10 +27,7 @@ TRANSACTIONS = int(os.environ.get("GUARDS_TRANSACTIONS", "400"))
 KINDS = ["postgresql", "postgresql, serializable", "mariadb", "sqlite"]
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer("tests.guards.writer") as forks:
-        yield forks
+forks = fixture_of(lambda: ForkServer("tests.guards.writer"), "module")
 
 
 @pytest.fixture(params=KINDS)

@@ -10,14 +10,11 @@ import redis
 
 from tests.keeper.rig import Hold, Holder, HostKeeper
 from tests.keeper.test_program import Served
+from tests.support.fixtures import fixture_of
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
 
-
-@pytest.fixture(scope="module")
-def fork_server() -> Iterator[ForkServer]:
-    with ForkServer("tests.keeper.holder") as fork_server:
-        yield fork_server
+fork_server = fixture_of(lambda: ForkServer("tests.keeper.holder"), "module")
 
 
 @pytest.fixture

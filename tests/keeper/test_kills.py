@@ -25,6 +25,7 @@ from tests.crowds.crowd import Belief
 from tests.crowds.test_crowds import crowded
 from tests.keeper.mortal import FORMS
 from tests.keeper.rig import AT_ONCE_S, HostKeeper, all_free
+from tests.support.fixtures import fixture_of
 from tests.support.fork_server import Child, ForkServer
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -46,10 +47,7 @@ STOPPED_S = 0.1
 LAST_NUMBER = Path("/proc/sys/kernel/ns_last_pid")
 
 
-@pytest.fixture(scope="module")
-def fork_server() -> Iterator[ForkServer]:
-    with ForkServer("tests.keeper.mortal") as fork_server:
-        yield fork_server
+fork_server = fixture_of(lambda: ForkServer("tests.keeper.mortal"), "module")
 
 
 def limited(group: Path, limit: str) -> Path | None:

@@ -12,6 +12,7 @@ import pytest
 from tests.keeper.holder import NAME, TIMEOUT_S
 from tests.keeper.rig import AT_ONCE_S, Hold, HostKeeper, is_kept
 from tests.quorum.masters import Masters
+from tests.support.fixtures import fixture_of
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import Nodes
@@ -125,10 +126,7 @@ def test_a_living_process_keeps_what_moves(nodes: Nodes, hold: Hold) -> None:
 # -- Sentinels -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def watched() -> Iterator[Watched]:
-    with Watched() as watched:
-        yield watched
+watched = fixture_of(Watched)
 
 
 def url_of_sentinels(watched: Watched) -> str:
@@ -171,10 +169,7 @@ def test_a_lock_expires_by_itself_if_the_process_dies_without_having_met_the_new
 # -- a quorum --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def masters() -> Iterator[Masters]:
-    with Masters() as masters:
-        yield masters
+masters = fixture_of(Masters, "module")
 
 
 def test_a_master_that_hangs_or_is_gone_keeps_no_vote_of_the_others(masters: Masters, hold: Hold) -> None:

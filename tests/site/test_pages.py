@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.site.pages import blocks, pages
+from tests.support.fixtures import fixture_of
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
 
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer("tests.site.page_program") as forks:
-        yield forks
+forks = fixture_of(lambda: ForkServer("tests.site.page_program"), "module")
 
 
 @pytest.mark.parametrize("page", pages(), ids=str)
