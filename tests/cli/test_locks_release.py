@@ -148,7 +148,7 @@ def test_a_release_without_a_reply_is_not_sent_again(real: Backend) -> None:
     proxy = real.proxy()
     with closing(target.find(f"redis://127.0.0.1:{proxy.port}/0")) as found:
         state = look_at(found, NAME.encode())
-        proxy.cut_after_bytes(0, "to_client")
+        proxy.cut_at_next_byte("to_client")
         with pytest.raises(ServerTrouble, match="it is not known whether the lock is released"):
             force_release(found, NAME.encode(), state)
     assert real.view.get(NAME) is None

@@ -121,7 +121,7 @@ def test_a_connection_that_breaks_in_a_request(real: Backend, proxy: TcpProxy, p
     if phase == "release":
         lock.acquire()
         assert on_path(lock)
-    proxy.cut_after_bytes(0, direction)
+    proxy.cut_at_next_byte(direction)
     if phase == "acquire":
         assert lock.acquire()
         assert lock.is_held

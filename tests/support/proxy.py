@@ -43,7 +43,7 @@ class Faults:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._delay_s = 0.0
-        self._cut_after: int | None = None
+        self._cuts = False
 
     @property
     def delay_s(self) -> float:
@@ -175,14 +175,11 @@ class TcpProxy:
         """Reset all connections, both ends. New ones are served."""
         self._call(self._cut_all)
 
-    def cut_after_bytes(self, count: int, direction: Direction) -> None:
-        """Let count more bytes through in that direction, then reset the connection that carried the last.
-
-        With 0 the next byte brings the reset and does not arrive. Happens once; heal() calls it off.
-        """
+    def cut_at_next_byte(self, direction: Direction) -> None:
+        """Reset the connection that carries the next byte in that direction, which does not arrive. heal() calls it off."""
 
         def arm() -> None:
-            self._faults(direction)._cut_after = count
+            self._faults(direction)._cuts = True
 
         self._call(arm)
 
@@ -318,9 +315,8 @@ class TcpProxy:
         now = time.monotonic()
         while (due := stream.due_at()) is not None and due <= now:
             what = stream.queue[0][1]
-            if what is _End.RESET or (faults._cut_after == 0 and isinstance(what, bytes)):
-                if what is not _End.RESET:
-                    faults._cut_after = None
+            if what is _End.RESET or (faults._cuts and isinstance(what, bytes)):
+                faults._cuts = faults._cuts and what is _End.RESET
                 self._close(connection, reset=True)
                 return
             if isinstance(what, _End):
@@ -331,14 +327,10 @@ class TcpProxy:
                     pass  # the other end has gone too
                 return
             self._write(connection, stream, what)
-            if connection.number not in self._open:
-                return
 
     def _write(self, connection: _Connection, stream: _Stream, data: bytes) -> None:
-        faults = stream.faults
-        allowed = data if faults._cut_after is None else data[: faults._cut_after]
         try:
-            sent = stream.target.send(allowed)
+            sent = stream.target.send(data)
         except BlockingIOError:
             stream.blocked = True
             return
@@ -354,11 +346,6 @@ class TcpProxy:
         arrival, _ = stream.queue.popleft()
         if sent < len(data):
             stream.queue.appendleft((arrival, data[sent:]))
-        if faults._cut_after is not None:
-            faults._cut_after -= sent
-            if faults._cut_after == 0:
-                faults._cut_after = None
-                self._close(connection, reset=True)
 
     def _set_interest(self, connection: _Connection) -> None:
         for end in (connection.client, connection.server):
@@ -393,7 +380,7 @@ class TcpProxy:
     def _heal(self) -> None:
         for faults in (self.to_server, self.to_client):
             faults._delay_s = 0.0
-            faults._cut_after = None
+            faults._cuts = False
         if self._listener is None:
             self._listen()
 
