@@ -106,25 +106,21 @@ def test_a_missing_right_has_its_line(fresh_redis: RedisServer, examined: Examin
     assert {found[check]["severity"] for check in (*KINDS, "wake-ups")} == {"ok"}
 
 
-def test_the_line_for_a_prefix_suffices(fresh_redis: RedisServer, examined: Examined) -> None:
-    url = with_user(fresh_redis, "~other:*", "+@all", "resetchannels")
-    _, found = examined(url, "--prefix", "order:")
-    assert {found[kind]["severity"] for kind in KINDS} == {"problem"}
-    assert found["rights"]["advice"].startswith("ACL SETUSER app ~order:* ")
+@pytest.mark.parametrize(
+    ("keys", "worst", "status", "right"), [("~other:*", "problem", 4, "~order:* "), ("~*", "warning", 3, "&")]
+)
+def test_the_line_for_a_prefix_and_channels_suffices(
+    fresh_redis: RedisServer, examined: Examined, keys: str, worst: str, status: int, right: str
+) -> None:
+    url = with_user(fresh_redis, keys, "+@all", "resetchannels")
+    found_status, found = examined(url, "--prefix", "order:")
+    assert (found_status, found["rights"]["severity"]) == (status, worst)
+    assert {found[kind]["severity"] for kind in KINDS} == {"problem" if worst == "problem" else "ok"}
+    assert found["wake-ups"]["severity"] == "warning"
+    assert found["rights"]["advice"].startswith(f"ACL SETUSER app {right}")
     fresh_redis.admin.execute_command(*found["rights"]["advice"].split())
     _, found = examined(url, "--prefix", "order:")
     assert {found[check]["severity"] for check in (*KINDS, "wake-ups")} == {"ok"}
-    assert "rights" not in found
-
-
-def test_the_line_for_channels_suffices(fresh_redis: RedisServer, examined: Examined) -> None:
-    url = with_user(fresh_redis, "~*", "+@all", "resetchannels")
-    status, found = examined(url, "--prefix", "order:")
-    assert status == 3
-    assert found["wake-ups"]["severity"] == found["rights"]["severity"] == "warning"
-    fresh_redis.admin.execute_command(*found["rights"]["advice"].split())
-    _, found = examined(url, "--prefix", "order:")
-    assert found["wake-ups"]["severity"] == "ok"
     assert "rights" not in found
 
 

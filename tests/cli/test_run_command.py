@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -468,51 +468,43 @@ class MadeLock:
         return self.left_s
 
 
-def supervised(
-    script: str, act: Callable[[MadeLock, Signals], None], *, margin_s: float = 0.0
-) -> tuple[int, list[str]]:
-    """Run a script under a made lock; ``act`` is called by another thread. Return the status and what is said."""
+def supervised(script: str, ready: Path, margin_s: float = 0.0, **changed: object) -> tuple[int, list[str]]:
+    """Run a script under a made lock, which changes when ``ready`` exists. Return the status and what is said."""
     lock: Any = MadeLock()
     said: list[str] = []
     plan = Plan(["/bin/sh", "-c", script], {}, margin_s, 5.0, signal.SIGTERM)
     with Signals() as signals:
-        acting = Background(lambda: act(lock, signals))
+
+        def change() -> None:
+            eventually(ready.exists, LONG_S)
+            vars(lock).update(changed)
+            signals.wake()
+
+        changing = Background(change)
         try:
             return Supervisor(lock, plan, signals, said.append).run(), said
         finally:
-            acting.result()
+            changing.result()
 
 
 def test_the_margin_is_kept(tmp_path: Path) -> None:
-    def act(lock: MadeLock, signals: Signals) -> None:
-        eventually((tmp_path / "ready").exists)
-        lock.left_s = 2.5
-        signals.wake()
-
-    status, said = supervised(f": > {tmp_path}/ready; while :; do sleep 0.05; done", act, margin_s=2.5)
+    script = f": > {tmp_path}/ready; while :; do sleep 0.05; done"
+    status, said = supervised(script, tmp_path / "ready", 2.5, left_s=2.5)
     assert status == LOST
     assert said == ["the lock is not confirmed, 2.5 s are left: sent SIGTERM to the command"]
 
 
 def test_an_error_of_the_supervision_kills_the_command(tmp_path: Path) -> None:
-    def act(lock: MadeLock, signals: Signals) -> None:
-        eventually((tmp_path / "pid").exists)
-        lock.left_s = -1.0
-
+    script = f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; while :; do sleep 0.05; done"
     with pytest.raises(MemoryError):
-        supervised(f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; while :; do sleep 0.05; done", act)
+        supervised(script, tmp_path / "pid", left_s=-1.0)
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
 def test_a_command_that_has_left_its_group_is_notified_of_the_loss(tmp_path: Path) -> None:
     moves = f"import os, time; os.setpgid(0, {os.getpgrp()}); open('{tmp_path}/ready', 'w').close(); time.sleep(3600)"
-
-    def act(lock: MadeLock, signals: Signals) -> None:
-        eventually((tmp_path / "ready").exists, LONG_S)
-        lock.lost = LossReason.KEY_GONE
-        signals.wake()
-
-    status, said = supervised(f"exec {shlex.join([sys.executable, '-I', '-S', '-c', moves])}", act)
+    script = f"exec {shlex.join([sys.executable, '-I', '-S', '-c', moves])}"
+    status, said = supervised(script, tmp_path / "ready", lost=LossReason.KEY_GONE)
     assert status == LOST
     assert said == ["the lock is lost (key gone): sent SIGTERM to the command"]
 
