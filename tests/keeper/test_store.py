@@ -19,6 +19,8 @@ from wheel_lock.keeper.store import REFUSED, Asked, Store
 
 HOUR_MS = 3_600_000
 ENTRIES: list[Entry] = [(1, HOUR_MS, b"%d" % number) for number in range(6)]
+SHIFTED = ENTRIES[1:] + ENTRIES[:1]
+"""Of these each node is asked first for what is another one's."""
 
 
 class Node(Asked):
@@ -61,15 +63,20 @@ def cluster(nodes: int = 3) -> list[Node]:
     return [Node(number, nodes) for number in range(nodes)]
 
 
-def test_a_node_that_blocks_delays_no_other_one() -> None:
-    crew, nodes, left = Crew(), cluster(), list[int]()
-    nodes[0].blocks = threading.Event()
-    store = Store(nodes, crew.do)
-    shifted = ENTRIES[1:] + ENTRIES[:1]  # so that each is asked first for what is another one's
-    store.release(shifted, left.append)
+@pytest.mark.parametrize("crowded", [False, True], ids=["it blocks", "others wait for it"])
+def test_a_node_that_is_waited_for_delays_no_other_one(crowded: bool) -> None:
+    crew, nodes, left, blocks = Crew(), cluster(), list[int](), threading.Event()
+    if crowded:
+        nodes[0].place = "crowded"
+        for _ in range(MOST_AT_ONE_PLACE):
+            crew.do(blocks.wait, 0.0, "crowded")
+    else:
+        nodes[0].blocks = blocks
+    Store(nodes, crew.do).release(SHIFTED, left.append)
     eventually(lambda: len(set(nodes[1].released)) == len(set(nodes[2].released)) == 2)
     assert left == nodes[0].released == []
-    nodes[0].blocks.set()
+    assert not (crowded and nodes[0].calls)
+    blocks.set()
     eventually(lambda: left == [0])
     assert {len(set(node.released)) for node in nodes} == {2}
 
@@ -108,36 +115,22 @@ def test_as_many_silent_servers_as_need_all_threads_do_not_keep_another_one_wait
     eventually(lambda: (len(begun), crew._busy, crew._crowd) == (len(turns) * MOST_THREADS, {}, {}))
 
 
-def test_a_node_that_others_wait_for_delays_no_other_one() -> None:
-    crew, nodes, left, blocks = Crew(), cluster(), list[int](), threading.Event()
-    nodes[0].place = "crowded"
-    for _ in range(MOST_AT_ONE_PLACE):
-        crew.do(blocks.wait, 0.0, "crowded")
-    shifted = ENTRIES[1:] + ENTRIES[:1]
-    Store(nodes, crew.do).release(shifted, left.append)
-    eventually(lambda: len(set(nodes[1].released)) == len(set(nodes[2].released)) == 2)
-    assert left == nodes[0].calls == []
-    blocks.set()
-    eventually(lambda: left == [0])
-
-
 def test_what_a_silent_node_was_asked_for_is_asked_of_others_and_it_is_asked_again() -> None:
     nodes, left = cluster(), list[int]()
     nodes[0].answers = False
     store = Store(nodes, at_once)
-    shifted = ENTRIES[1:] + ENTRIES[:1]
-    store.release(shifted, left.append)
+    store.release(SHIFTED, left.append)
     assert left == [2]
     assert {len(set(node.released)) for node in nodes[1:]} == {2}
     assert store.silent == {nodes[0]}
     nodes[0].calls.clear()
-    store.release(shifted, left.append)
+    store.release(SHIFTED, left.append)
     assert {entry for call in nodes[0].calls for entry in call} == {
         ENTRIES[0],
         ENTRIES[3],
     }  # as others say
     nodes[0].answers = True
-    store.release(shifted, left.append)
+    store.release(SHIFTED, left.append)
     assert left == [2, 2, 0]
     assert store.silent == set()
 
@@ -146,7 +139,7 @@ def test_what_a_node_refuses_is_asked_of_others() -> None:
     nodes, left = cluster(), list[int]()
     nodes[0].refuses = True
     store = Store(nodes, at_once)
-    store.release(ENTRIES[1:] + ENTRIES[:1], left.append)  # each is asked first for what is another one's
+    store.release(SHIFTED, left.append)
     assert left == [2]
     assert store.refused
     assert {len(set(node.released)) for node in nodes[1:]} == {2}
