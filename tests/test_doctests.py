@@ -14,7 +14,6 @@ PACKAGE = Path(wheel_lock.__file__).parent
 
 
 def names() -> list[str]:
-    """Return the names of the modules with examples."""
     files = [file for file in sorted(PACKAGE.rglob("*.py")) if ">>> " in file.read_text("utf-8")]
     return [
         ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for file in files

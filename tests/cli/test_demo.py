@@ -92,7 +92,6 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def wait_for(self, text: str) -> None:
-        """Wait until a text has been written to it."""
         eventually(lambda: text in self.text)
 
     @property

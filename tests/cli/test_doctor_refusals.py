@@ -102,7 +102,6 @@ def test_a_server_that_loads_its_data(examined: Examined) -> None:
 
 @pytest.fixture(scope="module")
 def one_node() -> Iterator[RedisServer]:
-    """A cluster of one node."""
     with RedisServer("cluster-enabled yes", "appendonly yes", "appendfsync always") as server, server.client() as view:
         view.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         eventually(lambda: view.cluster("info")["cluster_state"] == "ok")

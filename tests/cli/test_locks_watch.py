@@ -119,7 +119,6 @@ class Watching:
         self.process.stdout.close()
 
     def line_with(self, text: str) -> str:
-        """Wait for a line with a text."""
         while text not in (line := self._lines.get(timeout=LONG_S)):
             pass
         return line

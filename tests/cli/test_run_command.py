@@ -47,7 +47,6 @@ class Started:
         self.pid = program.pid
 
     def line(self) -> str:
-        """Return the next line on stdout."""
         return self._out.readline().rstrip("\n")
 
     def send(self, number: int) -> None:
@@ -309,7 +308,6 @@ def test_a_command_ends_with_all_it_has_started_when_wheel_lock_is_killed(
 
 
 def guards_in(group: int) -> list[int]:
-    """The guards in a process group."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -68,7 +68,6 @@ class Race:
             connection.commit()
 
     def register(self) -> tuple[int, int]:
-        """The number of writes, and of late ones."""
         with closing(connect(self._kind, self._address)) as connection:
             cursor = connection.cursor()
             cursor.execute("SELECT writes, late FROM register")

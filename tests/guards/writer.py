@@ -31,7 +31,6 @@ FAILURES = (psycopg.OperationalError, pymysql.err.OperationalError, sqlite3.Oper
 
 
 def connect(kind: str, address: Any) -> Any:
-    """Connect to a database of the tests."""
     if kind == "sqlite":
         return sqlite3.connect(address, timeout=60.0)
     if kind == "mariadb":

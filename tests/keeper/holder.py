@@ -210,7 +210,6 @@ ACTS: dict[str, Act] = {
 
 
 def kinds(context: LockContext, name: str) -> None:
-    """Take locks of all kinds in the hash slot of a name."""
     for kind in KINDS:
         take(make(context, kind, f"{name}:{kind}"))
 

@@ -31,8 +31,6 @@ LONGEST_HOLD_S = 0.03
 
 
 class Mortal:
-    """All workers of a process."""
-
     def __init__(self, url: str, keeper: str, in_tasks: bool, history: str, name: str) -> None:
         self._history = os.open(history, os.O_WRONLY | os.O_APPEND)
         self._context = LockContext.from_url(url, release_on_crash=keeper, timeout=TIMEOUT_S)

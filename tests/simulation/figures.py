@@ -117,7 +117,6 @@ def main() -> None:
 
 
 def kept() -> dict[str, Any]:
-    """Return the figures that the page shows."""
     figures: dict[str, Any] = json.loads(_FIGURES.read_text())
     return figures
 

@@ -64,8 +64,6 @@ class Caller:
 
 
 class ThreadCaller(Caller):
-    """A thread."""
-
     def __init__(self, context: LockContext) -> None:
         super().__init__(context, context)
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
@@ -153,7 +151,6 @@ class Driven:
 
     @property
     def enters(self) -> Method:
-        """What enters its block."""
         return self._special("enter")
 
     def __enter__(self) -> Driven:
@@ -162,7 +159,6 @@ class Driven:
 
     @property
     def leaves(self) -> Method:
-        """What leaves its block."""
         return self._special("exit")
 
     def __exit__(self, *exception: object) -> None:

@@ -91,7 +91,6 @@ class Counting:
         self._on = True
 
     def end(self) -> None:
-        """Stop counting."""
         self._on = False
 
     def of(self, is_wanted: Callable[[int], bool] = lambda ident: True) -> Counts:

@@ -18,7 +18,6 @@ _RELEASES = {str(scripts.RELEASE.form(level).sha1).encode() for level in range(3
 
 
 def bulk(data: bytes) -> bytes:
-    """Encode a string."""
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 

@@ -15,8 +15,6 @@ _LIMIT_S = 10.0
 
 
 class Log(logging.Handler):
-    """What was logged while it was open."""
-
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self._lines: list[tuple[str, str]] = []
@@ -37,13 +35,11 @@ class Log(logging.Handler):
         return [level for level, _ in self.lines]
 
     def said(self, text: str) -> list[str]:
-        """The lines with a text in them."""
         return [line for _, line in self.lines if text in line]
 
 
 @contextmanager
 def logged() -> Iterator[Log]:
-    """Listen to the library's logger."""
     assert NOTIFIER.drain(_LIMIT_S)  # of what others have left to be logged
     log, logger = Log(), logging.getLogger("wheel_lock")
     before = logger.level

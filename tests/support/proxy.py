@@ -162,7 +162,6 @@ class TcpProxy:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def seen(self, direction: Direction) -> bytes:
-        """All bytes of the log in one direction."""
         return b"".join(entry.data for entry in list(self.log) if entry.direction == direction)
 
     # Faults

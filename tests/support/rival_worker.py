@@ -35,10 +35,7 @@ def little_jvm(program: str) -> list[str]:
 
 
 class RivalWorker(Worker):
-    """A worker that a test asks, and ends."""
-
     def go(self, argument: object) -> Any:
-        """Return the result of ``go ARGUMENT``."""
         return self.ask(f"go {argument}")
 
     def end(self, status: int = 0) -> None:

@@ -228,7 +228,6 @@ def _keyed(package: Path) -> Iterator[tuple[str, str, _Place]]:
 
 
 def keys(package: Path) -> Iterator[str]:
-    """Return the keys of all mutants by operators."""
     return (key for key, _, _ in _keyed(package))
 
 
