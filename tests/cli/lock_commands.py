@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.redis_server import RedisServer
+from tests.support.backend import Backend
 from wheel_lock.cli import main
 
 TOKEN = b"x" * 22
@@ -73,10 +73,10 @@ class CommandLine:
 
 
 @contextmanager
-def user(server: RedisServer, *rules: str) -> Iterator[str]:
+def user(backend: Backend, *rules: str) -> Iterator[str]:
     """Yield the URL of a user with these rights only."""
-    server.admin.execute_command("ACL", "SETUSER", "looker", "reset", "on", ">secret", *rules)
+    backend.view.execute_command("ACL", "SETUSER", "looker", "reset", "on", ">secret", *rules)
     try:
-        yield f"redis://looker:secret@127.0.0.1:{server.port}/0"
+        yield f"redis://looker:secret@127.0.0.1:{backend.port}/0"
     finally:
-        server.admin.execute_command("ACL", "DELUSER", "looker")
+        backend.view.execute_command("ACL", "DELUSER", "looker")

@@ -10,7 +10,6 @@ import pytest
 from tests.cli.lock_commands import TOKEN, CommandLine, user
 from tests.support.backend import Backend
 from tests.support.lock_types import KINDS, NAME, make
-from tests.support.redis_server import RedisServer
 from wheel_lock.cli import main
 from wheel_lock.options import process_owner
 from wheel_lock.protocol.keys import fence_key
@@ -68,12 +67,10 @@ def test_data_that_is_no_lock_is_neither_held_nor_free(real: Backend, run: Comma
     assert run("inspect", NAME, "--json").json["kind"] == "foreign"
 
 
-def test_a_key_that_cannot_be_read_is_never_called_free(
-    real: Backend, redis_server: RedisServer, run: CommandLine
-) -> None:
+def test_a_key_that_cannot_be_read_is_never_called_free(real: Backend, run: CommandLine) -> None:
     real.view.set(NAME, TOKEN, px=60_000)
     for rules in (["~other:*", "+@all"], ["~*", "+@all", "-get", "-strlen", "-type"], ["~*", "+@all", "-eval"]):
-        with user(redis_server, *rules) as url:
+        with user(real, *rules) as url:
             for name in (NAME, "absent"):
                 if name == "absent" and rules[1:] == ["+@all", "-get", "-strlen", "-type"]:
                     continue  # EXISTS answers for a key that does not exist
@@ -85,11 +82,9 @@ def test_a_key_that_cannot_be_read_is_never_called_free(
             assert found.out == "" or found.json["kind"] == "unreadable"
 
 
-def test_the_key_is_read_without_the_right_to_its_companions(
-    real: Backend, redis_server: RedisServer, run: CommandLine
-) -> None:
+def test_the_key_is_read_without_the_right_to_its_companions(real: Backend, run: CommandLine) -> None:
     real.view.set(NAME, TOKEN, px=60_000)
-    with user(redis_server, f"~{NAME}", "+@all") as url:
+    with user(real, f"~{NAME}", "+@all") as url:
         said = run("inspect", NAME, "--json", url=url)
     assert (said.status, said.json["kind"], said.json["listeners"]) == (0, "exclusive", None)
 
@@ -103,9 +98,9 @@ def test_a_name_that_no_lock_can_have_is_refused(run: CommandLine, name: str) ->
 
 @pytest.mark.parametrize("command", ["zcount", "zrange", "zrangebyscore", "time", "pttl"])
 def test_a_semaphore_that_cannot_be_read_is_neither_free_nor_held_for_decades(
-    real: Backend, redis_server: RedisServer, run: CommandLine, command: str
+    real: Backend, run: CommandLine, command: str
 ) -> None:
-    with real.context().semaphore(NAME, 2), user(redis_server, "~*", "&*", "+@all", f"-{command}") as url:
+    with real.context().semaphore(NAME, 2), user(real, "~*", "&*", "+@all", f"-{command}") as url:
         said = run("inspect", NAME, url=url)
         assert (said.status, said.out) == (1, "")
         assert run("inspect", NAME, "--json", url=url).json["kind"] == "unreadable"

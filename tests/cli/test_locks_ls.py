@@ -9,7 +9,6 @@ from tests.cli.lock_commands import TOKEN, CommandLine, user
 from tests.cli.test_demo import TERMINAL, Terminal
 from tests.support.backend import Backend
 from tests.support.lock_types import KINDS, make
-from tests.support.redis_server import RedisServer
 from wheel_lock.protocol.owners import owner_head
 
 TIMEOUT_S = 30.0
@@ -85,11 +84,9 @@ def test_names_and_owners_cannot_garble_the_output(real: Backend, run: CommandLi
     assert run("ls", "--json").json["locks"][0]["remaining_s"] is None
 
 
-def test_keys_that_cannot_be_read_are_said_and_end_with_status_1(
-    real: Backend, redis_server: RedisServer, run: CommandLine
-) -> None:
+def test_keys_that_cannot_be_read_are_said_and_end_with_status_1(real: Backend, run: CommandLine) -> None:
     lock(real.view, "mine:1", "theirs:1")
-    with user(redis_server, "~mine:*", "+@all") as url:
+    with user(real, "~mine:*", "+@all") as url:
         said = run("ls", url=url)
         assert said.status == 1
         assert {row[0]: row[1] for row in said.rows} == {"mine:1": "exclusive", "theirs:1": "cannot be read"}
@@ -100,11 +97,9 @@ def test_keys_that_cannot_be_read_are_said_and_end_with_status_1(
 
 
 @pytest.mark.parametrize("command", ["eval", "scan", "get"])
-def test_a_missing_right_to_a_command_is_named(
-    real: Backend, redis_server: RedisServer, run: CommandLine, command: str
-) -> None:
+def test_a_missing_right_to_a_command_is_named(real: Backend, run: CommandLine, command: str) -> None:
     lock(real.view, "order:1")
-    with user(redis_server, "~*", "+@all", f"-{command}") as url:
+    with user(real, "~*", "+@all", f"-{command}") as url:
         said = run("ls", url=url)
     assert said.status == 1
     if command != "get":

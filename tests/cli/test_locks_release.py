@@ -15,7 +15,6 @@ from tests.cli.program import ROOT
 from tests.support.backend import Backend
 from tests.support.background import Background
 from tests.support.lock_types import NAME, NEVER_S, listening, make
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock.cli import main, target
 from wheel_lock.cli.locks.looking import force_release, look_at
@@ -78,20 +77,20 @@ def test_what_may_be_no_lock_is_released_with_all_only(real: Backend, run: Comma
         assert real.view.delete(NAME) == 1
 
 
-def test_a_key_that_cannot_be_read_or_written_stays(real: Backend, redis_server: RedisServer, run: CommandLine) -> None:
+def test_a_key_that_cannot_be_read_or_written_stays(real: Backend, run: CommandLine) -> None:
     real.view.set(NAME, TOKEN, px=60_000)
-    with user(redis_server, "~other:*", "+@all") as url:
+    with user(real, "~other:*", "+@all") as url:
         said = run("release", *FORCED, url=url)
         assert (said.status, said.out) == (1, "")
         assert "cannot be read" in said.err
-    with user(redis_server, "~*", "&*", "+@all", "-del") as url:
+    with user(real, "~*", "&*", "+@all", "-del") as url:
         said = run("release", *FORCED, url=url)
         assert said.status == 1
         assert "refuses" in said.err
     assert real.view.get(NAME) == TOKEN
 
 
-def test_the_documented_rights_are_enough(real: Backend, redis_server: RedisServer, run: CommandLine) -> None:
+def test_the_documented_rights_are_enough(real: Backend, run: CommandLine) -> None:
     text = (ROOT / "docs" / "operations" / "inspecting.md").read_text("utf-8")
     to_look, to_release = (block.split()[3:] for block in re.findall(r"```acl\n(.*?)```", text, re.DOTALL))
     context = real.context()
@@ -99,14 +98,14 @@ def test_the_documented_rights_are_enough(real: Backend, redis_server: RedisServ
     held = [make(context, kind, f"a {kind}", timeout=NEVER_S) for kind in kinds]
     for lock in held:
         assert lock.acquire()
-    with user(redis_server, *to_look) as url:
+    with user(real, *to_look) as url:
         said = run("ls", url=url)
         assert (said.status, len(said.rows)) == (0, len(kinds))
         for kind in kinds:
             found = run("inspect", f"a {kind}", "--json", url=url)
             assert (found.status, found.json["problem"], found.json["listeners"]) == (0, None, 0)
             assert run("release", f"a {kind}", "--force", "--yes", url=url).status == 1
-    with user(redis_server, *to_look, *to_release) as url:
+    with user(real, *to_look, *to_release) as url:
         for kind in kinds:
             assert run("release", f"a {kind}", "--force", "--yes", url=url)[::2] == (0, "")
     assert run("ls").out == ""
