@@ -224,7 +224,7 @@ def test_the_worst_of_findings() -> None:
     assert worst([]) is Severity.OK
 
 
-def test_errors_of_the_measurement_are_unknown(fresh_redis: RedisServer) -> None:
+def test_errors_of_the_measurement_are_unknown() -> None:
     gone = redis.Redis(port=1)
     findings = list(distances.findings_of([Master("127.0.0.1:1", gone, "default", None)], 30.0))
     assert [finding.severity for finding in findings] == [Severity.UNKNOWN, Severity.UNKNOWN]

@@ -272,7 +272,7 @@ def has_ended(pid: int) -> bool:
     [("HUP", "5", ["sent SIGTERM to them"]), ("TERM", "0.1", ["sent SIGTERM to them", "sent SIGKILL"])],
 )
 def test_what_a_command_leaves_behind_ends_before_the_release(
-    run: Run, client: redis.Redis, redis_server: RedisServer, ignored: str, grace: str, said: list[str]
+    run: Run, client: redis.Redis, ignored: str, grace: str, said: list[str]
 ) -> None:
     with LockContext(client) as context:
         started = run("--grace", grace, *shell(LEAVES.format(ignored=ignored, then="exit 3")))

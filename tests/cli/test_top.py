@@ -9,7 +9,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from wheel_lock.cli.top.command import _live
 from wheel_lock.cli.top.view import lines, screen
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A short directory, in which sockets are made and found by default."""
     path = Path(tempfile.mkdtemp(prefix="wl-", dir="/tmp"))
@@ -42,31 +42,37 @@ def served(real: Backend, directory: Path) -> tuple[LockContext, str]:
     return context, context.serve_debug(directory / "billing.sock")
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
-    """What it prints: on stderr if the status is not 0."""
-    assert main(["top", *arguments]) == status
-    out, err = capsys.readouterr()
-    assert (err == "") == (status == 0)
-    return out if status == 0 else err
+Top = Callable[..., str]
 
 
-def test_json_has_everything(served: tuple[LockContext, str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def top(capsys: pytest.CaptureFixture[str]) -> Top:
+    """What runs it, and returns what it prints: on stderr if the status is not 0."""
+
+    def run(*arguments: str, status: int = 0) -> str:
+        assert main(["top", *arguments]) == status
+        out, err = capsys.readouterr()
+        assert (err == "") == (status == 0)
+        return out if status == 0 else err
+
+    return run
+
+
+def test_json_has_everything(served: tuple[LockContext, str], top: Top) -> None:
     context, path = served
     with context.lock("order:42"), context.lock("order:43"):
-        found = json.loads(said(capsys, path, "--json", "--names", "1"))
+        found = json.loads(top(path, "--json", "--names", "1"))
     assert (found["label"], found["pid"], found["stats"]["held"]) == ("billing", os.getpid(), 2)
     assert [lock["name"] for lock in found["locks"]] == ["order:42"]
     assert set(found) >= {"health", "lag", "slack", "time_left", "waits"}
 
 
-def test_plain_lines_elsewhere_than_on_a_terminal(
-    served: tuple[LockContext, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plain_lines_elsewhere_than_on_a_terminal(served: tuple[LockContext, str], top: Top) -> None:
     context, path = served
     with context.lock("order:\x1b[31m42"):
         waiter = Background(lambda: context.lock("order:\x1b[31m42", blocking_timeout=30.0).acquire())
         eventually(lambda: context.stats().waiting == 1)
-        text = said(capsys, path)
+        text = top(path)
     waiter.result()
     assert text.splitlines()[0] == f"billing in process {os.getpid()}: ok"
     assert "held: 1\n" in text
@@ -75,35 +81,29 @@ def test_plain_lines_elsewhere_than_on_a_terminal(
     assert "\x1b" not in text
 
 
-def test_a_process_is_found_by_its_number_or_alone(
-    real: Backend, directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "no socket of this user" in said(capsys, status=1)
+def test_a_process_is_found_by_its_number_or_alone(real: Backend, top: Top) -> None:
+    assert "no socket of this user" in top(status=1)
     real.context(label="one").serve_debug()
     for target in ([], [str(os.getpid())]):
-        assert said(capsys, *target).startswith("one in process")
+        assert top(*target).startswith("one in process")
     real.context(label="two").serve_debug()
-    assert "several sockets" in said(capsys, status=2)
-    assert "several sockets" in said(capsys, str(os.getpid()), status=2)
+    assert "several sockets" in top(status=2)
+    assert "several sockets" in top(str(os.getpid()), status=2)
 
 
-def test_a_directory_of_another_user_is_not_used(
-    real: Backend, directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_of_another_user_is_not_used(real: Backend, top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
     real.context(label="one").serve_debug()
     another = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: another)
-    assert "no socket of this user" in said(capsys, status=1)
+    assert "no socket of this user" in top(status=1)
 
 
 @pytest.mark.parametrize(("arguments", "status"), [(["/nowhere/top.sock"], 1), (["999999999"], 1)])
-def test_errors_are_one_sentence(
-    directory: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], status: int
-) -> None:
-    assert said(capsys, *arguments, status=status).count("\n") == 1
+def test_errors_are_one_sentence(top: Top, arguments: list[str], status: int) -> None:
+    assert top(*arguments, status=status).count("\n") == 1
 
 
-def test_a_socket_of_something_else_is_an_error(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_socket_of_something_else_is_an_error(directory: Path, top: Top) -> None:
     path = str(directory / "other.sock")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -118,7 +118,7 @@ def test_a_socket_of_something_else_is_an_error(directory: Path, capsys: pytest.
         for text, expected in [(b"{}\n", "not the socket of a context"), (b"\xff\n", "not the"), (b"", "has ended")]:
             other = threading.Thread(target=answer, args=(text,))
             other.start()
-            assert expected in said(capsys, path, status=1)
+            assert expected in top(path, status=1)
             other.join()
 
 

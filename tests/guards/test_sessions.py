@@ -62,7 +62,7 @@ def test_a_session_with_several_databases_has_no_guard_of_its_own(tmp_path: Path
 
 
 @pytest.mark.parametrize("options", [{"isolation_level": None}, {"autocommit": True}])
-def test_a_driver_that_commits_each_statement_is_refused(tmp_path: Path, options: dict[str, object]) -> None:
+def test_a_driver_that_commits_each_statement_is_refused(options: dict[str, object]) -> None:
     class Adapter:
         in_transaction = False
         isolation_level: object = ""

@@ -94,7 +94,7 @@ def test_the_death_of_a_fork_frees_its_own_locks_only(hold: Hold, client: redis.
 # Tokens that are another process's to use
 
 
-def test_an_exported_lock_stays_its_adopters(hold: Hold, client: redis.Redis, redis_server: RedisServer) -> None:
+def test_an_exported_lock_stays_its_adopters(hold: Hold, client: redis.Redis) -> None:
     holder = hold("exported")
     text = holder.line()
     holder.kill()
