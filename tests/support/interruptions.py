@@ -146,24 +146,14 @@ def _in_finaliser(frame: FrameType | None) -> bool | None:
     return False
 
 
-def at_every_place(
-    scene: Callable[[Interruption], object],
-    *,
-    again_after: int | None = None,
-    meanwhile: Callable[[], object] = lambda: None,
-    raises: bool = True,
-    error: type[Interrupted] = Interrupted,
-    in_finalisers: bool = False,
-) -> Iterator[str]:
-    """Play a scene, which begins the interruption, without one, and then once for each place where it can be raised.
+def at_every_place(scene: Callable[[Interruption], object], **options: Any) -> Iterator[str]:
+    """Play a scene, which begins an `Interruption` with options, without one, and then once for each place of it.
 
     Of many places it is some, see `MOST_PLACES`. Each is yielded when the scene was interrupted there.
     """
 
     def played(nth: int) -> Interruption:
-        interruption = Interruption(
-            nth, again_after=again_after, meanwhile=meanwhile, raises=raises, error=error, in_finalisers=in_finalisers
-        )
+        interruption = Interruption(nth, **options)
         try:
             scene(interruption)
         except Interrupted:

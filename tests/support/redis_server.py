@@ -113,7 +113,7 @@ class RedisServer:
     config_lines are lines of redis.conf. users are ACL users without the leading word, such as
     "app on >secret ~app:* +@all". password is the default user's. tls and unixsocket add a way in; `url` is
     then that one, and client() is plain TCP in any case. start() after stop() or kill() is on the same port,
-    with nothing left of the data.
+    with nothing left of the data. `port` and `tls_port` are 0 before start().
     """
 
     def __init__(
@@ -136,8 +136,8 @@ class RedisServer:
         # The path of a unix socket has at most 107 bytes, however long that of the temporary directory is.
         self.directory = Path(tempfile.mkdtemp(prefix="wheel-lock-redis-", dir="/tmp" if unixsocket else None))
         self.unix_path = self.directory / "redis.sock" if unixsocket else None
-        self._port = 0
-        self._tls_port = 0
+        self.port = 0
+        self.tls_port = 0
         self._running: list[subprocess.Popen[bytes]] = []  # none or one; shared with the finalizer
         self._clients: list[redis.Redis] = []
         self._finalizer = weakref.finalize(self, _clean_up, os.getpid(), self._running, self.directory)
@@ -150,18 +150,18 @@ class RedisServer:
             raise RuntimeError("the server is running")
         if not self._finalizer.alive:
             raise RuntimeError("the server is closed")
-        first_time = self._port == 0
+        first_time = self.port == 0
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             if first_time:
-                self._port = candidate_port()
-                self._tls_port = candidate_port() if self._tls else 0
+                self.port = candidate_port()
+                self.tls_port = candidate_port() if self._tls else 0
             self._launch()
             if self._wait_until_ready(deadline):
                 return self
             # Another process bound the port first. At first another port will do; later it must be this one.
             if time.monotonic() >= deadline:
-                raise RuntimeError(f"redis-server finds port {self._port} taken:\n{self.log()}")
+                raise RuntimeError(f"redis-server finds port {self.port} taken:\n{self.log()}")
 
     def stop(self) -> None:
         """End in order, as `SHUTDOWN` does."""
@@ -214,19 +214,6 @@ class RedisServer:
         self.close()
 
     # Ways in
-
-    @property
-    def port(self) -> int:
-        """The plain TCP port, which every server has."""
-        self._require_started()
-        return self._port
-
-    @property
-    def tls_port(self) -> int:
-        if self._tls is None:
-            raise RuntimeError("the server was made without tls")
-        self._require_started()
-        return self._tls_port
 
     @property
     def tls(self) -> TlsFiles:
@@ -289,14 +276,10 @@ class RedisServer:
             raise RuntimeError("the server is not running")
         return self._running[0]
 
-    def _require_started(self) -> None:
-        if self._port == 0:
-            raise RuntimeError("the server has not been started")
-
     def _config(self) -> str:
         lines = [
             "bind 127.0.0.1",
-            f"port {self._port}",
+            f"port {self.port}",
             f"dir {self.directory}",
             'save ""',
             "appendonly no",
@@ -308,7 +291,7 @@ class RedisServer:
             lines += [f"unixsocket {self.unix_path}", "unixsocketperm 700"]
         if self._tls is not None:
             lines += [
-                f"tls-port {self._tls_port}",
+                f"tls-port {self.tls_port}",
                 f"tls-ca-cert-file {self._tls.ca}",
                 f"tls-cert-file {self._tls.cert}",
                 f"tls-key-file {self._tls.key}",
