@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import sys
-import threading
 import time
+from functools import partial
 
 import pytest
 
 from bench.workers import Worker, python
+from tests.support.background import Background
 
 
 def test_a_worker_that_is_ended_as_it_writes_has_not_answered() -> None:
@@ -30,8 +31,7 @@ def test_a_delay_passes_on_what_it_reads_and_no_sooner() -> None:
                 connection.sendall(piece)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = threading.Thread(target=echo, args=(listener,), daemon=True)
-        server.start()
+        server = Background(partial(echo, listener))
         with Worker(python("bench.delay", listener.getsockname()[1], round_trip_s)) as delay:
             delay.answer()
             with socket.create_connection(("127.0.0.1", delay.ask()["port"])) as client:
@@ -39,12 +39,11 @@ def test_a_delay_passes_on_what_it_reads_and_no_sooner() -> None:
                 client.sendall(b"x")
                 assert client.recv(1) == b"x"
                 assert time.monotonic() - began >= round_trip_s
-                sender = threading.Thread(target=client.sendall, args=(data,), daemon=True)
-                sender.start()
+                Background(partial(client.sendall, data))
                 received = bytearray()
                 while len(received) < len(data):
                     received += client.recv(1 << 16)
                 assert received == data
                 client.shutdown(socket.SHUT_WR)
                 assert client.recv(1) == b""
-        server.join()
+        server.result()

@@ -10,7 +10,6 @@ import signal
 import struct
 import subprocess
 import termios
-import threading
 
 import pytest
 
@@ -62,8 +61,7 @@ class Terminal:
         self._ours, self.theirs = pty.openpty()
         fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self._data = bytearray()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._reading = Background(self._read)
 
     def _read(self) -> None:
         try:
@@ -102,7 +100,7 @@ class Terminal:
     def end(self) -> str:
         """Return the text once all writers have closed."""
         os.close(self.theirs)
-        self._reader.join(timeout=5.0)
+        self._reading.result()
         os.close(self._ours)
         return self.text
 

@@ -7,7 +7,6 @@ import queue
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -17,6 +16,7 @@ from tests.cli.lock_commands import TOKEN, CommandLine
 from tests.cli.program import start
 from tests.cli.test_demo import Terminal
 from tests.support.backend import Backend
+from tests.support.background import Background
 from tests.support.lock_types import NAME, NEVER_S
 from tests.support.redis_server import RedisServer
 from wheel_lock.cli import target
@@ -109,8 +109,7 @@ class Watching:
     def __init__(self, *arguments: str) -> None:
         self.process = start("watch", *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self._lines: queue.Queue[str] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._reading = Background(self._read)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -126,7 +125,7 @@ class Watching:
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
         status = self.process.wait(timeout=LONG_S)
-        self._reader.join(timeout=LONG_S)
+        self._reading.result(LONG_S)
         return status
 
 

@@ -8,9 +8,9 @@ import os
 import shutil
 import socket
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -116,10 +116,9 @@ def test_a_socket_of_something_else_is_an_error(directory: Path, top: Top) -> No
                 peer.sendall(text)
 
         for text, expected in [(b"{}\n", "not the socket of a context"), (b"\xff\n", "not the"), (b"", "has ended")]:
-            other = threading.Thread(target=answer, args=(text,))
-            other.start()
+            other = Background(partial(answer, text))
             assert expected in top(path, status=1)
-            other.join()
+            other.result()
 
 
 def test_it_is_live_until_the_context_is_closed(

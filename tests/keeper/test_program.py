@@ -46,8 +46,7 @@ class Served:
         self._parent = subprocess.Popen(["sleep", "3600"])
         self._proof = os.pidfd_open(self._parent.pid)
         self.keeper = Keeper(self.listener, self._proof)
-        self._thread = threading.Thread(target=self.keeper.run)
-        self._thread.start()
+        self._running = Background(self.keeper.run)
         self._clients: list[socket.socket] = []
         self._papers: list[int] = []
 
@@ -75,8 +74,7 @@ class Served:
             client.close()
         self._parent.kill()
         self._parent.wait()
-        self._thread.join(LONG_S)
-        assert not self._thread.is_alive()
+        self._running.result(LONG_S)
         for fd in (self._proof, *self._papers):
             os.close(fd)
         self.listener.close()

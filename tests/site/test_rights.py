@@ -6,7 +6,6 @@ import html
 import re
 import shutil
 import subprocess
-import threading
 
 import pytest
 import redis
@@ -14,6 +13,7 @@ import redis
 from tests.cli.lock_commands import CommandLine, findings
 from tests.redis.test_tenants import documented_rights
 from tests.site.pages import ROOT
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
@@ -59,21 +59,13 @@ def as_user(server: RedisServer, heading: str) -> LockContext:
 
 def wakes(context: LockContext, server: RedisServer) -> None:
     """A release in one context wakes a waiter of another one, long before it would poll."""
-    lock, woken = context.lock("billing:1", timeout=60.0), threading.Event()
+    lock = context.lock("billing:1", timeout=60.0)
     lock.acquire()
-    other = LockContext.from_url(f"redis://billing:secret@127.0.0.1:{server.port}", fallback_interval=600.0)
-
-    def wait() -> None:
-        with other.lock("billing:1", timeout=60.0):
-            woken.set()
-
-    waiter = threading.Thread(target=wait)
-    waiter.start()
-    eventually(lambda: other.stats().waiting == 1)
-    lock.release()
-    assert woken.wait(60.0)
-    waiter.join()
-    other.close()
+    with LockContext.from_url(url(server), fallback_interval=600.0) as other:
+        waiting = Background(other.lock("billing:1", timeout=60.0).acquire)
+        eventually(lambda: other.stats().waiting == 1)
+        lock.release()
+        assert waiting.result(60.0)
 
 
 def test_the_line_for_plain_locks(fresh_redis: RedisServer) -> None:
