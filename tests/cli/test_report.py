@@ -41,6 +41,10 @@ def test_the_summary_and_the_exit_status_agree(change: dict[str, object], status
     assert outcome.ok == ("Nothing was lost" in summary(outcome) and outcome.acquired == outcome.locks)
 
 
+def test_a_loss_has_its_reason() -> None:
+    assert ("lost", "3", "key gone: 3") in rows(dataclasses.replace(GOOD, lost=3, lost_by_reason={"key gone": 3}))
+
+
 def test_what_is_not_known_is_null_and_a_dash() -> None:
     assert json.loads(to_json(GOOD))["server_cpu_s"] is None
     unknown = dataclasses.replace(GOOD, renewal_lag_p50_s=None, owned_at_end=None, left_at_server=None)
