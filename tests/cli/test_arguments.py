@@ -17,14 +17,6 @@ from wheel_lock import __version__
 from wheel_lock.cli import main
 
 HOLD = ["hold", "--redis", "redis://127.0.0.1:1", "--locks", "5", "--timeout", "3", "--seconds", "1"]
-
-
-def replaced(option: str, value: str) -> list[str]:
-    arguments = list(HOLD)
-    arguments[arguments.index(option) + 1] = value
-    return arguments
-
-
 NOWHERE = ["--redis", "redis://127.0.0.1:1"]
 REFUSED = [
     *(
@@ -67,7 +59,7 @@ def test_a_bad_command_line_is_refused(refused: Refused, arguments: list[str], s
      "redis://localhost:6379/0?nonsense=1", "redis://localhost:99999", "redis://localhost?socket_timeout=x"],
 )  # fmt: skip
 def test_a_malformed_url_is_refused(refused: Refused, url: str) -> None:
-    status, sentence = refused(*replaced("--redis", url))
+    status, sentence = refused(*HOLD, "--redis", url)
     assert status == 2
     scheme, _, rest = url.rpartition("://")
     assert sentence.endswith(f"not {f'{scheme}://***' if scheme else '***' if rest else ''!r}\n")
@@ -115,11 +107,11 @@ def test_a_url_at_another_place_of_the_command_line_is_not_shown(refused: Refuse
 
 def test_an_unreachable_server_is_named_without_credentials(refused: Refused) -> None:
     port = candidate_port()
-    status, sentence = refused(*replaced("--redis", f"redis://user:secret@127.0.0.1:{port}/0"))
+    status, sentence = refused(*HOLD, "--redis", f"redis://user:secret@127.0.0.1:{port}/0")
     assert status == 1
     assert f"127.0.0.1:{port}" in sentence
     assert "secret" not in sentence
-    status, sentence = refused(*replaced("--redis", "unix:///nowhere/redis.sock"))
+    status, sentence = refused(*HOLD, "--redis", "unix:///nowhere/redis.sock")
     assert (status, "/nowhere/redis.sock" in sentence) == (1, True)
 
 

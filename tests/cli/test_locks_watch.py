@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import queue
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +16,9 @@ from tests.cli.lock_commands import TOKEN, CommandLine
 from tests.cli.program import start
 from tests.cli.test_demo import Terminal
 from tests.support.backend import Backend
-from tests.support.background import Background
 from tests.support.lock_types import NAME, NEVER_S
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
 from wheel_lock.cli import target
 from wheel_lock.cli.locks.watching import Change, Watcher
 from wheel_lock.cli.target import Target
@@ -103,45 +103,25 @@ def test_lines_and_json_for_a_limited_time(real: Backend, run: CommandLine) -> N
     assert (change["event"], change["name"], change["holder"]["token_id"]) == ("held", NAME, token_id(TOKEN))
 
 
-class Watching:
-    """The command as a process, and its lines as they come."""
+def test_changes_appear_as_they_happen_and_an_outage_is_survived(fresh_redis: RedisServer, tmp_path: Path) -> None:
+    def says(text: str, times: int = 1) -> None:
+        eventually(lambda: (tmp_path / "said").read_text().count(text) >= times, LONG_S)
 
-    def __init__(self, *arguments: str) -> None:
-        self.process = start("watch", *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self._lines: queue.Queue[str] = queue.Queue()
-        self._reading = Background(self._read)
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line.rstrip("\n"))
-        self.process.stdout.close()
-
-    def line_with(self, text: str) -> str:
-        while text not in (line := self._lines.get(timeout=LONG_S)):
-            pass
-        return line
-
-    def end(self, number: signal.Signals) -> int:
-        self.process.send_signal(number)
-        status = self.process.wait(timeout=LONG_S)
-        self._reading.result(LONG_S)
-        return status
-
-
-def test_changes_appear_as_they_happen_and_an_outage_is_survived(fresh_redis: RedisServer) -> None:
-    watching = Watching("--redis", fresh_redis.url, NAME, "--interval", "0.05")
-    watching.line_with("\tfree\t")
+    watched = ["watch", "--redis", fresh_redis.url, NAME, "--interval", "0.05"]
+    with (tmp_path / "said").open("w") as said:
+        process = start(*watched, stdout=said, stderr=subprocess.STDOUT)
+    says("\tfree\t")
     fresh_redis.admin.set(NAME, TOKEN)
-    watching.line_with("\tacquired\t")
+    says("\tacquired\t")
     fresh_redis.kill()
-    watching.line_with("trying again")
+    says("trying again")
     fresh_redis.start()
-    watching.line_with("answers again")
-    watching.line_with("\treleased\t")
+    says("answers again")
+    says("\treleased\t")
     fresh_redis.admin.set(NAME, TOKEN)
-    watching.line_with("\tacquired\t")
-    assert watching.end(signal.SIGINT) == 130
+    says("\tacquired\t", 2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(LONG_S) == 130
 
 
 def test_a_terminal_shows_a_table_and_gets_its_cursor_back(real: Backend) -> None:

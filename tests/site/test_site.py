@@ -21,22 +21,15 @@ def script(name: str) -> ModuleType:
     return import_module(f"scripts.{name}")
 
 
-def site(folder: Path, **pages: str) -> Path:
-    for name, text in pages.items():
-        (folder / f"{name}.html").write_text(text)
-    return folder
-
-
 def test_links_that_lead_nowhere_and_mangled_code_are_found(tmp_path: Path) -> None:
     (tmp_path / "guide").mkdir()
     (tmp_path / "guide" / "index.html").write_text('<h2 id="here">x</h2><a href="../#top">up</a>')
-    folder = site(
-        tmp_path,
-        index="""<h1 id="top">x</h1> <a href="guide/#here">good</a> <a href="https://example.org/">elsewhere</a>
+    (tmp_path / "index.html").write_text(
+        """<h1 id="top">x</h1> <a href="guide/#here">good</a> <a href="https://example.org/">elsewhere</a>
             <a href="guide/#there">no anchor</a> <a href="gone.html">no file</a> <img src="plot.svg">
             <script src="https://example.org/x.js"></script> <code>&amp;<strong>redis</strong>:x</code> <em>x</em>""",
     )
-    assert script("site_links").faults(folder) == [
+    assert script("site_links").faults(tmp_path) == [
         "index.html: emphasis within code",
         "index.html: loads https://example.org/x.js",
         "index.html: guide/#there: there is no such anchor",
