@@ -6,7 +6,7 @@ import asyncio
 import math
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 import redis
@@ -46,10 +46,8 @@ class Stranger:
         self._file = self._socket.makefile("rb")
 
     def send(self, data: bytes) -> None:
-        try:
+        with suppress(OSError):  # the server has closed it already
             self._socket.sendall(data)
-        except OSError:
-            pass  # the server has closed it already
 
     def line(self) -> bytes:
         """The next line that the server says; nothing when the connection has ended."""
@@ -64,10 +62,7 @@ class Stranger:
 
     def all_lines(self) -> list[bytes]:
         """What the server says until it ends the connection."""
-        lines = []
-        while line := self.line():
-            lines.append(line)
-        return lines
+        return list(iter(self.line, b""))
 
     def close(self) -> None:
         self._file.close()

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sqlite3
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -79,9 +80,7 @@ def main(settings: str, output: str) -> None:
                 connection.rollback()
             except FAILURES:
                 connection.rollback()
-            try:
+            with suppress(LockLost):
                 lock.release()
-            except LockLost:
-                pass
     connection.close()
     os.write(int(output), json.dumps({"done": done, "refused": refused}).encode() + b"\n")

@@ -7,6 +7,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Self
 
 import hiredis
@@ -72,10 +73,8 @@ class FakeServer:
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
-                try:
+                with suppress(OSError):  # it has been hung up on
                     outer._serve(self.request)
-                except OSError:
-                    pass  # it has been hung up on
 
         self.lie = lie
         self.asked: list[list[bytes]] = []

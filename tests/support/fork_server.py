@@ -80,10 +80,8 @@ class ForkServer:
 
     def close(self) -> None:
         """End it. Children that are left go on."""
-        try:
+        with suppress(OSError):
             self._socket.shutdown(SHUT_RDWR)  # a process that a test has forked may have a copy
-        except OSError:
-            pass  # closed already
         self._socket.close()
         self._process.wait()
 

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from enum import Enum
 from typing import Literal, NamedTuple, Self
 
@@ -199,10 +200,8 @@ class TcpProxy:
         future.result(timeout=10.0)
 
     def _wake(self) -> None:
-        try:
+        with suppress(OSError):  # full: it is awake already; closed: its thread has ended
             self._wake_sender.send(b"\0")
-        except OSError:
-            pass  # full: it is awake already; closed: its thread has ended
 
     def _faults(self, direction: Direction) -> Faults:
         return self.to_server if direction == "to_server" else self.to_client
@@ -320,10 +319,8 @@ class TcpProxy:
                 return
             if isinstance(what, _End):
                 stream.queue.popleft()
-                try:
+                with suppress(OSError):  # the other end has gone too
                     stream.target.shutdown(socket.SHUT_WR)
-                except OSError:
-                    pass  # the other end has gone too
                 return
             self._write(connection, stream, what)
 

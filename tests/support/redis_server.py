@@ -18,7 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -169,10 +169,8 @@ class RedisServer:
             process = self._running[0]
             process.send_signal(signal.SIGCONT)
             process.terminate()
-            try:
+            with suppress(subprocess.TimeoutExpired):  # busy in a script or a DEBUG SLEEP
                 process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                pass  # busy in a script or a DEBUG SLEEP
             self.kill()
 
     def kill(self) -> None:
