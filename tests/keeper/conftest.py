@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from tests.keeper.test_program import Served
 from tests.support.fixtures import fixture_of
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
+
+collect_ignore_glob = [] if sys.platform == "linux" else ["test_[ckpt]*.py"]  # keepers need Linux
 
 fork_server = fixture_of(lambda: ForkServer("tests.keeper.holder"), "module")
 

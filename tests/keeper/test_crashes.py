@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -25,9 +24,6 @@ from tests.keeper.rig import (
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Linux")
-
 
 # What ends a process
 

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import signal
-import sys
 import time
 from bisect import bisect
 from collections import Counter, defaultdict
@@ -29,8 +28,6 @@ from tests.support.fixtures import fixture_of
 from tests.support.fork_server import Child, ForkServer
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Linux")
 
 KILLS = int(os.environ.get("KILLS", "20"))
 PROCESSES = 4

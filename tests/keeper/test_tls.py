@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -38,8 +37,6 @@ from wheel_lock.keeper.program import Server
 from wheel_lock.keeper.tls import TlsConnection
 from wheel_lock.net import connector
 from wheel_lock.net.connector import RedisPyConnector
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Linux")
 
 PHRASE = "phrase"
 

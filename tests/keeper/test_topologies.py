@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -20,7 +19,7 @@ from tests.topology.moving_slots import heal, keys_in, names_at, names_in, on_it
 from tests.topology.watched_master import SERVICE, Watched
 from wheel_lock import LockContext
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="keepers need Linux")]
+pytestmark = pytest.mark.slow
 
 
 # -- a cluster -------------------------------------------------------------------------------------------------------
