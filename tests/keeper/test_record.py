@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -182,79 +181,75 @@ def test_a_record_that_is_cut_at_any_byte_has_whole_entries_or_none() -> None:
     assert cut_after > 150
 
 
-@contextmanager
-def small_regions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture
+def small_regions(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (entries, records):
         monkeypatch.setattr(module, "REGIONS", ((160, 128), (320, 64), (4096, 2), (4096, 4)))
-    yield
 
 
-def test_what_finds_no_room_is_not_recorded_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_finds_no_room_is_not_recorded_and_reported(small_regions: None) -> None:
     reports: list[None] = []
-    with small_regions(monkeypatch):
-        record = Record(lambda: reports.append(None))
-        leases = [new_lease(b"n%d" % number) for number in range(130)]
-        for lease in leases:
-            record.begin([lease])
-        assert len(read_record(record.file)) == 128
-        assert len(reports) == 2
-        record.end(leases[:1])
-        record.begin(leases[128:129])
-        assert len(reports) == 2
-        assert len(read_record(record.file)) == 128
+    record = Record(lambda: reports.append(None))
+    leases = [new_lease(b"n%d" % number) for number in range(130)]
+    for lease in leases:
+        record.begin([lease])
+    assert len(read_record(record.file)) == 128
+    assert len(reports) == 2
+    record.end(leases[:1])
+    record.begin(leases[128:129])
+    assert len(reports) == 2
+    assert len(read_record(record.file)) == 128
 
 
-def test_entries_of_leases_that_have_ended_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    with small_regions(monkeypatch):
-        record = Record(overflow)
-        leases = [new_lease(b"n%d" % number) for number in range(128)]
-        for lease in leases:
-            record.begin([lease])
-        for lease in leases[:5]:
-            lease.state = State.LOST
-        more = [new_lease(b"m%d" % number) for number in range(5)]
-        record.begin(more)
-        assert sorted(read_record(record.file)) == sorted(map(expected, [*leases[5:], *more]))
+def test_entries_of_leases_that_have_ended_make_room(small_regions: None) -> None:
+    record = Record(overflow)
+    leases = [new_lease(b"n%d" % number) for number in range(128)]
+    for lease in leases:
+        record.begin([lease])
+    for lease in leases[:5]:
+        lease.state = State.LOST
+    more = [new_lease(b"m%d" % number) for number in range(5)]
+    record.begin(more)
+    assert sorted(read_record(record.file)) == sorted(map(expected, [*leases[5:], *more]))
 
 
-def test_a_block_that_ends_while_its_region_is_swept_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with small_regions(monkeypatch):
-        reports: list[None] = []
-        record, leases = Record(lambda: reports.append(None)), many(40)
-        record.begin(leases)
-        for number in range(125):
-            record.begin([new_lease(b"m%d" % number)])
-        for lease in leases[:8]:  # which are in doubt, so that they have entries
-            lease.state = State.LOST
-        record.end(leases[8:39])
-        assert (len(reports), len(record._slots), record._blocks) == (6, 128, {})
+def test_a_block_that_ends_while_its_region_is_swept_ends_once(small_regions: None) -> None:
+    reports: list[None] = []
+    record, leases = Record(lambda: reports.append(None)), many(40)
+    record.begin(leases)
+    for number in range(125):
+        record.begin([new_lease(b"m%d" % number)])
+    for lease in leases[:8]:  # which are in doubt, so that they have entries
+        lease.state = State.LOST
+    record.end(leases[8:39])
+    assert (len(reports), len(record._slots), record._blocks) == (6, 128, {})
 
 
-def test_a_full_region_is_not_looked_through_for_each_lease_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    with small_regions(monkeypatch):
-        record, looks = Record(lambda: None), list[int]()
-        end = record.end
-        monkeypatch.setattr(record, "end", lambda leases: (looks.append(1), end(leases)))
-        for number in range(128 + 100):
-            record.begin([new_lease(b"n%d" % number)])
-        assert len(looks) == 1
+def test_a_full_region_is_not_looked_through_for_each_lease_again(
+    small_regions: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, looks = Record(lambda: None), list[int]()
+    end = record.end
+    monkeypatch.setattr(record, "end", lambda leases: (looks.append(1), end(leases)))
+    for number in range(128 + 100):
+        record.begin([new_lease(b"n%d" % number)])
+    assert len(looks) == 1
 
 
-def test_a_slot_that_another_thread_takes_first_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_that_another_thread_takes_first_is_not_there(small_regions: None) -> None:
     class Taken(list[Any]):
         def pop(self, *at: Any) -> Any:
             self.clear()
             raise IndexError
 
-    with small_regions(monkeypatch):
-        reports: list[None] = []
-        record, leases = Record(lambda: reports.append(None)), [new_lease(b"n%d" % number) for number in range(129)]
-        record._free[0] = Taken()
-        for lease in leases[:128]:
-            record.begin([lease])
-        leases[0].state = State.LOST
-        record.begin(leases[128:])
-        assert len(reports) == 1
+    reports: list[None] = []
+    record, leases = Record(lambda: reports.append(None)), [new_lease(b"n%d" % number) for number in range(129)]
+    record._free[0] = Taken()
+    for lease in leases[:128]:
+        record.begin([lease])
+    leases[0].state = State.LOST
+    record.begin(leases[128:])
+    assert len(reports) == 1
 
 
 def many(count: int, lock_type: LockType = EXCLUSIVE) -> list[Lease]:
@@ -366,23 +361,22 @@ def test_a_block_that_does_not_fit_is_cut_in_halves() -> None:
     assert record.empty
 
 
-def test_a_full_region_of_blocks_has_single_entries_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    with small_regions(monkeypatch):
-        record = Record(overflow)
-        blocks = [[new_lease(b"%d:%d" % (number, lease)) for lease in range(32)] for number in range(5)]
-        for leases in blocks:
-            record.begin(leases)
-        assert len(record._blocks) == 4
-        for lease in blocks[0]:
-            lease.state = State.LOST
-        more = many(32)
-        for _ in range(4):  # after as many as there are slots it is looked at again
-            record.end(more)
-            record.begin(more)  # at last in the place of the lost ones
-        assert len(record._blocks) == 4
-        assert found_in(record) == all_of([lease for leases in blocks[1:] for lease in leases] + more)
-        record.clear()
-        assert read_record(record.file) == []
+def test_a_full_region_of_blocks_has_single_entries_instead(small_regions: None) -> None:
+    record = Record(overflow)
+    blocks = [[new_lease(b"%d:%d" % (number, lease)) for lease in range(32)] for number in range(5)]
+    for leases in blocks:
+        record.begin(leases)
+    assert len(record._blocks) == 4
+    for lease in blocks[0]:
+        lease.state = State.LOST
+    more = many(32)
+    for _ in range(4):  # after as many as there are slots it is looked at again
+        record.end(more)
+        record.begin(more)  # at last in the place of the lost ones
+    assert len(record._blocks) == 4
+    assert found_in(record) == all_of([lease for leases in blocks[1:] for lease in leases] + more)
+    record.clear()
+    assert read_record(record.file) == []
 
 
 @pytest.mark.parametrize(
