@@ -136,8 +136,6 @@ def alone(context: LockContext) -> None:
 
 
 def disconnected(context: LockContext) -> None:
-    exclusive(context)
-    ready(context)
     assert context._engine.keeping is not None
     session: Any = context._engine.keeping._session
     context._engine.keeping.phase = Phase.CLOSED  # no other one is made
@@ -145,23 +143,17 @@ def disconnected(context: LockContext) -> None:
 
 
 def executes(context: LockContext) -> None:
-    exclusive(context)
-    ready(context)
     print("ready", flush=True)
     os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", "import time; time.sleep(3600)"])
 
 
 def loses_its_main_thread(context: LockContext) -> None:
-    exclusive(context)
-    ready(context)
     print("ready", flush=True)
     ctypes.CDLL(None).syscall(60, 0)  # exit, of this thread alone
 
 
 def forks(context: LockContext) -> str:
     """A child that holds nothing lives on; return its number."""
-    exclusive(context)
-    ready(context)
     child = os.fork()
     while child == 0:
         time.sleep(3600)
@@ -169,8 +161,6 @@ def forks(context: LockContext) -> str:
 
 
 def forks_a_holder(context: LockContext) -> str:
-    exclusive(context)
-    ready(context)
     reader_fd, writer_fd = os.pipe()
     child = os.fork()
     if child == 0:
@@ -207,6 +197,8 @@ ACTS: dict[str, Act] = {
         *(executes, loses_its_main_thread, forks, forks_a_holder, closes, leaves),
     )
 }
+OF_HOLDERS = (disconnected, executes, loses_its_main_thread, forks, forks_a_holder)
+"""Acts of a process that holds a lock, of which the keeper knows."""
 
 
 def kinds(context: LockContext, name: str) -> None:
@@ -237,6 +229,9 @@ def main(url: str, where: str, act: str, delay: str = "0") -> None:
     elif verb == "kinds":
         kinds(context, what)
     else:
+        if ACTS[act] in OF_HOLDERS:
+            exclusive(context)
+            ready(context)
         said = ACTS[act](context)
     if act != "disconnected":
         ready(context)

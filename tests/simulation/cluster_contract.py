@@ -108,9 +108,8 @@ def _begin_anew(nodes: Nodes, pairs: list[Pair]) -> bool:
         pair.model.server.scripts.clear()
     first.real.admin.execute_command("CLUSTER", "BUMPEPOCH")
     if _epoch(first) <= max(map(_epoch, pairs[1:])):
-        return (
-            False  # it has not heard of the others' epochs yet: their late messages about an earlier move would count
-        )
+        # It has not heard of the others' epochs yet: their late messages about an earlier move would count.
+        return False
     for pair in pairs:
         pair.set_slot("STABLE")
         pair.set_slot("NODE", nodes.id_of(first.real))
