@@ -34,8 +34,8 @@ def state_of(code: str) -> Iterator[str]:
         "MISCONF": ["save 900 1"],
     }
     with RedisServer(*settings.get(code, [])) as server, server.client() as view:
-        if code == "OOM":
-            view.config_set("maxmemory", "1")
+        if code in ("OOM", "MAXCLIENTS"):
+            view.config_set("maxmemory" if code == "OOM" else "maxclients", "1")
         elif code in ("READONLY", "MASTERDOWN"):
             view.replicaof("127.0.0.1", str(candidate_port()))
         elif code == "CLUSTERDOWN":
@@ -169,11 +169,6 @@ def test_findings_that_are_alike_are_one_line(
 
 @pytest.mark.parametrize("code", ["MASTERDOWN", "MAXCLIENTS"])
 def test_the_sentence_of_a_refusal_has_the_remedy(refused: Refused, code: str) -> None:
-    if code == "MASTERDOWN":
-        with state_of(code) as url:
-            status, sentence = refused("ls", "--redis", url)
-    else:
-        with RedisServer() as server, server.client() as view:
-            view.config_set("maxclients", "1")
-            status, sentence = refused("ls", "--redis", server.url)
+    with state_of(code) as url:
+        status, sentence = refused("ls", "--redis", url)
     assert (status, REMEDIES[code] in sentence) == (1, True)
