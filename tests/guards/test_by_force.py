@@ -30,22 +30,6 @@ KINDS = ["postgresql", "postgresql, serializable", "mariadb", "sqlite"]
 forks = fixture_of(lambda: ForkServer("tests.guards.writer"), "module")
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def address(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Any:
-    if kind == "sqlite":
-        return str(tmp_path / "data.sqlite")
-    name = "mariadb_server" if kind == "mariadb" else "postgres_server"
-    server: MariaDbServer | PostgresServer = request.getfixturevalue(name)
-    server.connect().close()  # which makes the database of MariaDB
-    return server.address
-
-
 class Race:
     """Two writers, and what they have written."""
 
@@ -126,9 +110,14 @@ def written(connection: Any, held: guards.Fence, guarded: bool) -> bool:
     return True
 
 
-@pytest.fixture
-def race(kind: str, address: Any, redis_server: RedisServer, forks: ForkServer) -> Race:
-    return Race(kind, address, redis_server, forks)
+@pytest.fixture(params=KINDS)
+def race(request: pytest.FixtureRequest, tmp_path: Path, redis_server: RedisServer, forks: ForkServer) -> Race:
+    if request.param == "sqlite":
+        return Race("sqlite", str(tmp_path / "data.sqlite"), redis_server, forks)
+    name = "mariadb_server" if request.param == "mariadb" else "postgres_server"
+    server: MariaDbServer | PostgresServer = request.getfixturevalue(name)
+    server.connect().close()  # which makes the database of MariaDB
+    return Race(request.param, server.address, redis_server, forks)
 
 
 @pytest.mark.slow
@@ -142,7 +131,7 @@ def test_with_a_guard_no_write_is_late(race: Race) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"], indirect=True)
+@pytest.mark.parametrize("race", ["postgresql", "mariadb", "sqlite"], indirect=True)
 def test_without_a_guard_writes_are_late(race: Race) -> None:
     counted = race.run(60, guarded=False)
     writes, late = race.register()
