@@ -23,6 +23,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -291,16 +292,14 @@ no_collection = fixture_of(without_collection)
 @pytest.fixture
 def new_timer() -> Iterator[NewTimer]:
     """Makes timers, and stops them when the test is over."""
-    timers: list[HashedWheelTimer] = []
+    with ExitStack() as stack:
 
-    def make(**options: Any) -> HashedWheelTimer:
-        timer = HashedWheelTimer(**options)
-        timers.append(timer)
-        return timer
+        def make(**options: Any) -> HashedWheelTimer:
+            timer = HashedWheelTimer(**options)
+            stack.callback(timer.stop)
+            return timer
 
-    yield make
-    for timer in timers:
-        timer.stop()
+        yield make
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -14,12 +13,6 @@ THIS = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 script: Any = import_module("scripts.test_all")
-
-
-def test_its_examples_work(capsys: pytest.CaptureFixture[str]) -> None:
-    result = doctest.testmod(script)
-    assert result.attempted >= 3
-    assert result.failed == 0, capsys.readouterr().out
 
 
 def test_the_newest_environment_differs_in_redis_py_only() -> None:

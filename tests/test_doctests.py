@@ -1,4 +1,4 @@
-"""Every example in a docstring of the package does what it says."""
+"""Every example in a docstring of the package, and of scripts/test_all.py, does what it says."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ PACKAGE = Path(wheel_lock.__file__).parent
 
 def names() -> list[str]:
     files = [file for file in sorted(PACKAGE.rglob("*.py")) if ">>> " in file.read_text("utf-8")]
-    return [
-        ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for file in files
-    ]
+    paths = [*(file.relative_to(PACKAGE.parent) for file in files), Path("scripts/test_all.py")]
+    return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
 
 
 def test_the_examples_in_the_docstrings_work(capsys: pytest.CaptureFixture[str]) -> None:
