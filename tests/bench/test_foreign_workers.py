@@ -59,14 +59,6 @@ def test_a_worker_answers_in_every_mode(program: str, command: list[str], redis_
 @pytest.mark.slow
 def test_nettys_wheel_measures_its_timers() -> None:
     build_or_skip(jvm)
-    command, options = rival_worker.little_jvm("netty-wheel"), {"timers": 50, "spread_s": 0.05, "ahead_s": 0.05}
-    with rival_worker.started(command, "wheel", "-", idle_s=0.05, **options) as program:
-        program.answer()
-        for order in ("schedule", "cancel"):
-            assert program.go(order).keys() == {"ns", "cpu_ns"}
-        assert program.go("due").keys() == {"cpu_us", "p50_ms", "p99_ms", "max_ms"}
-        idle = program.go("idle")
-        assert idle.keys() == {"empty", "pending"}
-        assert all(found.keys() == {"cpu", "wake_ups"} for found in idle.values())
-        program.end()
+    command = rival_worker.little_jvm("netty-wheel")
+    rival_worker.check_timers(command)
     rival_worker.check_refusal(command, "-", "hold", "no hold", status=1)

@@ -143,6 +143,22 @@ def check_crowd(command: Sequence[str], server: RedisServer) -> None:
         worker.end()
 
 
+def check_timers(command: Sequence[str]) -> None:
+    """It measures timers."""
+    options = {"timers": 50, "spread_s": 0.05, "ahead_s": 0.05, "idle_s": 0.05}
+    with started(command, "wheel", "-", **options) as worker:
+        worker.answer()
+        for order in ("schedule", "cancel"):
+            assert worker.go(order).keys() == {"ns", "cpu_ns"}
+        due = worker.go("due")
+        assert due.keys() == {"cpu_us", "p50_ms", "p99_ms", "max_ms"}
+        assert due["p50_ms"] <= due["p99_ms"] <= due["max_ms"]
+        idle = worker.go("idle")
+        assert idle.keys() == {"empty", "pending"}
+        assert all(found.keys() == {"cpu", "wake_ups"} for found in idle.values())
+        worker.end()
+
+
 def check_refusal(
     command: Sequence[str], url: str, mode: str, said: str, *, status: int = 0, **options: object
 ) -> None:
