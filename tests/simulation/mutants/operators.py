@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from tests.simulation.mutants.mutant import Mutant
 
@@ -28,24 +29,14 @@ _COMPARE = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<", 
 _COMPARE |= {"in": "not in", "not in": "in"}
 _BOUNDARY = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 _ARITHMETIC = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "%": "*"}
-_OPERATORS: dict[type[ast.AST], str] = {
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Is: "is",
-    ast.IsNot: "is not",
-    ast.In: "in",
-    ast.NotIn: "not in",
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-}
+
+
+def _type_of(operator: str) -> type[ast.AST]:
+    node: Any = ast.parse(f"a {operator} b", mode="eval").body
+    return type(node.ops[0] if isinstance(node, ast.Compare) else node.op)
+
+
+_OPERATORS = {_type_of(operator): operator for operator in (*_COMPARE, *_ARITHMETIC)}
 _Place = tuple[str, int, int, str]  # the operator, from and to which byte, and what stands there instead
 
 
