@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from typing import Self
 
 from tests.support.background import in_a_fork
@@ -18,13 +19,15 @@ from wheel_lock.observe.stats import Counters
 class Engine:
     """What exporters see of an engine."""
 
+    node_counters: Sequence[tuple[str, Counters]] = ()
+
     def __init__(self, label: str, acquired: int) -> None:
         self.counters = Counters(acquired=acquired)
         self.label = label
 
     def read_into(self, reading: Reading) -> None:
         reading.contexts += 1
-        reading.counters.merge(self.counters)
+        reading.count(self.counters, self.node_counters)
 
     def held_locks(self, most: int | None = None) -> list[HeldLock]:
         return []
@@ -59,6 +62,18 @@ def test_an_engine_is_not_kept_and_the_sums_of_its_label_do_not_decrease() -> No
     gc.collect()
     assert list(registry) == [stays]
     assert acquired(registry) == acquired(registry) == {"a": 106}
+
+
+def test_renewals_that_nodes_of_a_quorum_have_counted_do_not_decrease_with_its_end() -> None:
+    stays, ends = Engine("a", 0), Engine("a", 0)
+    stays.node_counters, ends.node_counters = [("h:1", Counters(renewed=1))], [("h:1", Counters(renewed=10))]
+    registry = registry_of(stays, ends)
+    registry.readings()
+    del ends
+    gc.collect()
+    for _ in range(2):
+        (reading,) = registry.readings()
+        assert reading.counters.renewed == reading.node_counters["h:1"].renewed == 11
 
 
 def test_a_label_ends_with_its_last_engine() -> None:

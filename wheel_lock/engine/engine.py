@@ -33,7 +33,7 @@ from wheel_lock.lock_types.holders import LockState
 from wheel_lock.observe.contexts import Reading
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.health import Health, NodeHealth, assess
-from wheel_lock.observe.stats import ContextStats, snapshot
+from wheel_lock.observe.stats import ContextStats, Counters, snapshot
 from wheel_lock.options import ContextOptions, LockOptions, lock_name
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
@@ -307,6 +307,10 @@ class Engine(EngineState):
     def label(self) -> str:
         return self.options.label or self.options.owner or self.connector.label()
 
+    @property
+    def node_counters(self) -> Sequence[tuple[str, Counters]]:
+        return ()
+
     def node_health(self) -> list[NodeHealth]:
         """Return the health of each node. From any thread."""
         now, router = self.timer.clock.now(), self.router
@@ -365,10 +369,7 @@ class Engine(EngineState):
         reading.waiting += stats.waiting
         reading.overdue += stats.overdue
         reading.longest_wait_s = max(reading.longest_wait_s, self.longest_wait_s())
-        reading.counters.merge(self.direct.counted(self.counters))
-        self._read_nodes(reading)
-
-    def _read_nodes(self, reading: Reading) -> None:
+        reading.count(self.direct.counted(self.counters), self.node_counters)
         if not self.over:
             for node in self.node_health():
                 reading.add_node(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -39,7 +39,23 @@ class Reading:
         self.nodes: dict[str, NodeHealth] = {}
         self.node_counters: dict[str, Counters] = {}
 
-    def add_node(self, node: NodeHealth, counters: Counters | None = None) -> None:
+    def count(self, counters: Counters, nodes: Sequence[tuple[str, Counters]]) -> None:
+        """Add the counters of an engine, and of each node of a quorum by its address: the renewals are counted there."""
+        self.counters.merge(counters)
+        for node, counted in nodes:
+            self.counters.merge_renewals(counted)
+            self._count_node(node, counted)
+
+    def add_counts(self, other: Reading) -> None:
+        """Add the counters of another reading."""
+        self.counters.merge(other.counters)
+        for node, counted in other.node_counters.items():
+            self._count_node(node, counted)
+
+    def _count_node(self, node: str, counted: Counters) -> None:
+        self.node_counters.setdefault(node, Counters()).merge_renewals(counted)
+
+    def add_node(self, node: NodeHealth) -> None:
         """Add a node; one that two contexts use counts as connected if both are connected to it."""
         known = self.nodes.get(node.node)
         if known is not None:
@@ -52,8 +68,6 @@ class Reading:
                 known.trouble or node.trouble,
             )
         self.nodes[node.node] = node
-        if counters is not None:
-            self.node_counters.setdefault(node.node, Counters()).merge_renewals(counters)
 
 
 class Observed(Protocol):
@@ -64,6 +78,11 @@ class Observed(Protocol):
     @property
     def label(self) -> str:
         """The label of its context."""
+        ...
+
+    @property
+    def node_counters(self) -> Sequence[tuple[str, Counters]]:
+        """The address and the counters of each node of a quorum; empty if it is none."""
         ...
 
     def read_into(self, reading: Reading) -> None:
@@ -79,6 +98,7 @@ class _Entry(NamedTuple):
     engine: weakref.ref[Observed]
     label: str
     counters: Counters
+    node_counters: Sequence[tuple[str, Counters]]
 
 
 class ContextRegistry:
@@ -91,20 +111,21 @@ class ContextRegistry:
     def __init__(self) -> None:
         self._entries: dict[int, _Entry] = {}
         # Counters of engines that have been collected: without them the sums of a label would decrease.
-        self._ended: deque[tuple[str, Counters]] = deque(maxlen=_MOST_ENDED)
-        self._sums: dict[str, Counters] = {}
+        self._ended: deque[_Entry] = deque(maxlen=_MOST_ENDED)
+        self._sums: dict[str, Reading] = {}
         self._read = False
         self.lock: Lock = threading.RLock()
 
     def add(self, engine: Observed) -> None:
         """Add an engine, which is removed when it is collected. O(1)."""
         key = id(engine)
-        self._entries[key] = _Entry(weakref.ref(engine, partial(self._gone, key)), engine.label, engine.counters)
+        reference = weakref.ref(engine, partial(self._gone, key))
+        self._entries[key] = _Entry(reference, engine.label, engine.counters, engine.node_counters)
 
     def _gone(self, key: int, reference: object) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None and self._read:  # nothing has been exported before, so nothing can decrease
-            self._ended.append((entry.label, entry.counters))
+            self._ended.append(entry)
 
     def __iter__(self) -> Iterator[Observed]:
         for entry in list(self._entries.values()):  # atomic, unlike copy()
@@ -128,12 +149,12 @@ class ContextRegistry:
             engine.read_into(reading)
         sums = {label: counted for label, counted in self._sums.items() if label in found}
         while self._ended:
-            label, counters = self._ended.popleft()
-            if label in found:
-                sums.setdefault(label, Counters()).merge(counters)
+            ended = self._ended.popleft()
+            if ended.label in found:
+                sums.setdefault(ended.label, Reading(ended.label)).count(ended.counters, ended.node_counters)
         self._sums = sums
         for label, counted in sums.items():
-            found[label].counters.merge(counted)
+            found[label].add_counts(counted)
         return [found[label] for label in sorted(found)]
 
     def after_fork_in_child(self) -> None:

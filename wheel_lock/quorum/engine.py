@@ -18,9 +18,8 @@ from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.clients import AnyClient
-from wheel_lock.observe.contexts import Reading
 from wheel_lock.observe.health import NodeHealth
-from wheel_lock.observe.stats import ContextStats
+from wheel_lock.observe.stats import ContextStats, Counters
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
@@ -208,6 +207,10 @@ class QuorumEngine(Engine):
         addresses = ",".join(engine.connector.describe() for engine in self.engines)
         return self.options.label or self.options.owner or addresses
 
+    @property
+    def node_counters(self) -> Sequence[tuple[str, Counters]]:
+        return [(engine.connector.describe(), engine.counters) for engine in self.engines]
+
     def node_health(self) -> list[NodeHealth]:
         return [node for engine in self.engines for node in engine.node_health()]
 
@@ -221,13 +224,6 @@ class QuorumEngine(Engine):
 
     def overdue_most(self) -> int:
         return max(engine.overdue_most() for engine in self.engines)
-
-    def _read_nodes(self, reading: Reading) -> None:
-        for engine in self.engines:
-            reading.counters.merge_renewals(engine.counters)
-            if not self.over:
-                for node in engine.node_health():
-                    reading.add_node(node, engine.counters)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
