@@ -38,3 +38,10 @@ def test_a_lock_of_any_kind_can_be_lost(kind: str, fake_lock_context: FakeContex
     lose(lock)
     assert not lock.is_held
     assert lock.lost is LossReason.KEY_GONE
+
+
+def test_so_can_one_with_a_token_of_the_caller(fake_lock_context: FakeContext, lose: Callable[[Any], None]) -> None:  # noqa: F811
+    lock = fake_lock_context.lock("x", timeout=60.0)
+    lock.acquire(token="host-7")
+    lose(lock)
+    assert not lock.is_held

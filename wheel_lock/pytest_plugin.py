@@ -45,7 +45,7 @@ def lose(fake_lock_context: FakeContext) -> Callable[[Any], None]:
 
     def make_lost(lock: Any) -> None:
         for name in getattr(lock, "names", None) or [lock.name]:  # a multi-lock has several
-            fake_lock_context.force_release(name)
+            fake_lock_context.force_release(name, foreign=True)  # its token may be a caller's
         NOTIFIER.drain(_CALLBACKS_S)
 
     return make_lost
