@@ -124,6 +124,12 @@ def test_a_reader_of_stdout_that_ends_is_no_failure() -> None:
     assert (process.returncode, said) == (141, "")
 
 
+def test_a_disk_without_room_for_the_output_is_named() -> None:
+    with open("/dev/full", "w") as full, start("bench", "--help", stdout=full, stderr=subprocess.PIPE) as process:
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (1, "wheel-lock: [Errno 28] No space left on device\n")
+
+
 def test_a_benchmark_needs_a_server(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WHEEL_LOCK_REDIS", raising=False)
     status, sentence = refused("bench")

@@ -140,6 +140,15 @@ def test_an_interruption_leaves_nothing_behind(redis_server: RedisServer) -> Non
     assert found["hand_over_p50_s"] is None
 
 
+def test_a_reader_of_stdout_that_ends_is_no_failure_of_the_server(redis_server: RedisServer) -> None:
+    with start(*arguments(redis_server.url), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdout = None
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (141, "")
+
+
 def test_a_server_that_fails_meanwhile(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         eventually(lambda: left(fresh_redis) == 40)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from wheel_lock import __version__
-from wheel_lock.cli.arguments import INTERRUPTED, PIPE_BROKEN, USAGE, Refusal
+from wheel_lock.cli.arguments import INTERRUPTED, PIPE_BROKEN, SERVER_TROUBLE, USAGE, Refusal
 from wheel_lock.cli.benchmark.command import bench
 from wheel_lock.cli.demo.command import demo, hold
 from wheel_lock.cli.doctor.command import doctor
@@ -59,6 +59,9 @@ def run_command(argv: Sequence[str] | None) -> int:
             raise
         discard_stdout()  # its reader has had enough, as in `wheel-lock ls | head`
         return PIPE_BROKEN
+    except OSError as error:  # a full disk, say
+        discard_stdout()
+        return _refuse(str(error), SERVER_TROUBLE)
 
 
 def _refuse(sentence: str, status: int) -> int:

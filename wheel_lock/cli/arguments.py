@@ -7,7 +7,8 @@ status constant
 ====== ====================== ========================================================================================
 0      ``OK``                 The command has done what it is for.
 1      ``SERVER_TROUBLE``     No server, wrong password, TLS against plain text, a missing right, a server that is too
-                              old: one sentence on stderr. Also a run that lost a lock (``demo``, ``hold``, ``bench``).
+                              old, or no room for the output: one sentence on stderr. Also a run that lost a lock
+                              (``demo``, ``hold``, ``bench``).
 2      ``USAGE``              The command line is wrong, or a package is missing: one sentence on stderr.
 3      ``NO``                 The answer of a command that is a question, where it documents one.
 130    ``INTERRUPTED``        Ctrl-C.

@@ -112,19 +112,27 @@ class Bench:
         weights = sum(weight for _, weight, _ in steps)
         with self._signals_noted():
             self._check()
-            try:
-                for what, weight, step in steps:
-                    self._watch.stage(what, self._done_s / self._plan.seconds)
-                    share_s = self._plan.seconds * weight / weights
-                    step(share_s)
-                    self._done_s += share_s
+            for what, weight, step in steps:
+                self._watch.stage(what, self._done_s / self._plan.seconds)  # its failure is not the server's
+                share_s = self._plan.seconds * weight / weights
+                if not self._carried_out(step, share_s):
+                    break
+                self._done_s += share_s
+            else:
                 self._estimate()
-            except Stopped:
-                pass
-            except (WheelLockError, *FAILURES) as error:
-                self.figures.trouble = f"the server {self._target.address} failed: {_reason(error)}"
             self.figures.left_at_server = self._target.existing(self._names)
         return self.figures
+
+    def _carried_out(self, step: Callable[[float], None], share_s: float) -> bool:
+        """Carry out a step; return False if a signal or a failure of the server ends the measurement."""
+        try:
+            step(share_s)
+            return True
+        except Stopped:
+            pass
+        except (WheelLockError, *FAILURES) as error:
+            self.figures.trouble = f"the server {self._target.address} failed: {_reason(error)}"
+        return False
 
     # -- the steps ---------------------------------------------------------------------------------------------------
 
