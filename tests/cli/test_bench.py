@@ -140,6 +140,19 @@ def test_an_interruption_leaves_nothing_behind(redis_server: RedisServer) -> Non
     assert found["hand_over_p50_s"] is None
 
 
+def test_a_signal_that_is_ignored_from_the_start_stays_ignored(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(bench.Bench, "_check", lambda self: seen.append(signal.getsignal(signal.SIGINT)))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        main(arguments(redis_server.url, "--json"))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [signal.SIG_IGN]
+
+
 def test_a_reader_of_stdout_that_ends_is_no_failure_of_the_server(redis_server: RedisServer) -> None:
     with start(*arguments(redis_server.url), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

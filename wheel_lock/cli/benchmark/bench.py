@@ -331,14 +331,18 @@ class Bench:
 
     @contextmanager
     def _signals_noted(self) -> Iterator[None]:
-        """Note SIGINT and SIGTERM inside the ``with`` block, so that no step is torn; a second one interrupts it."""
+        """Note SIGINT and SIGTERM inside the ``with`` block, so that no step is torn; a second one interrupts it.
+
+        One that is ignored from the start, as SIGINT in the background of a script, stays ignored.
+        """
 
         def note(number: int, frame: FrameType | None) -> None:
             if self._stopped:
                 raise KeyboardInterrupt
             self._stopped, self.figures.interrupted = True, 128 + number
 
-        before: dict[int, Any] = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        noted = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+        before: dict[int, Any] = {number: signal.signal(number, note) for number in noted}
         try:
             yield
         finally:
