@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import ClassVar
 
 from wheel_lock.lease import HELD, RENEWING, TRANSITIONS, Event, Group, Lease, Owner, State, local_deadline
-from wheel_lock.rows import Rows, encoded, like, unmade
+from wheel_lock.rows import Rows, encoded, like
 from wheel_lock.wheel import WheelEntry
 
 _LEAST = 8  # leases of a block: below that, leases on their own cost less
@@ -132,8 +132,6 @@ class Block(WheelEntry):
 
 def belong_together(leases: Sequence[Lease]) -> bool:
     """Return whether leases of one call, just granted or confirmed, in order of their ticks, are to be a block."""
-    if unmade(leases):
-        return True
     first = leases[0]
     if len(leases) < _LEAST or not first.in_blocks or first.limits is not None or first.tick != leases[-1].tick:
         return False

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from wheel_lock.block import Block
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, group_of, shared_group
 from wheel_lock.engine.loss_events import log_illegal
@@ -75,8 +76,9 @@ class Held(dict[Any, None]):
     def add(self, leases: Sequence[Lease]) -> None:
         """Hold leases, or rows as they are."""
         if unmade(leases):
+            more = len(leases) - 1
             self[leases] = None
-            self._in_rows += len(leases) - 1
+            self._in_rows += more  # nothing comes between, as in remove()
         else:
             self.update(dict.fromkeys(leases))
 
@@ -88,9 +90,10 @@ class Held(dict[Any, None]):
             return
         lease.rows = None
         rows.left -= 1
-        self._in_rows -= 1
-        if not rows.left and self.pop(rows, rows) is None:
-            self._in_rows += 1
+        if rows.left:
+            self._in_rows -= 1
+        else:
+            self.pop(rows, None)
 
     def clear(self) -> None:
         super().clear()
@@ -243,8 +246,9 @@ class LeaseTable:
         if options.renew_every_s is None or options.max_renewals is not None or options.max_hold_s is not None:
             hold_until = float("inf") if options.max_hold_s is None else sent_at + options.max_hold_s
             limits = Limits(0 if options.renew_every_s is None else options.max_renewals, hold_until)
-        if limits is None and isinstance(leases, Rows) and unmade(leases):
+        if limits is None and len(leases) > 1 and isinstance(leases, Rows) and unmade(leases):
             leases.granted(sent_at, local_deadline(sent_at, timeout_s))
+            Block(leases)  # before they are in `held`, where other threads find them
         elif not grant_all(leases, sent_at, timeout_s, limits):
             self.mark_lost(leases, LossReason.INTERNAL_ERROR)
             return False

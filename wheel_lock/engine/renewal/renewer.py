@@ -74,15 +74,15 @@ class RenewalGroup:
                 self.schedule(lease, sent_at)
             return
         wheel, floor, joint = self.renewer.timer.wheel, self.renewer.timer.scale.floor, self.renewer.flow.joint
-        tick = floor(sent_at) + self.interval_ticks
+        tick, block = floor(sent_at) + self.interval_ticks, block_of(first)
         if max(tick, wheel.now + 1) >= floor(first.own_deadline) - 1:
-            self._hurry(leases)
+            self._hurry(leases if block is None else block.split())
             return
         if (wheel.load(tick) + 1) * len(leases) > CROWD:  # as if each of the others were as large
             tick = self._spread(tick)
-        entries: Sequence[Lease | Block] = leases
-        if len(leases) > 1 and belong_together(leases):
-            entries = [Block(leases)]
+        if block is None and len(leases) > 1 and belong_together(leases):
+            block = Block(leases)
+        entries: Sequence[Lease | Block] = leases if block is None else [block]
         wheel.schedule_many(entries, tick)
         joint.note(self, entries[0].tick)
 
