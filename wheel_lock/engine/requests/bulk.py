@@ -90,12 +90,11 @@ class NodeBacklog:
         self.next += len(taken)
         return taken
 
-    def take_remaining(self) -> list[Lease]:
-        """Take out all leases that no batch has been made of."""
-        remaining = [*self.leases[self.next :], *itertools.chain(*self.rows)]
-        self.next = len(self.leases)
-        self.rows.clear()
-        return remaining
+    def take_remaining(self) -> Iterable[Lease]:
+        """Take out all leases that no batch has been made of. Those of rows are made when the result gets to them."""
+        remaining, rows = self.leases[self.next :], self.rows
+        self.next, self.rows = len(self.leases), deque()
+        return itertools.chain(remaining, itertools.chain.from_iterable(rows))
 
 
 class BulkBatch(CallerRequest):
@@ -250,10 +249,10 @@ class BulkOperation:
             self._in_flight.remove(batch)
             batch.backlog.in_flight -= 1
 
-    def take_remaining(self) -> list[Lease]:
-        """Take out all leases that no batch has been made of."""
+    def take_remaining(self) -> Iterable[Lease]:
+        """Take out all leases that no batch has been made of. Those of rows are made when the result gets to them."""
         early, self._early = self._early, []
-        return [*early, *[lease for backlog in self._backlogs.values() for lease in backlog.take_remaining()]]
+        return itertools.chain(early, *[backlog.take_remaining() for backlog in self._backlogs.values()])
 
     def node_on(self, shard: Shard) -> Node:
         """Return the node for a batch: the shard's connection for acquires, or the other one."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import Shard, group_of, shard_at, shared_group
-from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.leases import LeaseTable, leases_of
 from wheel_lock.engine.loss_events import HeldBack
 from wheel_lock.engine.requests.base import (
     batch_call,
@@ -131,7 +131,7 @@ class AcquireMany(BulkOperation):
         self.error = self.error or error
 
     def finished(self) -> None:
-        self.table.reject(self.take_remaining(), False)
+        self.table.reject(list(self.take_remaining()), False)
         self._give_places_back(self._places)
         if self.stage is Stage.UNDOING:
             return
@@ -355,7 +355,7 @@ class ReleaseMany(BulkOperation):
             batch.backlog.stopped = True  # a server that does not answer gets no more batches
 
     def finished(self) -> None:
-        self.table.release_unknown(self.take_remaining())
+        self.table.release_unknown(list(self.take_remaining()))
         if self._error is not None:
             self._future.set_exception(self._error)
         else:
@@ -389,13 +389,13 @@ class Sweep(BulkOperation):
     def __init__(self, table: LeaseTable, future: Future[None]) -> None:
         super().__init__(table)
         self._future = future
-        self._left: list[Lease] = []
+        self._left: Iterable[Lease] = ()
         leases: list[Lease] = []
         for entry in table.held.entries():
-            if isinstance(entry, Rows):
+            if isinstance(entry, Rows) and not entry.made:
                 self._backlog_of(group_of(entry).renewer.node).rows.append(entry)
             else:
-                leases.append(entry)
+                leases += leases_of(entry)
         self.put(leases)
 
     def begin_batch(self, leases: Sequence[Lease]) -> Sequence[Lease]:
@@ -436,15 +436,16 @@ class Sweep(BulkOperation):
 
     def finished(self) -> None:
         """End the others without a release, a part in each turn, before all messages."""
-        self._left += self.take_remaining()
+        self._left = chain(self._left, self.take_remaining())
         self.table.timer.job(self._end_some, self.table.state)
 
     def _end_some(self, after: BaseException | None) -> bool:
         if isinstance(after, Exception):
-            self._left = []  # after a failure all leases are lost: nothing is left to end but the close
-        end = len(self._left) if self.table.timer.stopped else _LOSSES_A_TURN
-        self._lose(self._left[:end])
-        self._left = self._left[end:]
-        if not self._left:
-            self._future.set_result(None)
-        return bool(self._left)
+            self._left = ()  # after a failure all leases are lost: nothing is left to end but the close
+        most = None if self.table.timer.stopped else _LOSSES_A_TURN
+        some = list(islice(self._left, most))
+        self._lose(some)
+        if len(some) == most:
+            return True
+        self._future.set_result(None)
+        return False
