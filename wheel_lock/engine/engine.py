@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -172,10 +173,16 @@ class Engine(EngineState):
         if lease.state <= EXTENDING:
             self.leases.mark_lost([lease], LossReason.ABANDONED)
 
-    def abandon_all(self, rows: Iterable[Rows]) -> None:
-        """Stop renewing the leases of rows whose locks nobody has asked for."""
-        leases = itertools.chain(*rows)
-        self.leases.mark_lost([lease for lease in leases if lease.state <= EXTENDING], LossReason.ABANDONED)
+    def abandon_all(self, rows: Sequence[Rows]) -> None:
+        """Stop renewing the leases of rows whose locks nobody has asked for: those of one in each turn."""
+        left = deque(rows)
+
+        def abandon_some(after: BaseException | None) -> bool:
+            self.leases.mark_lost([lease for lease in left[0] if lease.state <= EXTENDING], LossReason.ABANDONED)
+            del left[0]
+            return bool(left)
+
+        self.timer.job(abandon_some, self)
 
     def lapse_seen(self, lease: Lease) -> None:
         """Mark a lease lost if its holder has seen its deadline pass."""

@@ -9,6 +9,9 @@ import pytest
 
 from tests.engine.rig import FINE, GONE, Rig, array
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.leases import Held
+from wheel_lock.engine.requests import bulk_operations
+from wheel_lock.engine.requests.bulk_operations import Sweep
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import NO_OWNER, Extras, Lease, ThreadOwner
 from wheel_lock.lock_types import EXCLUSIVE
@@ -156,6 +159,78 @@ def test_those_that_nobody_keeps_are_abandoned_with_their_dict(rig: Rig, many: M
     assert {event.reason for event in many.losses} == {LossReason.ABANDONED}
     assert sorted(event.name for event in many.losses) == sorted(name for name in NAMES if name != "n12")
     assert kept is not None
+
+
+@pytest.mark.filterwarnings("ignore:the lock .* was abandoned:ResourceWarning")
+def test_other_locks_are_renewed_while_very_many_are_abandoned(rig: Rig, many: Many) -> None:
+    del many.locks
+    rig.timer.turn()
+    assert rig.stats().held == 10
+
+
+def test_a_close_releases_none_that_was_lost_before(rig: Rig, many: Many) -> None:
+    rig.engine.leases.mark_lost([many.rows[0][1]], LossReason.KEY_GONE)
+    rig.close_engine()
+    assert sorted(name for command in rig.server.agree() for name in command.names) == sorted({*NAMES} - {"n1"})
+
+
+def test_a_close_without_a_release_makes_the_leases_a_part_in_each_turn(
+    rig: Rig, many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_operations, "_LOSSES_A_TURN", 10)
+    first, second = many.rows
+    Sweep(rig.engine.leases, Future(lambda: None)).stop()
+    assert (first.made, second.made) == (True, False)
+    rig.turn()
+    assert rig.stats().held == 0
+
+
+@pytest.mark.parametrize("names", [["alone"], NAMES[:11]])
+def test_a_batch_of_one_lock_leaves_nothing_behind(rig: Rig, names: list[str]) -> None:
+    many = Many(rig, names)
+    leases, _, _ = leases_to_release(rig.engine, read_all(rig.engine, many.locks.values(), []))
+    rig.release_many(leases)
+    rig.server.agree()
+    assert (rig.engine.leases.held.entries(), rig.stats().held) == ([], 0)
+
+
+def test_leases_that_another_thread_makes_meanwhile_are_in_the_block(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[list[Lease]] = []
+    add = Held.add
+
+    def add_and_look(held: Held, leases: Sequence[Lease]) -> None:
+        add(held, leases)
+        assert isinstance(leases, Rows)
+        made.append(leases._new_leases())  # by a thread that goes on when the grant is over
+
+    monkeypatch.setattr(Held, "add", add_and_look)
+    many = Many(rig)
+    for rows, leases in zip(many.rows, made, strict=True):
+        rows._made.setdefault(True, leases)
+    released = rig.release(many.rows[0][3])
+    rig.say(b":1\r\n")
+    assert released.done
+    rig.server.take()
+    renewed: list[str] = []
+    rig.go_on(2.0, lambda: renewed.extend(name for command in rig.server.agree() for name in command.names))
+    assert sorted(set(renewed)) == sorted(name for name in NAMES if name != "n3")
+
+
+def test_the_number_of_held_leases_is_right_at_each_step_of_a_release(rig: Rig, many: Many) -> None:
+    seen: list[int] = []
+
+    class Seen(Held):
+        def pop(self, *arguments: Any) -> Any:
+            popped = super().pop(*arguments)
+            seen.append(len(self))  # on another thread
+            return popped
+
+    held = Seen()
+    for rows in many.rows:
+        held.add(rows)
+    for lease in list(held):
+        held.remove(lease)
+    assert seen == [10, 0]
 
 
 def test_one_that_is_asked_for_changes_nothing_for_the_others(rig: Rig, many: Many) -> None:
