@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 from typing import Any
 
 import pytest
 import redis
 
 from tests.cli.lock_commands import Refused
-from tests.cli.program import interrupted
+from tests.cli.program import interrupted, start
 from tests.cli.test_demo import Terminal
 from tests.support.background import Background
 from tests.support.fixtures import fixture_of

@@ -75,9 +75,7 @@ class LeaseGroup(Group, Protocol):
 
 # Attributes as an engine sees them, by calls in C: each acquire and release makes several.
 shard_at: Callable[[Node], Shard] = attrgetter("observer")  # the shard of a node of an engine
-group_of: Callable[[Lease | Block | Rows], LeaseGroup] = attrgetter(
-    "group"
-)  # the group of a lease that an engine has made
+group_of: Callable[[Lease | Block | Rows], LeaseGroup] = attrgetter("group")  # that an engine has made
 
 
 def shared_group(leases: Sequence[Lease]) -> LeaseGroup:
