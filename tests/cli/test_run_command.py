@@ -450,6 +450,22 @@ def test_a_shell_stops_and_continues_the_job(
         shell_process.wait(LONG_S)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/bin/bash").exists(), reason="there is no bash")
+def test_a_message_does_not_stop_it_while_the_terminal_is_the_commands(
+    redis_server: RedisServer, terminal: Terminal, client: redis.Redis
+) -> None:
+    with in_session(terminal, "/bin/bash", "--norc", "--noprofile", "-i"):
+        script = "read word; echo got $word; while :; do sleep 0.05; done"
+        line = shlex.join(command_line(redis_server, *shell(script)))
+        terminal.type(f"stty tostop; PYTHONPATH={ROOT} {line}; echo status-$?\n")
+        eventually(lambda: client.exists(NAME), LONG_S)
+        terminal.type("word\n")
+        eventually(lambda: "got word" in terminal.text, LONG_S)
+        client.delete(NAME)
+        eventually(lambda: "status-76" in terminal.text, LONG_S)
+
+
 # -- the order, with a lock that the test makes ------------------------------------------------------------------------
 
 

@@ -175,7 +175,6 @@ class _Terminal:
         """Set the foreground group; return whether it is set. Nothing happens if another than ``expected`` has it."""
         if self._fd < 0:
             return False
-        before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # sent to a background process that does this
         try:
             if expected is not None and os.tcgetpgrp(self._fd) != expected:
                 return False
@@ -183,5 +182,3 @@ class _Terminal:
             return True
         except OSError:
             return False  # the terminal has been closed
-        finally:
-            signal.signal(signal.SIGTTOU, before)

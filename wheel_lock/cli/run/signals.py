@@ -54,6 +54,10 @@ class Signals:
         writer, self._writer = self._writer, -1
         os.close(writer)
 
+    def ignore(self, number: signal.Signals) -> None:
+        """Ignore a signal until the end of the block."""
+        self._before[number] = signal.signal(number, signal.SIG_IGN)
+
     def _take(self, number: int, frame: FrameType | None) -> None:
         pass  # the byte in the pipe is written by the interpreter itself
 

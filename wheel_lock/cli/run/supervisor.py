@@ -68,6 +68,9 @@ class Supervisor:
         with Guard() as guard:
             child = Child(self._plan.command, self._plan.environment, guard.pid)
             try:
+                # Sent for a message on a terminal that is the command's, if that is set (`stty tostop`); and for giving it
+                # to the command. Ignored from here on, for the command would inherit that.
+                self._signals.ignore(signal.SIGTTOU)
                 guard.watch(child.pid, self._plan.signal, self._plan.grace_s)
                 self._supervise(child)
                 self._end_group(child)
