@@ -12,6 +12,7 @@ import yaml
 
 from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.observe.metrics import LOCK_HELD, LOCK_REMAINING, METRICS
+from wheel_lock.options import DRIFT, lock_options
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations"
 PARTS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
@@ -107,6 +108,14 @@ def test_alert_rules_have_what_prometheus_needs(rules: list[Any]) -> None:
         page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
         assert page.endswith("/operations/runbook/")
         assert anchor in anchors, f"the runbook has no section {anchor}"
+
+
+def test_a_node_that_is_away_is_an_alert_before_its_locks_are_lost(rules: list[Any]) -> None:
+    (rule,) = [rule for rule in rules if rule["alert"] == "WheelLockNodeNotConnected"]
+    options = lock_options()
+    assert options.renew_every_s is not None
+    left_s = options.timeout_s * DRIFT - options.renew_every_s  # where it was about to be renewed
+    assert int(rule["for"].removesuffix("s")) < left_s - 5.0  # Prometheus looks now and then
 
 
 def test_the_table_of_metrics_is_complete_and_right() -> None:
