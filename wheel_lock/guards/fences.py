@@ -37,7 +37,7 @@ def fence_of(lock: Fenced) -> Fence:
     Raises:
         LockNotHeld: The lock is not held.
         LockLost: The lock is lost, as far as this process knows.
-        ValueError: It has no fence; or a name is empty, or a fence is not a whole number from 0 to 2**53 - 1.
+        ValueError: It has no fence; or a name is not text or empty, or a fence is not a whole number from 0 to 2**53 - 1.
     """
     if isinstance(lock, tuple):
         name, fence = lock
@@ -56,8 +56,8 @@ def fence_of(lock: Fenced) -> Fence:
 
 
 def _checked(name: str, fence: int) -> Fence:
-    if not name:
-        raise ValueError("the name of a fence must not be empty")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"the name of a fence must be str or bytes, and not empty, not {name!r:.80}")
     if type(fence) is not int or not 0 <= fence <= LARGEST:
         raise ValueError(f"a fence must be a whole number from 0 to {LARGEST}, not {fence!r:.80}")
     return Fence(name, fence)
