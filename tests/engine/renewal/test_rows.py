@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, Rig, array
+from tests.engine.rig import FINE, GONE, TAKEN, Rig, array
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.leases import Held
 from wheel_lock.engine.requests import bulk_operations
@@ -271,6 +273,30 @@ def test_one_that_is_alone_in_its_batch_leaves_nothing_behind(rig: Rig) -> None:
     rig.go_on(0.0, rig.agree)
     assert released.done
     assert (rig.engine.held, rig.engine.leases.held.entries(), rig.stats().held) == ([], [], 0)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_an_acquire_that_ends_makes_few_leases_a_turn_and_none_that_were_not_sent(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    monkeypatch.setattr(bulk_operations, "LEASES_A_TURN", 10)
+    options, future = lock_options(3.0, thread_local=False), Future[None](lambda: None)
+    new_lock = partial(Lock, rig.engine, EXCLUSIVE, options=options, on_lost=None)
+    bulk = BulkAcquire(rig.engine, [f"n{number}" for number in range(400)], options, new_lock, True, future, None)
+    list(bulk.submit())
+    rig.turn()
+    assert rig.whats() == ["acquire_many"] * 8
+    rig.server.say(*[FINE] * 7, array(1, TAKEN) if refused else FINE)
+    rig.timer.turn()
+    made = [0]
+    if not refused:
+        bulk.give_up()  # with eight calls in flight
+    for _ in range(50):
+        rig.server.agree()
+        rig.timer.turn()
+        made.append(sum(rows.made for rows in bulk._rows))
+    assert max(after - before for before, after in itertools.pairwise(made)) <= 8 + 1  # those in flight, and one part
+    assert (rig.stats().held, made[-1] < 40) == (0, True)
 
 
 def new_rows(owner: Any = NO_OWNER) -> Rows:

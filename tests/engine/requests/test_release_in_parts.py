@@ -181,7 +181,7 @@ def test_what_an_interrupted_part_has_not_sent_is_released_once(rig: Rig) -> Non
     leases = rig.hold_many(names(3), 30.0)
     rig.launch.slow = True
     rig.hang_up()
-    release = bulk_operations.ReleaseMany(rig.engine.leases, leases, Future(lambda: None), lambda: None)
+    release = bulk_operations.ReleaseMany(rig.engine.leases, [leases], Future(lambda: None), lambda: None)
     for after in (None, KeyboardInterrupt(), None):
         release.begin_part(after)
     rig.launch.slow = False

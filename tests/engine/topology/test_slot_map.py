@@ -160,7 +160,7 @@ def test_what_an_interrupted_release_has_begun_without_a_map_is_released_once(
 ) -> None:
     monkeypatch.setattr(bulk_operations, "LEASES_A_TURN", 1)
     leases = [rig.hold(name) for name in names(3)]
-    release = ReleaseMany(rig.engine.leases, leases, Future(lambda: None), lambda: None)
+    release = ReleaseMany(rig.engine.leases, [[lease] for lease in leases], Future(lambda: None), lambda: None)
     for after in (None, KeyboardInterrupt(), None):
         release.begin_part(after)
     rig.have_map_read(FIRST, FIRST)

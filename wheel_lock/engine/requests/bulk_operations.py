@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -131,6 +132,8 @@ class AcquireMany(BulkOperation):
         self.error = self.error or error
 
     def finished(self) -> None:
+        for backlog in self._backlogs.values():
+            backlog.rows.clear()  # nobody gets those that are left: to make all of them would keep renewals waiting
         self.table.reject(list(self.take_remaining()), False)
         self._give_places_back(self._places)
         if self.stage is Stage.UNDOING:
@@ -222,7 +225,8 @@ class AcquireMany(BulkOperation):
         self._undo()
 
     def _undo(self, then: Callable[[], object] = noop, begun: Callable[[], object] = noop) -> None:
-        release_many(self.table, self.take_granted(), Future(then), begun)
+        granted, self._granted = self._granted, []
+        _release_parts(self.table, granted, Future(then), begun)
 
 
 class ReleaseMany(BulkOperation):
@@ -234,7 +238,7 @@ class ReleaseMany(BulkOperation):
 
     Args:
         table: The leases of the engine.
-        leases: The leases; the caller does not change the list any more.
+        parts: The leases; the caller does not change the lists any more. Rows of a later turn are not made in this one.
         future: Receives the loss reasons.
         begun: Called when the release of all of them has begun.
     """
@@ -244,7 +248,7 @@ class ReleaseMany(BulkOperation):
     def __init__(
         self,
         table: LeaseTable,
-        leases: Sequence[Lease],
+        parts: Sequence[Sequence[Lease]],
         future: Future[dict[str | bytes, LossReason]],
         begun: Callable[[], object],
     ) -> None:
@@ -252,8 +256,8 @@ class ReleaseMany(BulkOperation):
         self._future = future
         self.stage: Stage = Stage.FILLING
         self.most_in_flight: int = _BATCHES_MEANWHILE
-        self._leases = leases
-        self._next = 0  # the first of the leases that has not begun
+        self._parts = parts
+        self._next = 0  # the first of the parts that has not begun
         self._all_begun = begun
         self._begun: list[Lease] = []  # whose release has begun
         self._placed = 0  # the number of them that are in a backlog, or were
@@ -263,7 +267,7 @@ class ReleaseMany(BulkOperation):
 
     def begin_part(self, after: BaseException | None) -> bool:
         """Begin the release of the next leases; return whether others are left. See :meth:`Loop.job`."""
-        table, leases, state = self.table, self._leases, self.table.state
+        table, parts, state = self.table, self._parts, self.table.state
         if not (failed := isinstance(after, Exception)):
             if after is not None:
                 self._recover()
@@ -272,19 +276,22 @@ class ReleaseMany(BulkOperation):
         if failed or self._deaths != state.deaths:
             self._end_early()
             return False
-        end = min(self._next + LEASES_A_TURN, len(leases))
+        end, left = self._next, float(LEASES_A_TURN)
         if state.closed or table.timer.stopped:
-            end = len(leases)  # a close goes on without messages, and there may be no other turn
-        table.begin_release_many(leases[self._next : end], self._begun, self._losses)
+            left = math.inf  # a close goes on without messages, and there may be no other turn
+        while end < len(parts) and left > 0:
+            left -= len(parts[end])
+            end += 1
+        table.begin_release_many(chain(*parts[self._next : end]), self._begun, self._losses)
         self.put(self._begun[self._placed :])
         self._placed = len(self._begun)
         self._next = end
-        if end == len(leases):
+        if end == len(parts):
             self.most_in_flight = BulkOperation.most_in_flight
             self.stage = Stage.SEALED
             self._all_begun()
         self.pump()
-        return end < len(leases)
+        return end < len(parts)
 
     def _recover(self) -> None:
         """After an interruption: put what has begun and was not sent into backlogs again."""
@@ -307,7 +314,7 @@ class ReleaseMany(BulkOperation):
     def _end_early(self) -> None:
         """End after a failure. One of the engine has ended all held leases, one in the call of a request has not."""
         self._error = LockUnavailable("The engine that keeps the locks failed before all locks were released")
-        left = list(dict.fromkeys([*self._take_unsent(), *self._leases[self._next :]]))
+        left = list(dict.fromkeys([*self._take_unsent(), *chain(*self._parts[self._next :])]))
         self.table.give_up(left)
         for lease in left:
             self.table.unhold(lease, None)
@@ -369,7 +376,17 @@ def release_many(
     begun: Callable[[], object] = noop,
 ) -> None:
     """Release many leases, see :class:`ReleaseMany`; those that are not held any more are passed over."""
-    table.timer.job(ReleaseMany(table, leases, future, begun).begin_part, table.state)
+    parts = [leases[start : start + LEASES_A_TURN] for start in range(0, len(leases), LEASES_A_TURN)]
+    _release_parts(table, parts, future, begun)
+
+
+def _release_parts(
+    table: LeaseTable,
+    parts: Sequence[Sequence[Lease]],
+    future: Future[dict[str | bytes, LossReason]],
+    begun: Callable[[], object],
+) -> None:
+    table.timer.job(ReleaseMany(table, parts, future, begun).begin_part, table.state)
 
 
 def release_unwanted(table: LeaseTable, leases: Sequence[Lease]) -> None:
