@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
-from copy import copy
+from copy import copy, deepcopy
 from typing import Any
 
 import pytest
@@ -117,6 +118,7 @@ def changed(change: Callable[[Any], object]) -> Callable[[Any], object]:
         (ALL, lambda locks: list(locks.values())),
         (ALL, lambda locks: list(reversed(locks.values()))),
         (ALL, lambda locks: list(locks.items())),
+        (ALL, lambda locks: list(reversed(locks.items()))),
         (ALL, dict),
         (ALL, copy),
         (ALL, lambda locks: locks.copy()),
@@ -132,6 +134,10 @@ def changed(change: Callable[[Any], object]) -> Callable[[Any], object]:
         (ALL, changed(lambda locks: locks.setdefault("a", 1))),
         (ALL, changed(lambda locks: locks.setdefault("z", 1))),
         (ALL, changed(lambda locks: locks.update(a=1))),
+        (
+            ALL,
+            changed(lambda locks: (locks.update(a=[]), locks.update(b=[]))),
+        ),  # also of what no lock is, and has no hash
         (ALL, changed(lambda locks: locks.__setitem__("a", 1))),
         (ALL, changed(lambda locks: locks.__delitem__("a"))),
         (ALL, changed(lambda locks: locks.__ior__({"a": 1}))),
@@ -141,6 +147,27 @@ def changed(change: Callable[[Any], object]) -> Callable[[Any], object]:
 def test_each_question_has_the_answer_of_a_dict(case: Case, made: list[str], ask: Callable[[Any], Any]) -> None:
     assert ask(case.locks) == ask(plain())
     assert sorted(case.made) == made
+
+
+def test_a_change_looks_at_no_lock_that_is_made(case: Case) -> None:
+    """Else the end of very many, each taken out when it is released, would take a time that grows with their square."""
+    looked: list[object] = []
+
+    class Noted(Lock):
+        def __hash__(self) -> int:
+            looked.append(self)
+            return 0
+
+    case.locks.put("f", Noted("f"))
+    assert [case.locks.popitem()[0] for _ in range(6)] == [*"fedcba"]
+    assert not looked
+
+
+@pytest.mark.parametrize("copied", [copy, deepcopy, lambda locks: pickle.loads(pickle.dumps(locks))])
+def test_where_nothing_was_granted_it_is_copied_as_a_dict_is(case: Case, copied: Callable[[Any], Any]) -> None:
+    locks = LocksByName[str, Any](case.engine, case.locks._new_lock)
+    locks.put("a", None)
+    assert copied(locks) == {"a": None}
 
 
 def test_it_is_shown_as_a_dict(case: Case) -> None:

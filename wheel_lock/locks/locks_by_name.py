@@ -29,13 +29,14 @@ class LocksByName(dict[Name, AnyLock | None], Generic[Name, AnyLock]):
         new_lock: Returns the lock object of a name.
     """
 
-    __slots__ = ("_engine", "_made", "_new_lock")
+    __slots__ = ("_engine", "_left", "_new_lock")
 
     def __init__(self, engine: Engine, new_lock: Callable[[Name], AnyLock]) -> None:
         super().__init__()
         self._engine = engine
         self._new_lock = new_lock
-        self._made: dict[Rows, list[AnyLock]] = {}  # while the locks of rows are made; and then nothing, so none twice
+        # The rows in it, each with its locks while they are made.
+        self._left: dict[Rows, dict[bool, list[AnyLock]]] = {}
 
     def put(self, name: Any, lock: AnyLock | None) -> None:
         """Add a lock that is made, or None."""
@@ -43,6 +44,7 @@ class LocksByName(dict[Name, AnyLock | None], Generic[Name, AnyLock]):
 
     def put_rows(self, rows: Rows) -> None:
         """Add the locks of rows, without making them."""
+        self._left[rows] = {}
         super().update(dict.fromkeys(rows.names, rows))  # type: ignore[arg-type]
 
     def __getitem__(self, name: Name) -> AnyLock | None:
@@ -63,38 +65,41 @@ class LocksByName(dict[Name, AnyLock | None], Generic[Name, AnyLock]):
 
     def _make(self, rows: Rows) -> None:
         """Make the locks of rows, each once, whatever interrupts this or does the same in between."""
-        locks = self._made.get(rows)
-        if locks is None:
-            locks = self._made.setdefault(rows, [self._new_lock(name) for name in rows.names])  # type: ignore[arg-type]
-        for lock, lease in zip(locks, rows.leases, strict=False):
+        made = self._left.get(rows)
+        if made is None:
+            return
+        locks = made.get(True) or made.setdefault(True, [self._new_lock(name) for name in rows.names])  # type: ignore[arg-type]
+        for lock, lease in zip(locks, rows.leases, strict=True):
             if lock._lease is None:
                 lock._lease = lease
-        super().update(zip(rows.names, locks, strict=False))  # type: ignore[arg-type]
-        self._made[rows] = []
+        super().update(zip(rows.names, locks, strict=True))  # type: ignore[arg-type]
+        self._left.pop(rows, None)
 
     def values(self) -> Any:
         return _Locks(self)
 
     def items(self) -> Any:
-        return ItemsView(self)
+        return _Items(self)
 
-    def _rows(self) -> list[Rows]:
-        values: Any = dict.fromkeys(super().values())
-        return [value for value in values if isinstance(value, Rows)]
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
 
     def make(self, which: Callable[[Rows], bool] = lambda rows: True) -> None:
         """Make all locks, or those of rows of which ``which`` returns True."""
-        for rows in filter(which, self._rows()):
+        for rows in filter(which, list(self._left)):
             exclusively(taking(), self._make, rows)
 
     def as_they_are(self) -> Iterable[Any]:
         """Return the locks, and each of the rows of which nobody has looked at a lock or lease."""
         self.make(lambda rows: rows.made or not rows.group.alive)
-        return dict.fromkeys(super().values())
+        values: Any = list(super().values())
+        rows = dict.fromkeys(value for value in values if isinstance(value, Rows))
+        return [*rows, *(value for value in values if not isinstance(value, Rows))]
 
     @finaliser
     def __del__(self) -> None:
-        held = [rows for rows in self._rows() if rows.left and rows.group.alive]
+        left = list(getattr(self, "_left", ()))  # without it, its making was interrupted
+        held = [rows for rows in left if rows.left and rows.group.alive]
         if held and not sys.is_finalizing():
             self._engine.post_if_open(partial(self._engine.abandon_all, held))
 
@@ -106,6 +111,15 @@ class _Locks(ValuesView[Any]):
 
     def __reversed__(self) -> Iterator[Any]:
         return (self._mapping[name] for name in reversed(self._mapping))
+
+
+class _Items(ItemsView[Any, Any]):
+    """The names and locks of a bulk acquire, as above."""
+
+    _mapping: LocksByName[Any, Any]
+
+    def __reversed__(self) -> Iterator[Any]:
+        return ((name, self._mapping[name]) for name in reversed(self._mapping))
 
 
 def as_they_are(engine: Engine, locks: Iterable[Any]) -> Iterable[Any]:
