@@ -301,7 +301,7 @@ class Engine(EngineState):
                 young = self.direct.young()  # first: it may be taken over in between
                 return list(dict.fromkeys(itertools.islice(itertools.chain(self.leases.held, young), most)))
             except RuntimeError:
-                pass  # a lease has come or gone meanwhile, which a GIL rules out
+                pass  # a lease has come or gone meanwhile
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""

@@ -93,7 +93,8 @@ class NodeBacklog:
     def take_remaining(self) -> Iterable[Lease]:
         """Take out all leases that no batch has been made of. Those of rows are made when the result gets to them."""
         remaining, rows = self.leases[self.next :], self.rows
-        self.next, self.rows = len(self.leases), deque()
+        self.next = len(self.leases)
+        self.rows = deque()
         return itertools.chain(remaining, itertools.chain.from_iterable(rows))
 
 

@@ -406,7 +406,7 @@ class Sweep(BulkOperation):
     def __init__(self, table: LeaseTable, future: Future[None]) -> None:
         super().__init__(table)
         self._future = future
-        self._left: Iterable[Lease] = ()
+        self._left: Iterable[Lease] = []
         leases: list[Lease] = []
         for entry in table.held.entries():
             if isinstance(entry, Rows) and not entry.made:
@@ -458,7 +458,7 @@ class Sweep(BulkOperation):
 
     def _end_some(self, after: BaseException | None) -> bool:
         if isinstance(after, Exception):
-            self._left = ()  # after a failure all leases are lost: nothing is left to end but the close
+            self._left = []  # after a failure all leases are lost: nothing is left to end but the close
         most = None if self.table.timer.stopped else _LOSSES_A_TURN
         some = list(islice(self._left, most))
         self._lose(some)
