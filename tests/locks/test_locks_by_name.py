@@ -191,6 +191,12 @@ def test_a_lock_is_made_once_though_somebody_else_asks_while_it_is_made(case: Ca
     assert outer == plain()["a"]
 
 
+def test_a_change_in_the_middle_of_a_look_stays(case: Case) -> None:
+    case.interrupt = lambda: case.locks.pop("a")
+    assert case.locks["b"] == plain()["b"]
+    assert "a" not in case.locks
+
+
 def test_an_interrupted_look_can_be_repeated(case: Case) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt

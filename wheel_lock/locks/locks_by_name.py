@@ -72,8 +72,10 @@ class LocksByName(dict[Name, AnyLock | None], Generic[Name, AnyLock]):
         for lock, lease in zip(locks, rows.leases, strict=True):
             if lock._lease is None:
                 lock._lease = lease
-        super().update(zip(rows.names, locks, strict=True))  # type: ignore[arg-type]
-        self._left.pop(rows, None)
+        update, pairs = super().update, zip(rows.names, locks, strict=True)
+        if rows in self._left:  # else a handler has made them in between, and may have changed what is here
+            update(pairs)  # type: ignore[arg-type]
+            self._left.pop(rows, None)
 
     def values(self) -> Any:
         return _Locks(self)
