@@ -13,6 +13,7 @@ import pytest
 from tests.cli.lock_commands import Refused
 from tests.cli.program import ROOT, start
 from tests.support.ports import candidate_port
+from tests.support.redis_server import RedisServer
 from wheel_lock import __version__
 from wheel_lock.cli import main
 
@@ -128,6 +129,17 @@ def test_a_disk_without_room_for_the_output_is_named() -> None:
     with open("/dev/full", "w") as full, start("bench", "--help", stdout=full, stderr=subprocess.PIPE) as process:
         _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (1, "wheel-lock: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize("command", [["run", "x"], ["hold"], ["bench"], ["demo"], ["doctor"]])
+def test_a_keeper_that_is_not_possible_is_refused(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setenv("WHEEL_LOCK_KEEPER", "x" * 200)
+    status, sentence = refused(
+        capsys, *command, "--redis", redis_server.url, *(["true"] if command[0] == "run" else [])
+    )
+    assert (status, "WHEEL_LOCK_KEEPER must be a path" in sentence) == (2, True)
 
 
 def test_a_benchmark_needs_a_server(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from wheel_lock import LockContext
 from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, Refusal
 from wheel_lock.net.clients import ServerUrl, UnknownOption, parse
 from wheel_lock.net.tls_mismatch import disagreement
@@ -100,6 +101,14 @@ def connect(url: str, given: str, parameter: str) -> redis.Redis:
             client.close()
     # Messages of urllib and redis-py about a malformed URL may quote a part of the password: no text, cause or context.
     raise bad_url(given, parameter)
+
+
+def context_of(client: redis.Redis | redis.RedisCluster, **settings: Any) -> LockContext:
+    """Return a context for the locks of a command. Raises Refusal if WHEEL_LOCK_KEEPER is not possible."""
+    try:
+        return LockContext(client, **settings)
+    except ValueError as error:
+        raise Refusal(str(error), USAGE) from None
 
 
 def greet(client: redis.Redis) -> None:

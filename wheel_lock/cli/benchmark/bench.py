@@ -308,7 +308,7 @@ class Bench:
 
     def _context(self, timer: HashedWheelTimer | None = None) -> LockContext:
         close_timeout_s = 5.0 + self._plan.locks / _RELEASED_PER_S
-        return LockContext(self._target.client, timer=timer, close_timeout=close_timeout_s)
+        return server.context_of(self._target.client, timer=timer, close_timeout=close_timeout_s)
 
     def _read(self, context: LockContext) -> Reading:
         return read(context, self._target.cpu_s())

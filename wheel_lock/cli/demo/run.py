@@ -72,7 +72,7 @@ class Run:
     def __init__(self, target: Target, plan: Plan) -> None:
         self.target = target
         self.plan = plan
-        self.context: LockContext = LockContext(target.client)
+        self.context: LockContext = server.context_of(target.client)
         self.locks: dict[str | bytes, Lock | None] = {}  # None: held by another owner
         self.asked_for: int = 0  # locks whose acquire has been answered
         self._touched = 0  # locks whose acquire has been sent, or may have been

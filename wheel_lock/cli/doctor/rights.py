@@ -86,7 +86,7 @@ def findings_of(client: redis.Redis | redis.RedisCluster, user: str, prefix: str
         prefix: The prefix of the names in use; the check's own name begins with it.
     """
     refused: dict[str, None] = {}
-    with LockContext(client) as context:
+    with server.context_of(client) as context:
         for kind, new_lock in _KINDS.items():
             name = f"{prefix}wheel-lock-doctor:{secrets.token_hex(8)}"
             finding = _use(context, kind, functools.partial(new_lock, context, name), user)

@@ -125,7 +125,7 @@ class Acquiring:
     def _acquired_lock(self) -> Lock:
         found = self._kept(self._found)
         context = self._kept(
-            lambda: LockContext(
+            lambda: server.context_of(
                 found.client, owner=self._owner, readable_owner=True, watch=True, close_timeout=_CLOSE_S
             )
         )
