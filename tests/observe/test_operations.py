@@ -135,3 +135,11 @@ def test_the_fields_of_log_records_are_listed() -> None:
     text = (OPERATIONS / "monitoring.md").read_text()
     for field in log_fields("event"):
         assert f"| `{field}` |" in text
+
+
+def test_the_events_of_log_records_are_listed() -> None:
+    rows = re.findall(r"^\| (`.+?`) \| [A-Z]", (OPERATIONS / "monitoring.md").read_text(), re.M)
+    listed = {event for row in rows for event in re.findall(r"\w+", row)}
+    sources = (path.read_text() for path in (OPERATIONS.parents[1] / "wheel_lock").rglob("*.py"))
+    logged = {event for source in sources for event in re.findall(r'log_fields\(\s*"(\w+)"', source)}
+    assert logged - {"lost"} <= listed  # the example of log_fields()
