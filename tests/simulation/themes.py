@@ -250,6 +250,18 @@ async def _hold_many(user: User, dice: Dice) -> None:
     await user.do(context.release_many(found.values()))
 
 
+async def _leave_alone(user: User, dice: Dice) -> None:
+    """Hold locks of a bulk acquire at which nobody looks, or late."""
+    holding, context = user.new_holding(), user.context
+    names = [f"{user.name}:{number}" for number in range(2 + dice.below(5))]
+    found = await user.do(context.acquire_many(names, dice.pick([1.0, 3.0]), on_lost=holding.on_lost))
+    holding.got.update(name for name, lock in dict.items(found) if lock)
+    await user.sleep(dice.pick([2.0, 0.5, 4.0]))
+    if dice.one_in(3) and (lock := found[names[0]]) is not None:
+        user.world.rules.holds(lock, holding, {})
+    await user.do(context.release_many(found.values()))
+
+
 async def _downgrade(user: User, dice: Dice) -> None:
     """Write, and then read."""
     from tests.simulation.programs import NAMES
@@ -519,6 +531,14 @@ def fences(settings: Settings, dice: Dice) -> None:
     settings.actions = (partial(partial, partial(_write, dice.pick(["exclusive", "reentrant"]))),)
     settings.faults = dice.pick(_OF_VOTES)
     settings.calm_s = dice.pick([0.3, 0.7])
+
+
+def left_alone(settings: Settings, dice: Dice) -> None:
+    """Locks are held to which nothing happens but what befalls connections, the server, and the process."""
+    faults = dice.pick((("cut",), ("reset", "silence"), ("restart",), ("flush", "reset"), ("pause", "stick")))
+    _only(settings, _leave_alone, *faults, processes=1, users=2)
+    settings.masters, settings.looks_late, settings.duration_s = 1, True, 10.0
+    settings.context |= {"max_held": None, "watch": False, "batch_size": dice.pick([500, 500, 2])}
 
 
 THEMES: dict[str, Callable[[Settings, Dice], None]] = {

@@ -34,7 +34,7 @@ from tests.simulation.processes import Caller, Context, MajorityContext, Process
 from tests.simulation.programs import ACTIONS, NAMES, OF_A_MAJORITY, PERMITS, RARE, User
 from tests.simulation.rules import Rules
 from tests.simulation.scheduler import Dice, Recorded, Scheduler, Tape
-from tests.simulation.themes import THEMES
+from tests.simulation.themes import THEMES, left_alone
 from tests.simulation.topologies import TOPOLOGIES, Topology
 
 _package = wheel_lock
@@ -215,7 +215,11 @@ def settings_from(draw: Callable[[], Dice]) -> Settings:
         dice = draw()
         settings.server_ahead_s = tuple(dice.pick([0.0, 0.0, 2.0, -2.0]) for _ in range(settings.masters))
     settings.least_block = 1 + draw().below(3)
-    settings.looks_late = draw().one_in(2)
+    dice = draw()
+    settings.looks_late = dice.one_in(2)
+    if settings.masters == 1 and dice.one_in(13):
+        settings.theme = "left alone"
+        left_alone(settings, dice)
     return settings
 
 

@@ -509,6 +509,24 @@ BY_HAND = tuple(
             "if batch.block is not None:",
         ),
         (
+            "leases of a bulk acquire are made anew for each who looks at them",
+            "rows.py",
+            "            leases = self._made.setdefault(True, self._new_leases())\n",
+            "            leases = self._new_leases()\n",
+        ),
+        (
+            "a lease of a bulk acquire that has left its block is held a second time",
+            "engine/leases.py",
+            "        lease.rows = None\n",
+            "",
+        ),
+        (
+            "leases that nobody has looked at are not confirmed after a reconnection",
+            "engine/renewal/checks.py",
+            "                    self._verify_block(entry)\n",
+            "                    pass\n",
+        ),
+        (
             "a block whose call is silent is not watched",
             "engine/renewal/flow.py",
             "        self.split()\n        self._flow.timed_out(self)",
