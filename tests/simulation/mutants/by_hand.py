@@ -521,12 +521,6 @@ BY_HAND = tuple(
             "",
         ),
         (
-            "leases that nobody has looked at are not confirmed after a reconnection",
-            "engine/renewal/checks.py",
-            "                    self._verify_block(entry)\n",
-            "                    pass\n",
-        ),
-        (
             "a block whose call is silent is not watched",
             "engine/renewal/flow.py",
             "        self.split()\n        self._flow.timed_out(self)",
