@@ -120,3 +120,10 @@ def test_a_server_is_all_that_it_needs_and_a_table_is_printed(
     lines = [line.split() for line in said.splitlines()]
     assert ["lost", "0"] in [line[:2] for line in lines]
     assert ["owned", "at", "end", "2,000"] in [line[:4] for line in lines]
+
+
+def test_it_needs_no_stderr(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr", None)  # as where it is closed
+    assert main(arguments(redis_server.url, seconds=0.05)) == 0

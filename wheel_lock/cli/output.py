@@ -141,14 +141,13 @@ def discard_stdout() -> None:
 
 
 class StatusLine:
-    """A line on a terminal that ``say`` replaces; omitted elsewhere."""
+    """A line on a terminal that ``say`` replaces; omitted elsewhere, as on a stream that is closed."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._shown = stream.isatty()
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream if stream is not None and stream.isatty() else None
 
     def say(self, text: str) -> None:
-        if self._shown:
+        if self._stream is not None:
             self._stream.write(f"\r\x1b[K{text}")
             self._stream.flush()
 
