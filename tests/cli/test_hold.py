@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from tests.cli.program import interrupted
+from tests.cli.program import interrupted, start
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -120,6 +121,18 @@ def test_a_server_is_all_that_it_needs_and_a_table_is_printed(
     lines = [line.split() for line in said.splitlines()]
     assert ["lost", "0"] in [line[:2] for line in lines]
     assert ["owned", "at", "end", "2,000"] in [line[:4] for line in lines]
+
+
+def test_sigterm_leaves_nothing_behind(redis_server: RedisServer) -> None:
+    command = arguments(redis_server.url, timeout=60, renew_every=20, seconds=60)
+    with start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            eventually(lambda: redis_server.admin.dbsize() == 300, 20.0)
+            process.terminate()
+            assert process.wait(20) == -signal.SIGTERM
+        finally:
+            process.kill()
+    assert redis_server.admin.dbsize() == 0
 
 
 def test_it_needs_no_stderr(

@@ -110,6 +110,7 @@ def _embedded_server() -> EmbeddedServer:
 
 
 def _conduct(run: Run, watch: Watch) -> Outcome:
+    run.context.close_on_signals()  # a script may end it by SIGTERM
     try:
         with output.logged_to(watch.log):
             return conduct(run, watch)
