@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import shlex
@@ -27,7 +28,7 @@ from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually, state_of
 from wheel_lock import LockContext, LossReason
-from wheel_lock.cli import target
+from wheel_lock.cli import main, target
 from wheel_lock.cli.run.child import Child
 from wheel_lock.cli.run.signals import ENDING, Signals
 from wheel_lock.cli.run.supervisor import LOST, Plan, Supervisor
@@ -373,6 +374,19 @@ def test_a_server_that_is_gone_at_the_end_is_reported(run: Run, fresh_redis: Red
     status, said = started.end()
     assert status == 6
     assert "the lock is not released, it expires within 30 s" in said
+
+
+def test_a_long_run_shows_each_warning(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warn(self: Supervisor) -> int:
+        for number in range(30):
+            logging.getLogger("wheel_lock").warning("outage %d", number)
+        return 0
+
+    monkeypatch.setattr(Supervisor, "run", warn)
+    assert main(["run", NAME, "--redis", redis_server.url, "true"]) == 0
+    assert capsys.readouterr().err.splitlines() == [f"wheel-lock: outage {number}" for number in range(30)]
 
 
 # -- the terminal ----------------------------------------------------------------------------------------------------
