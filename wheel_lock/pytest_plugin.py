@@ -19,7 +19,10 @@ _CALLBACKS_S = 10.0  # real seconds within which callbacks have returned; a long
 
 @pytest.fixture
 def lock_clock() -> ManualClock:
-    """A clock that stands still until ``lock_clock.advance(seconds)``; ``fake_lock_context`` of that test goes by it."""
+    """A clock that stands still until ``lock_clock.advance(seconds)``; ``fake_lock_context`` of that test goes by it.
+
+    The limit of a wait does, too: a call that waits for another holder ends when another thread advances the clock.
+    """
     return ManualClock()
 
 
