@@ -131,12 +131,12 @@ def test_a_disk_without_room_for_the_output_is_named() -> None:
     assert (process.returncode, said) == (1, "wheel-lock: [Errno 28] No space left on device\n")
 
 
-@pytest.mark.parametrize("command", [["run", "x"], ["hold"], ["bench"], ["demo"], ["doctor"]])
+@pytest.mark.parametrize("command", ["hold", "bench", "demo", "doctor"])
 def test_a_keeper_that_is_not_possible_is_refused(
-    redis_server: RedisServer, refused: Refused, monkeypatch: pytest.MonkeyPatch, command: list[str]
+    redis_server: RedisServer, refused: Refused, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setenv("WHEEL_LOCK_KEEPER", "x" * 200)
-    status, sentence = refused(*command, "--redis", redis_server.url, *(["true"] if command[0] == "run" else []))
+    status, sentence = refused(command, "--redis", redis_server.url)
     assert (status, "WHEEL_LOCK_KEEPER must be a path" in sentence) == (2, True)
 
 

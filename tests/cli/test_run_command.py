@@ -376,6 +376,16 @@ def test_a_server_that_is_gone_at_the_end_is_reported(run: Run, fresh_redis: Red
     assert "the lock is not released, it expires within 30 s" in said
 
 
+def test_no_keeper_releases_the_lock_while_the_guard_ends_the_command(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[object] = []
+    monkeypatch.setenv("WHEEL_LOCK_KEEPER", "/nowhere/keeper.sock")
+    monkeypatch.setattr(Supervisor, "run", lambda self: kept.append(self._lock._engine.options.release_on_crash) or 0)
+    assert main(["run", NAME, "--redis", redis_server.url, "true"]) == 0
+    assert kept == [False]
+
+
 def test_a_long_run_shows_each_warning(
     redis_server: RedisServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

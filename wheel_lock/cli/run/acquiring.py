@@ -126,7 +126,12 @@ class Acquiring:
         found = self._kept(self._found)
         context = self._kept(
             lambda: server.context_of(
-                found.client, owner=self._owner, readable_owner=True, watch=True, close_timeout=_CLOSE_S
+                found.client,
+                owner=self._owner,
+                readable_owner=True,
+                watch=True,
+                close_timeout=_CLOSE_S,
+                release_on_crash=False,  # a keeper would not wait until the guard has ended the command
             )
         )
         lock = context.lock(
