@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import ClassVar, overload
 
 from wheel_lock.lease import HELD, Extras, Group, Lease, Owner, Together
 from wheel_lock.observe.events import HeldLock
@@ -47,12 +47,12 @@ class Rows(Sequence[Lease]):
         "recorded",
     )
 
-    limits = None
-    in_blocks = True
+    limits: ClassVar[None] = None
+    in_blocks: ClassVar[bool] = True
 
     def __init__(self, names: tuple[str | bytes, ...], body: bytes, group: Group, owner: Owner, extras: Extras) -> None:
-        self.names = names
-        self.body = body
+        self.names: tuple[str | bytes, ...] = names
+        self.body: bytes = body
         self.group: Group = group
         self.owner: Owner = owner
         self.extras: Extras = extras
