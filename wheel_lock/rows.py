@@ -1,4 +1,4 @@
-"""Rows: leases of a bulk acquire that nobody has looked at yet. Pure, as leases are.
+"""Rows: leases of a bulk acquire that are not made yet. Pure, as leases are.
 
 A million locks that are held and left alone are a few thousand rows for the memory and for the garbage collector. Rows are
 a sequence of leases. What works on them as a whole - their acquire, their grant, their renewals as a block - asks for no
@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, overload
 
-from wheel_lock.lease import HELD, Extras, Group, Lease, Owner, Together
+from wheel_lock.lease import Extras, Group, Lease, Owner, Together, grant_all
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.protocol.resp import each_lease_args
 
@@ -89,19 +89,18 @@ class Rows(Sequence[Lease]):
 
     def _new_leases(self) -> list[Lease]:
         group, owner, extras, recorded = self.group, self.owner, self.extras, self.recorded
-        block, acquired_at, deadline, granted = self.block, self.acquired_at, self.own_deadline, bool(self.left)
+        block, acquired_at, granted = self.block, self.acquired_at, bool(self.left)
         leases: list[Lease] = []
         for name, args in zip(self.names, each_lease_args(self.body), strict=True):
             lease = Lease(name, args, group, owner)
             lease.extras = extras
             lease.recorded = recorded
             if granted:
-                lease.acquired_at = acquired_at
-                lease.own_deadline = deadline
                 lease.block = block
                 lease.rows = self
-                lease.state = HELD
             leases.append(lease)
+        if granted:
+            grant_all(leases, acquired_at, group.timeout_s, None)
         return leases
 
     def granted(self, sent_at: float, deadline: float) -> None:
@@ -148,7 +147,7 @@ def like(leases: Sequence[Lease]) -> Lease | Rows:
 
 
 def unmade(leases: Sequence[Lease]) -> bool:
-    """Return whether ``leases`` are rows that nobody has looked at."""
+    """Return whether ``leases`` are rows whose leases are not made."""
     return isinstance(leases, Rows) and not leases.made
 
 

@@ -49,6 +49,7 @@ class Engine:
 
 class Group:
     alive = True
+    timeout_s = 3.0
 
 
 def rows_of(*names: str) -> Rows:

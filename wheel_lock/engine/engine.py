@@ -174,7 +174,7 @@ class Engine(EngineState):
             self.leases.mark_lost([lease], LossReason.ABANDONED)
 
     def abandon_all(self, rows: Sequence[Rows]) -> None:
-        """Stop renewing the leases of rows whose locks nobody has asked for: those of one in each turn."""
+        """Stop renewing the leases of rows whose locks were never made: those of one in each turn."""
         left = deque(rows)
 
         def abandon_some(after: BaseException | None) -> bool:

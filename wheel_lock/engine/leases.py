@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from wheel_lock.block import Block
 from wheel_lock.engine.future import Future
@@ -61,7 +61,7 @@ _UNDONE = (
 )
 
 
-class Held(dict[Any, None]):
+class Held(dict[Lease, None]):
     """The held leases, in order of acquisition. Its own keys are leases, and rows for those of theirs that are held.
 
     To iterate makes the leases of all rows. Other threads use its length, ``entries`` and ``leases``.
@@ -77,7 +77,7 @@ class Held(dict[Any, None]):
         """Hold leases, or rows as they are."""
         if unmade(leases):
             more = len(leases) - 1
-            self[leases] = None
+            self[cast("Lease", leases)] = None  # as an entry
             self._in_rows += more  # nothing comes between, as in remove()
         else:
             self.update(dict.fromkeys(leases))
@@ -101,7 +101,7 @@ class Held(dict[Any, None]):
 
     def entries(self) -> list[Lease | Rows]:
         """Return the leases, and the rows as they are."""
-        return list(dict.keys(self))
+        return [*dict.keys(self)]
 
     def leases(self) -> list[Lease]:
         """Return the leases, those of rows included."""

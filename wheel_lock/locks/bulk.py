@@ -76,7 +76,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         engine: Engine,
         names: Iterable[Name],
         options: LockOptions,
-        new_lock: Callable[[Name], AnyLock],
+        new_lock: Callable[[Any], AnyLock],
         all_or_nothing: bool,
         future: Future[None],
         limit: float | None,
@@ -148,7 +148,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
                     complete = False
                 else:
                     lease.owner = heir
-                    lock = self._new_lock(lease.name)  # type: ignore[arg-type]
+                    lock = self._new_lock(lease.name)
                     lock._lease = lease
                     locks.put(lease.name, lock)
         refused = isinstance(self._bulk, AcquireMany) and self._bulk.refused

@@ -20,9 +20,9 @@ AnyLock = TypeVar("AnyLock", bound=BaseLock)
 class LocksByName(dict[Name, AnyLock | None], Generic[Name, AnyLock]):
     """The lock of each name, or None.
 
-    In place of locks that nobody has asked for, and anybody may release, it has their rows. A look at one lock makes those
-    of its rows, each once; what compares or changes values makes all first. One that is collected abandons the locks that
-    it has not made, as each of them would.
+    In place of locks that were not asked for, and that any caller may release, it has their rows. A look at one lock makes
+    those of its rows, each once; what compares or changes values makes all first. One that is collected abandons the locks
+    that it has not made, as each of them would.
 
     Args:
         engine: The engine of the locks.
@@ -31,7 +31,7 @@ class LocksByName(dict[Name, AnyLock | None], Generic[Name, AnyLock]):
 
     __slots__ = ("_engine", "_left", "_new_lock")
 
-    def __init__(self, engine: Engine, new_lock: Callable[[Name], AnyLock]) -> None:
+    def __init__(self, engine: Engine, new_lock: Callable[[Any], AnyLock]) -> None:
         super().__init__()
         self._engine = engine
         self._new_lock = new_lock
@@ -45,14 +45,15 @@ class LocksByName(dict[Name, AnyLock | None], Generic[Name, AnyLock]):
     def put_rows(self, rows: Rows) -> None:
         """Add the locks of rows, without making them."""
         self._left[rows] = {}
-        super().update(dict.fromkeys(rows.names, rows))  # type: ignore[arg-type]
+        names: dict[Any, Any] = dict.fromkeys(rows.names, rows)
+        super().update(names)
 
-    def __getitem__(self, name: Name) -> AnyLock | None:
+    def __getitem__(self, name: Name) -> Any:
         found: Any = super().__getitem__(name)
         if isinstance(found, Rows):
             exclusively(taking(), self._make, found)
             found = super().__getitem__(name)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def get(self, name: Name, default: Any = None) -> Any:
         try:
@@ -68,13 +69,14 @@ class LocksByName(dict[Name, AnyLock | None], Generic[Name, AnyLock]):
         made = self._left.get(rows)
         if made is None:
             return
-        locks = made.get(True) or made.setdefault(True, [self._new_lock(name) for name in rows.names])  # type: ignore[arg-type]
+        locks = made.get(True) or made.setdefault(True, [self._new_lock(name) for name in rows.names])
         for lock, lease in zip(locks, rows.leases, strict=True):
             if lock._lease is None:
                 lock._lease = lease
-        update, pairs = super().update, zip(rows.names, locks, strict=True)
+        update: Callable[[Any], object] = super().update
+        pairs = zip(rows.names, locks, strict=True)
         if rows in self._left:  # else a handler has made them in between, and may have changed what is here
-            update(pairs)  # type: ignore[arg-type]
+            update(pairs)
             self._left.pop(rows, None)
 
     def values(self) -> Any:
@@ -92,7 +94,7 @@ class LocksByName(dict[Name, AnyLock | None], Generic[Name, AnyLock]):
             exclusively(taking(), self._make, rows)
 
     def as_they_are(self) -> Iterable[Any]:
-        """Return the locks, and each of the rows of which nobody has looked at a lock or lease."""
+        """Return the locks, and each of the rows of which no lock and no lease is made."""
         self.make(lambda rows: rows.made or not rows.group.alive)
         values: Any = list(super().values())
         rows = dict.fromkeys(value for value in values if isinstance(value, Rows))

@@ -238,7 +238,7 @@ class EarlyChecks:
                 self._send(group, call, early=True)
 
     def _verify_block(self, rows: Rows) -> None:
-        """Renew rows at once that nobody has looked at, as the block that they are."""
+        """Renew rows at once whose leases are not made, as the block that they are."""
         block, group, wheel = block_of(rows), group_of(rows), self._timer.wheel
         if group.renewer is self._renewer and block is not None and self._is_older(block.own_deadline, group):
             due = block.tick

@@ -133,7 +133,7 @@ class AcquireMany(BulkOperation):
 
     def finished(self) -> None:
         for backlog in self._backlogs.values():
-            backlog.rows.clear()  # nobody gets those that are left: to make all of them would keep renewals waiting
+            backlog.rows.clear()  # no caller gets those that are left: to make all of them would keep renewals waiting
         self.table.reject(list(self.take_remaining()), False)
         self._give_places_back(self._places)
         if self.stage is Stage.UNDOING:
