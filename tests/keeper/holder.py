@@ -190,11 +190,22 @@ def leaves(context: LockContext) -> None:
     exclusive(context)
 
 
+def drops(context: LockContext) -> None:
+    """Drop a held lock of a context that leaves its locks to expire."""
+    another = LockContext.from_url(SERVER[0], release_on_crash=True, release_on_close=False, timeout=TIMEOUT_S)
+    KEPT.append(another)
+    another.lock("left").acquire()
+    ready(another)
+    while another.stats().held:
+        time.sleep(0.002)
+    exclusive(context)
+
+
 ACTS: dict[str, Act] = {
     act.__name__: act
     for act in (
         *(exclusive, downgraded, braces, many, direct, exported, caller_token, working, alone, disconnected),
-        *(executes, loses_its_main_thread, forks, forks_a_holder, closes, leaves),
+        *(executes, loses_its_main_thread, forks, forks_a_holder, closes, leaves, drops),
     )
 }
 OF_HOLDERS = (disconnected, executes, loses_its_main_thread, forks, forks_a_holder)

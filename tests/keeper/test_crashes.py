@@ -214,8 +214,9 @@ def test_a_child_keeper_ends_with_its_process(hold: Hold, client: redis.Redis) -
     holder.kill()
 
 
-def test_locks_that_a_closed_context_leaves_to_expire_stay(hold: Hold, client: redis.Redis) -> None:
-    holder = hold("leaves").ready()
+@pytest.mark.parametrize("act", ["leaves", "drops"])
+def test_locks_that_are_left_to_expire_stay(hold: Hold, client: redis.Redis, act: str) -> None:
+    holder = hold(act).ready()
     holder.kill()
     eventually(lambda: not client.exists(NAME), AT_ONCE_S)
     assert is_kept(client, "left")

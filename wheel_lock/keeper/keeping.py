@@ -19,6 +19,7 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
+from wheel_lock.errors import LossReason
 from wheel_lock.keeper import NEEDS, is_possible
 from wheel_lock.keeper.child import ANSWER_S, CHILD, connected
 from wheel_lock.keeper.entries import REGIONS
@@ -219,7 +220,12 @@ class Keeping:
             record.hand_over(lease)
 
     def drop_later(self, leases: Sequence[Lease]) -> None:
-        """End the entries of leases of which nothing is known when their keys have expired."""
+        """End the entries of leases of which nothing is known when their keys have expired.
+
+        A dropped lock of a context that leaves its locks to expire is left now: a keeper cannot tell an exit from a crash.
+        """
+        if not self._options.release_on_close:
+            self.drop([lease for lease in leases if lease.loss is LossReason.ABANDONED])
         if self._record is not None and leases:
             now = self._timer.now
             until = max(max(now + _timeout_s_of(lease), lease.max_expiry) for lease in leases)
