@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -23,6 +24,7 @@ from tests.support.backend import Backend
 from tests.support.background import in_a_fork
 from tests.support.waiting import eventually
 from wheel_lock import ContextClosed, LockContext
+from wheel_lock.diagnostics import debug_socket
 from wheel_lock.diagnostics.debug_socket import SERVER_OF, DebugServer, _own_directory
 from wheel_lock.options import MAX_SOCKET_PATH_BYTES
 
@@ -218,6 +220,19 @@ def test_a_close_removes_it(labelled: LockContext, path: str) -> None:
     eventually(lambda: "wheel-lock-debug" not in [thread.name for thread in threading.enumerate()])
     with pytest.raises(ContextClosed):
         labelled.serve_debug(path)
+
+
+def test_its_thread_and_a_caller_may_close_it_at_once(
+    labelled: LockContext, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Overtaken(WeakKeyDictionary[Any, Any]):
+        def get(self, key: Any, default: Any = None) -> Any:
+            return self.pop(key, default)  # the other one is ahead right behind the look
+
+    server = server_of(labelled)
+    monkeypatch.setattr(debug_socket, "SERVER_OF", Overtaken({labelled._engine: server}))
+    server.close()
+    assert not Path(path).exists()
 
 
 def test_it_does_not_keep_a_context(real: Backend, short_dir: Path) -> None:

@@ -232,7 +232,7 @@ class DebugServer:
         self._closed = True
         engine = self._engine()
         if engine is not None and SERVER_OF.get(engine) is self:
-            del SERVER_OF[engine]
+            SERVER_OF.pop(engine, None)  # its thread may be here at the same time
 
     def _close_all(self) -> None:
         for sock in (self._listener, *self._clients):
