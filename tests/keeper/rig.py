@@ -100,9 +100,10 @@ def keepers_of(pid: int) -> list[int]:
 def connections_of(pid: int) -> int:
     """The connections to servers that a keeper has: sockets beside those of its clients come with a memory file each."""
     links: list[str] = []
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # it has been closed meanwhile
-            links.append(os.readlink(fd))
+    with suppress(FileNotFoundError):  # it has ended meanwhile
+        for fd in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # it has been closed meanwhile
+                links.append(os.readlink(fd))
     files = sum("wheel_lock-record" in link for link in links)
     return sum(link.startswith("socket:") for link in links) - 1 - files if files else 0
 
