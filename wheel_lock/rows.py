@@ -116,7 +116,7 @@ class Rows(Sequence[Lease]):
 
     @property
     def held(self) -> list[Lease]:
-        """Those of the leases that are held."""
+        """The leases that are held."""
         return [lease for lease in self.leases if lease.rows is self]
 
     def held_locks(self, now: float) -> list[HeldLock]:

@@ -283,25 +283,28 @@ class Engine(EngineState):
         """
         now, overdue = self.timer.clock.now(), self.overdue_leases()
         found: list[HeldLock] = []
-        young = self.direct.young()  # first: it may be taken over in between
-        for entry in dict.fromkeys([*self.leases.held.entries(), *young]):
+        for entry in self._longest_held(most):
             if isinstance(entry, Rows) and not entry.made:
                 found += entry.held_locks(now)
             else:
                 leases = [lease for lease in leases_of(entry) if lease.is_valid(now)]
                 found += [held_lock(lease, now, lease in overdue) for lease in leases]
             if most is not None and len(found) >= most:
-                return found[:most]
-        return found
+                break
+        return found[:most]
 
     def longest_held(self, most: int) -> list[Lease]:
         """Return the ``most`` leases that have been held for the longest time. From any thread. O(most)."""
+        return list(itertools.islice(itertools.chain.from_iterable(map(leases_of, self._longest_held(most))), most))
+
+    def _longest_held(self, most: int | None) -> list[Lease | Rows]:
+        """Return the ``most`` entries that have been held for the longest time, or all. From any thread. O(most)."""
         while True:
             try:
                 young = self.direct.young()  # first: it may be taken over in between
-                return list(dict.fromkeys(itertools.islice(itertools.chain(self.leases.held, young), most)))
+                return list(dict.fromkeys([*self.leases.held.entries(most), *young]))[:most]
             except RuntimeError:
-                pass  # a lease has come or gone meanwhile
+                pass  # a lease has come or gone meanwhile, which a GIL rules out
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""

@@ -99,9 +99,9 @@ class Held(dict[Lease, None]):
         super().clear()
         self._in_rows = 0
 
-    def entries(self) -> list[Lease | Rows]:
-        """Return the leases, and the rows as they are."""
-        return [*dict.keys(self)]
+    def entries(self, most: int | None = None) -> list[Lease | Rows]:
+        """Return the leases, and the rows as they are: all, or the first ``most`` of them."""
+        return [*itertools.islice(dict.keys(self), most)]
 
     def leases(self) -> list[Lease]:
         """Return the leases, those of rows included."""
