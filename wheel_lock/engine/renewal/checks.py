@@ -243,7 +243,7 @@ class EarlyChecks:
         if group.renewer is self._renewer and block is not None and self._is_older(block.own_deadline, group):
             due = block.tick
             if wheel.cancel(block):
-                block.tick = min(due - group.interval_ticks, wheel.now)  # as below
+                block.tick = min(due - group.interval_ticks, wheel.now)  # as above
                 self._in_flight += 1
                 self._send(group, block, early=True)
 
