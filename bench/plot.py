@@ -57,14 +57,15 @@ def colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def lines(path: Path, series: Series, *, title: str, x: str, y: str, log_x: bool = True, log_y: bool = True) -> None:
-    """Draw one line for each name, of something of which less is better."""
+    """Draw one line for each name, of something of which less is better; a limit is dashed."""
     with _axes(4.8) as (figure, axes):
         palette = colours(list(series))
         for name, points in series.items():
             if points:
                 width = 2.5 if name == OURS else 1.5
+                style = "--" if name.startswith("limit") else "o-"
                 axes.plot(
-                    *zip(*points, strict=True), "o-", color=palette[name], linewidth=width, markersize=4, label=name
+                    *zip(*points, strict=True), style, color=palette[name], linewidth=width, markersize=4, label=name
                 )
         if log_x:
             axes.set_xscale("log")

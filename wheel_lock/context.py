@@ -114,7 +114,7 @@ class LockContext(ThreadLocks, Decorates, ThreadContext):
         client: AnyClient,
         *,
         timer: HashedWheelTimer | None = None,
-        batch_size: int = 500,
+        batch_size: int = 1000,
         response_timeout: float = 5.0,
         connect_timeout: float = 2.0,
         close_timeout: float = 5.0,

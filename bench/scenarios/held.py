@@ -18,12 +18,16 @@ from bench import page, plot
 from bench.rivals import Rival
 from bench.scenarios import Record, Run, Scenario, failed, found, number, skipped, spread, values_of, why_not
 from bench.scenarios.rounds import implementations
+from bench.scenarios.saturated import benchmark, redis_benchmark
 from bench.workers import Worker, cpu_s, rss_and_threads
 from tests.support.redis_server import RedisServer
 
 PREFIX = "held:"
 LONG_S = 30.0
 """The timeout from which each number of locks has a table of its own; shorter ones share one."""
+
+LIMIT = Rival("limit: redis-benchmark (C)", tuple)
+"""The same script calls, encoded once and sent without a pause."""
 
 LOOK = """
 local cursor, left, least = '0', 0, -1
@@ -103,6 +107,20 @@ def measure(run: Run) -> Iterator[Record]:
                 if "failed" in record:
                     beaten[record["rival"], case.timeout_s] = f"failed with {case.locks:,}"
                 yield record
+    yield from limits(run)
+
+
+def limits(run: Run) -> Iterator[Record]:
+    """Measure what the calls for as many locks cost a program that does nothing but send them."""
+    program = redis_benchmark()
+    timeout_s = min(LONG_S, max(case.timeout_s for case in cases(run)))
+    for case in cases(run) if program is not None else ():
+        if case.timeout_s == timeout_s:
+            run.say(f"held: {case.locks:,}: {LIMIT.name}")
+            with benchmark(program, case.locks) as window:
+                costs = window(run.pick(5.0, 2.0, 0.3))
+            values = {f"{side}_s_per_renewal": costs[f"{side}_us"] / 1e6 for side in ("client", "server")}
+            yield found(LIMIT, case.key, 0, values)
 
 
 def together(run: Run, case: Case, rivals: Sequence[Rival]) -> Iterator[Record]:

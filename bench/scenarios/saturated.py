@@ -21,9 +21,10 @@ from bench.saturating import TIMEOUT_S, names
 from bench.scenarios import Record, Run, Scenario, failed, found, number, skipped, spread, values_of
 from bench.workers import Worker, cpu_s, python
 from tests.support.redis_server import RedisServer, redis_server_version, require_redis_server
+from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.scripts import RENEW
 
-BATCH = 500  # leases in a call: the library's default
+BATCH = ContextOptions().batch_size  # leases in a call
 BENCHMARK = Rival("redis-benchmark", tuple)
 _TOKEN = "0" * 22  # as long as the library's
 _ERRORS = (RuntimeError, OSError, redis.RedisError)
@@ -169,8 +170,8 @@ def share(records: Sequence[Record], locks: int) -> list[float]:
 def tables(records: Sequence[Record]) -> str:
     lines = [
         "Locks that are due again as soon as they are renewed (`renew_every` is a tick of 10 ms), so that the library "
-        "sends without a pause; beside it redis-benchmark, which sends the same script calls, each about 500 random locks "
-        "of as many, as many calls at a time. The two take turns, each with a server of its own; medians, and in brackets "
+        "sends without a pause; beside it redis-benchmark, which sends the same script calls, each about "
+        f"{BATCH:,} random locks of as many, as many calls at a time. The two take turns, each with a server of its own; medians, and in brackets "
         "the least and the largest. Renewals are counted by the server; CPU is that of the whole process.",
     ]
     head = ["", "renewals/s", "client, µs", "server, µs", "server, cores", "locks a call", "share"]

@@ -122,7 +122,7 @@ class Held(dict[Lease, None]):
 
 def leases_of(entry: Lease | Rows) -> Sequence[Lease]:
     """Return the held leases that an entry of :class:`Held` stands for."""
-    return entry.held if isinstance(entry, Rows) else (entry,)
+    return entry.held if type(entry) is Rows else (entry,)
 
 
 class LeaseTable:
@@ -246,7 +246,7 @@ class LeaseTable:
         if options.renew_every_s is None or options.max_renewals is not None or options.max_hold_s is not None:
             hold_until = float("inf") if options.max_hold_s is None else sent_at + options.max_hold_s
             limits = Limits(0 if options.renew_every_s is None else options.max_renewals, hold_until)
-        if limits is None and len(leases) > 1 and isinstance(leases, Rows) and unmade(leases):
+        if limits is None and type(leases) is Rows and unmade(leases):
             leases.granted(sent_at, local_deadline(sent_at, timeout_s))
             Block(leases)  # before they are in `held`, where other threads find them
         elif not grant_all(leases, sent_at, timeout_s, limits):
