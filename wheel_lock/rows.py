@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, overload
+from typing import ClassVar, final, overload
 
 from wheel_lock.lease import Extras, Group, Lease, Owner, Together, grant_all
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.protocol.resp import each_lease_args
 
 
+@final
 class Rows(Sequence[Lease]):
     """Leases of one call: their names, their encoded arguments in one piece, and what all of them have in common.
 

@@ -114,8 +114,8 @@ def limits(run: Run) -> Iterator[Record]:
     """Measure what the calls for as many locks cost a program that does nothing but send them."""
     program = redis_benchmark()
     timeout_s = min(LONG_S, max(case.timeout_s for case in cases(run)))
-    for case in cases(run) if program is not None else ():
-        if case.timeout_s == timeout_s:
+    for case in cases(run):
+        if program is not None and case.timeout_s == timeout_s:
             run.say(f"held: {case.locks:,}: {LIMIT.name}")
             with benchmark(program, case.locks) as window:
                 costs = window(run.pick(5.0, 2.0, 0.3))
@@ -326,7 +326,7 @@ def _summary(records: Sequence[Record], timeout_s: float) -> str:
             gone = values_of(records, rival, "gone", **case)
             if client:
                 text = f"{number(statistics.median(client) * 1e6)} + {number(statistics.median(server) * 1e6)}"
-                row.append(text + (f"; {gone[0]:,.0f} gone" if gone[0] else ""))
+                row.append(text + (f"; {gone[0]:,.0f} gone" if gone and gone[0] else ""))
             else:
                 row.append(
                     f"all {gone[0]:,.0f} gone" if gone and gone[0] else why_not(of_case(records, rival, case))[:30]

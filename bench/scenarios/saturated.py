@@ -171,8 +171,9 @@ def tables(records: Sequence[Record]) -> str:
     lines = [
         "Locks that are due again as soon as they are renewed (`renew_every` is a tick of 10 ms), so that the library "
         "sends without a pause; beside it redis-benchmark, which sends the same script calls, each about "
-        f"{BATCH:,} random locks of as many, as many calls at a time. The two take turns, each with a server of its own; medians, and in brackets "
-        "the least and the largest. Renewals are counted by the server; CPU is that of the whole process.",
+        f"{BATCH:,} random locks of as many, as many calls at a time. The two take turns, each with a server of its own; "
+        "medians, and in brackets the least and the largest. Renewals are counted by the server; CPU is that of the whole "
+        "process.",
     ]
     head = ["", "renewals/s", "client, µs", "server, µs", "server, cores", "locks a call", "share"]
     for locks in numbers(records):
