@@ -26,7 +26,7 @@ from wheel_lock.protocol.resp import GONE, TAKEN, Reply, exceptions
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, NOT_NOW, ServerError, code_of
 
-_JOINT_BATCHES = 2  # of a tick that others join: one millisecond of work here, and three at the server
+_JOINT_BATCHES = 4  # of a tick that others join: one millisecond of work here, and six at the server
 _DRAIN_CALLS = 32  # in flight from the overdue set: 50 ms of a server's time, so that due renewals are not delayed
 _MOST_DRAIN_CALLS = 1000  # the same, where a call is about one lease
 
