@@ -20,10 +20,11 @@ import pytest
 from tests.support.background import Background
 from tests.support.waiting import eventually
 from wheel_lock.keeper import program
+from wheel_lock.keeper import server as server_module
 from wheel_lock.keeper.crew import Work
 from wheel_lock.keeper.entries import REGIONS, Entry
-from wheel_lock.keeper.program import VERSION, Keeper, Server, Session
-from wheel_lock.keeper.replies import Broken, Replies
+from wheel_lock.keeper.program import VERSION, Keeper, Session
+from wheel_lock.keeper.server import Broken, Replies, Server
 from wheel_lock.keeper.store import Store
 
 HELLO = {"what": "begin", "version": VERSION, "regions": REGIONS, "delay_s": 0.0}
@@ -386,7 +387,7 @@ def test_pidfds_are_distinguished_from_other_descriptors(served: Served, dead: i
 
 
 def test_a_server_that_is_silent_is_asked_on_where_it_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "_SILENCE_S", 0.01)
+    monkeypatch.setattr(server_module, "_SILENCE_S", 0.01)
     entries: list[Entry] = [(1, 1000, b"$40000\r\n%040000d\r\n" % number) for number in range(100)]
     with answering(b"", most=1) as (server, ours):
         assert server.release(entries) == {}  # it does not read, so not all has been sent
@@ -409,7 +410,7 @@ def answer(sock: socket.socket) -> None:
 
 
 def test_a_server_that_answers_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "_EXCHANGE_S", 0.05)
+    monkeypatch.setattr(server_module, "_EXCHANGE_S", 0.05)
     over = threading.Event()
     with answering(b"+") as (server, ours):
 

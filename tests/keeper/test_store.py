@@ -15,7 +15,8 @@ from wheel_lock.keeper import burial
 from wheel_lock.keeper.burial import Graves
 from wheel_lock.keeper.crew import MOST_AT_ONE_PLACE, MOST_THREADS, Crew, Work
 from wheel_lock.keeper.entries import Entry
-from wheel_lock.keeper.store import REFUSED, Asked, Store
+from wheel_lock.keeper.server import REFUSED, Server
+from wheel_lock.keeper.store import Store
 
 HOUR_MS = 3_600_000
 ENTRIES: list[Entry] = [(1, HOUR_MS, b"%d" % number) for number in range(6)]
@@ -23,7 +24,7 @@ SHIFTED = ENTRIES[1:] + ENTRIES[:1]
 """Of these each node is asked first for what is another one's."""
 
 
-class Node(Asked):
+class Node(Server):
     """A node of a cluster: entry 0 is at node 0, entry 1 at node 1 and so on.
 
     Attributes:

@@ -33,7 +33,7 @@ from tests.support.waiting import eventually
 from tests.topology.test_tls_and_passwords import SECRET, secure_cluster, watched_master
 from wheel_lock import LockContext
 from wheel_lock.keeper import tls
-from wheel_lock.keeper.program import Server
+from wheel_lock.keeper.server import Server
 from wheel_lock.keeper.tls import TlsConnection
 from wheel_lock.net import connector
 from wheel_lock.net.connector import RedisPyConnector

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from wheel_lock.keeper.crew import Crew, say
 from wheel_lock.keeper.entries import Entry
-from wheel_lock.keeper.store import Asked, Store
+from wheel_lock.keeper.server import Server
+from wheel_lock.keeper.store import Store
 
 MOST_PATIENT = 256  # burials that wait for longer than the last of the pauses; a new one takes the place of the oldest
 _PAUSES_S = (0.1, 0.4, 1.5, 8.0)  # between two passes; the last one again, five times as long each time
@@ -28,7 +29,7 @@ class Burial:
         graves: All burials.
     """
 
-    def __init__(self, read: Callable[[], list[Entry]], servers: Sequence[Asked], graves: Graves) -> None:
+    def __init__(self, read: Callable[[], list[Entry]], servers: Sequence[Server], graves: Graves) -> None:
         self._read = read
         self._servers = servers
         self._graves = graves
@@ -97,7 +98,7 @@ class Graves:
     def __len__(self) -> int:
         return len(self._burials)
 
-    def bury(self, read: Callable[[], list[Entry]], servers: Sequence[Asked], delay_s: float) -> None:
+    def bury(self, read: Callable[[], list[Entry]], servers: Sequence[Server], delay_s: float) -> None:
         """Release in ``delay_s`` seconds what a client held, and again until it has expired."""
         burial = Burial(read, servers, self)
         with self._lock:

@@ -26,7 +26,6 @@ import struct
 import sys
 import time
 import types
-from collections import deque
 from collections.abc import Hashable
 from functools import partial
 
@@ -37,180 +36,16 @@ if __name__ == "__main__":  # what is beside it is found, and the package is not
 from wheel_lock.keeper.burial import Graves
 from wheel_lock.keeper.crew import say
 from wheel_lock.keeper.entries import REGIONS, Entry, read_record
-from wheel_lock.keeper.replies import Broken, Replies, Reply
-from wheel_lock.keeper.store import REFUSED, RELEASED, Asked
+from wheel_lock.keeper.server import LONG, Server
 from wheel_lock.keeper.tls import TlsConnection
 
 VERSION = 2
 MOST_BYTES = 1 << 18  # of a message
 MOST_FDS = 8
 MOST_MESSAGES = 1000  # of one client at a time
-_IN_FLIGHT = 4000  # entries whose calls have no reply
-_SILENCE_S = 0.25  # without a byte, after which a server does not answer for now
-_EXCHANGE_S = 5.0  # for all replies to so many entries, likewise
-_LONG = 200  # characters of an error that is shown
 LONGEST_DELAY_S = 1e9  # as the options have it
 _SO_PEERPIDFD = 77  # Linux 6.5
 _CREDENTIALS = struct.Struct("3i")
-
-_ASKING = b"*1\r\n$6\r\nASKING\r\n"
-
-Call = tuple[int, list[Entry]]
-"""A call: the number of its script, and what it releases."""
-
-
-class Server(Asked):
-    """A server, as a client has passed it.
-
-    Attributes:
-        sock: The connected socket, or a connection with TLS.
-    """
-
-    def __init__(self, sock: socket.socket | TlsConnection, message: dict[str, object]) -> None:
-        self.sock = sock
-        scripts, names = message["scripts"], message["names"]
-        assert isinstance(scripts, list)
-        assert isinstance(names, list)
-        self._scripts = [
-            (script["sha1"], script["source"], script["keys"], script["arguments"], script["channel"].encode())
-            for script in scripts
-        ]
-        self.names: list[str] = list(map(str, names))
-        self._most = int(str(message["most"]))
-        self._replies = Replies()
-        self._why = ""  # that was said
-        self._unsent = memoryview(b"")
-        self._owed: deque[Call | None] = deque()  # the calls that have no reply, and None for each ASKING
-
-    @property
-    def place(self) -> Hashable:
-        try:
-            return self.sock.getpeername()
-        except OSError:
-            return None
-
-    def release(self, entries: list[Entry], *, asking: bool = False) -> dict[Entry, str]:
-        calls, answers = self.calls(entries), dict[Entry, str]()
-        together = max(1, _IN_FLIGHT // max([len(some) for _, some in calls], default=1))
-        ahead = _ASKING if asking else b""
-        try:
-            self._exchange({})  # what it has not answered before: it may have been stopped
-            for at in range(0, len(calls), together):
-                unknown = self._send(calls[at : at + together], ahead, set(), answers)
-                if unknown:
-                    self._send(unknown, ahead, {number for number, _ in unknown}, answers)
-        except (OSError, ValueError) as error:
-            if not isinstance(error, TimeoutError) or error.errno is not None:
-                raise Broken(str(error)) from error
-        return answers
-
-    def _send(self, calls: list[Call], ahead: bytes, texts: set[int], answers: dict[Entry, str]) -> list[Call]:
-        """Send calls, the first ones of the scripts ``texts`` with their texts; return those of unknown scripts."""
-        data = []
-        for call in calls:
-            number, entries = call
-            data += [ahead, self._call(number, entries, b"EVAL" if number in texts else b"EVALSHA")]
-            self._owed += [None, call] if ahead else [call]
-            texts.discard(number)
-        self._unsent = memoryview(b"".join(data))
-        return self._exchange(answers)
-
-    def _exchange(self, answers: dict[Entry, str]) -> list[Call]:
-        """Send what is to be sent, and read the replies that are due; return the calls of unknown scripts.
-
-        Raises:
-            TimeoutError: The server does not take, or answer, all of it for now. What is left is done the next time.
-        """
-        unknown, until = [], time.monotonic() + _EXCHANGE_S
-        while self._unsent:
-            self._limit(until)
-            self._unsent = self._unsent[self.sock.send(self._unsent) :]
-        while self._owed:
-            while (reply := self._replies.next()) is None:
-                self._limit(until)
-                if not (data := self.sock.recv(1 << 16)):
-                    raise Broken("the server closed the connection")
-                self._replies.feed(data)
-            if (call := self._owed.popleft()) is not None:
-                if reply.error.startswith(b"NOSCRIPT"):
-                    unknown.append(call)
-                else:
-                    self._note(call[1], reply, answers)
-        return unknown
-
-    def _limit(self, until: float) -> None:
-        """Limit the next step on the socket: what a server answers is not waited for if it is silent, or slow at it."""
-        left_s = until - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        self.sock.settimeout(min(left_s, _SILENCE_S))
-
-    def _note(self, entries: list[Entry], reply: Reply, answers: dict[Entry, str]) -> None:
-        answers.update(dict.fromkeys(entries, self._answer(reply.error)))
-        for number, text in zip(reply.elements[::2], reply.elements[1::2], strict=False):  # the script's exceptions
-            if isinstance(number, int) and isinstance(text, bytes) and 0 < number <= len(entries):
-                answers[entries[number - 1]] = self._answer(text)
-
-    def _answer(self, error: bytes) -> str:
-        if not error:
-            return RELEASED
-        words = error.decode("utf-8", "replace").split()
-        if len(words) == 3 and words[0] in ("MOVED", "ASK"):
-            host, _, port = words[2].rpartition(":")
-            if host in ("", "?") and self.names:  # it does not know its own name, and means the same one
-                host = self.names[0].rpartition(":")[0]
-            return f"{host}:{port}"
-        why, self._why = self._why, " ".join(words)[:_LONG]
-        if why != self._why:
-            say(f"a server refuses: {self._why}")
-        return REFUSED
-
-    def calls(self, entries: list[Entry]) -> list[Call]:
-        """Return the calls that release the entries."""
-        calls: list[Call] = []
-        for number in range(1, len(self._scripts) + 1):
-            some = [entry for entry in entries if entry[0] == number]
-            most = 1 if self._scripts[number - 1][2] else self._most
-            calls += [(number, some[at : at + most]) for at in range(0, len(some), most)]
-        return calls
-
-    def _call(self, number: int, entries: list[Entry], verb: bytes) -> bytes:
-        sha1, source, keys, arguments, channel = self._scripts[number - 1]
-        bodies = [body for _, _, body in entries]
-        if channel:
-            bodies = [body + _bulk(b"%b{%b}" % (channel, _first(body))) for body in bodies]
-        body = b"".join(bodies)
-        if keys:
-            words = _split(body)
-            body = b"".join(
-                map(_bulk, [words[at] for at in keys] + [w for at, w in enumerate(words) if at not in keys])
-            )
-        head = b"*%d\r\n" % (3 + arguments * len(bodies))
-        text = sha1 if verb == b"EVALSHA" else source
-        return head + _bulk(verb) + _bulk(text.encode()) + _bulk(b"%d" % len(keys)) + body
-
-    def close(self) -> None:
-        self.sock.close()
-
-
-def _bulk(data: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(data), data)
-
-
-def _first(data: bytes) -> bytes:
-    """Return the first of several bulk strings."""
-    end = data.index(b"\r\n")
-    return data[end + 2 : end + 2 + int(data[1:end])]
-
-
-def _split(data: bytes) -> list[bytes]:
-    found, start = [], 0
-    while start < len(data):
-        end = data.index(b"\r\n", start)
-        stop = end + 2 + int(data[start + 1 : end])
-        found.append(data[end + 2 : stop])
-        start = stop + 2
-    return found
 
 
 class Session:
@@ -310,7 +145,7 @@ def _check(connection: TlsConnection, control: socket.socket) -> None:
     try:
         connection.check()
     except Exception as error:  # the server is kept: when the client has died, it may be of use
-        answer = {"what": "refused", "why": str(error)[:_LONG] or repr(error)}
+        answer = {"what": "refused", "why": str(error)[:LONG] or repr(error)}
     with control:
         try:
             control.send(json.dumps(answer).encode())

@@ -3,50 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from wheel_lock.keeper.crew import Do, say
 from wheel_lock.keeper.entries import Entry
+from wheel_lock.keeper.server import REFUSED, RELEASED, Server
 
 _DOUBT_S = 0.1  # for which one server is asked, and others are not asked for the same
-
-RELEASED, REFUSED = "", "refused"  # answers; no address is the same
-
-
-class Asked:
-    """A server, as a burial sees it.
-
-    Attributes:
-        names: The addresses by which other nodes of its cluster name it.
-        place: Where it is: connections of several dead clients may be to the same one. None if it has closed this one.
-    """
-
-    names: list[str]
-
-    @property
-    def place(self) -> Hashable:
-        raise NotImplementedError
-
-    def release(self, entries: list[Entry], *, asking: bool = False) -> dict[Entry, str]:
-        """Release what the entries name, each only where its token is still the holder's.
-
-        Args:
-            entries: The entries.
-            asking: Whether also those are released whose slots are on their way to this server.
-
-        Returns:
-            For each entry that it has answered for, RELEASED, REFUSED, or the address of the server whose it is to
-            release. If others are missing it does not answer now, and may do so the next time.
-
-        Raises:
-            Broken: There is no connection any more.
-        """
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Close the connection."""
-        raise NotImplementedError
 
 
 class Store:
@@ -64,19 +28,17 @@ class Store:
         refused: True if one has refused in this pass.
     """
 
-    def __init__(self, servers: Sequence[Asked], do: Do) -> None:
-        self.servers: list[Asked] = list(servers)
-        self.silent: set[Asked] = set()
+    def __init__(self, servers: Sequence[Server], do: Do) -> None:
+        self.servers: list[Server] = list(servers)
+        self.silent: set[Server] = set()
         self.refused: bool = False
         self._do = do
         self._lock = threading.Lock()
-        self._home: dict[Entry, Asked] = {}  # where it was, if that is not where it was looked for first
+        self._home: dict[Entry, Server] = {}  # where it was, if that is not where it was looked for first
         self._open: dict[Entry, None] = {}  # of this pass, which no server has released whose they are to release
-        self._due: dict[
-            Asked, tuple[list[Entry], list[Entry]]
-        ] = {}  # what each is to be asked: without ASKING, and with
-        self._asked: set[tuple[Asked, Entry, bool]] = set()  # in this pass
-        self._at_work: dict[Asked, list[Entry]] = {}  # those that are being asked, and for what; no entries before
+        self._due: dict[Server, tuple[list[Entry], list[Entry]]] = {}  # what to ask: without ASKING, and with
+        self._asked: set[tuple[Server, Entry, bool]] = set()  # in this pass
+        self._at_work: dict[Server, list[Entry]] = {}  # those that are being asked, and for what; no entries before
         self._over: Callable[[int], object]
 
     def release(self, entries: list[Entry], over: Callable[[int], object]) -> None:
@@ -98,29 +60,29 @@ class Store:
             ready = self._ready()
         self._begin(ready)
 
-    def _speaking(self) -> list[Asked]:
+    def _speaking(self) -> list[Server]:
         return [server for server in self.servers if server not in self.silent]
 
-    def _put(self, server: Asked | None, entry: Entry, *, asking: bool) -> None:
+    def _put(self, server: Server | None, entry: Entry, *, asking: bool) -> None:
         if server is not None and (server, entry, asking) not in self._asked:
             self._asked.add((server, entry, asking))
             self._due.setdefault(server, ([], []))[asking].append(entry)
 
-    def _ready(self) -> list[Asked]:
+    def _ready(self) -> list[Server]:
         ready = [server for server in self._due if server not in self._at_work]
         self._at_work.update((server, []) for server in ready)
         return ready
 
-    def _begin(self, ready: list[Asked]) -> None:
+    def _begin(self, ready: list[Server]) -> None:
         for server in ready:
             self._doubt_later(server, self._at_work[server])  # others may be at its place
             self._do(partial(self._work, server), 0.0, server.place)
 
-    def _doubt_later(self, server: Asked, asked: list[Entry]) -> None:
+    def _doubt_later(self, server: Server, asked: list[Entry]) -> None:
         if len(self.servers) > 1:
             self._do(partial(self._doubt, server, asked), _DOUBT_S, None)
 
-    def _work(self, server: Asked) -> None:
+    def _work(self, server: Server) -> None:
         while True:
             with self._lock:
                 due = self._due.pop(server, None)
@@ -134,7 +96,7 @@ class Store:
         if left is not None:
             self._over(left)
 
-    def _ask(self, server: Asked, entries: list[Entry], asking: bool) -> None:
+    def _ask(self, server: Server, entries: list[Entry], asking: bool) -> None:
         answers: dict[Entry, str] = {}
         broken = ""
         self._at_work[server] = entries
@@ -158,9 +120,9 @@ class Store:
             say(broken)
         self._begin(ready)
 
-    def _doubt(self, server: Asked, asked: list[Entry]) -> None:
+    def _doubt(self, server: Server, asked: list[Entry]) -> None:
         """Ask others for what one server has been asked, or was to be asked, for some time."""
-        ready: list[Asked] = []
+        ready: list[Server] = []
         with self._lock:
             if self._at_work.get(server) is asked:
                 self.silent.add(server)

@@ -79,7 +79,7 @@ BY_HAND = tuple(
             "a keeper knows nothing of a cluster",
             "keeper/store.py",
             "by_name = {name: server for server in self.servers for name in server.names}",
-            "by_name: dict[str, Asked] = {}",
+            "by_name: dict[str, Server] = {}",
         ),
         (
             "a keeper gets no connection to a new master while locks are held",
