@@ -497,26 +497,27 @@ class Line:
 def test_a_session_that_is_over_is_not_waited_for(rig: Rig, doubt: bool) -> None:
     line, record = Line(), SimpleNamespace(empty=not doubt, longest_s=7.0)
     attempt = keeping._Attempt(line, record, [], [])  # type: ignore[arg-type]
-    rig.keeping._over(attempt, object())  # of an earlier life
+    rig.keeping._over(attempt)  # of which nothing is wanted any more
     assert line.closed
     assert line.sent == [{"what": "expire", "in_s": 7.0} if doubt else {"what": "end"}]
 
 
 def test_a_fork_in_an_attempt_leaves_the_child_none_of_its_descriptors(rig: Rig) -> None:
-    server = rig.server()
-    rig.keeping.connected(server)
-    session, other = socket.socketpair()
+    rig.keeping.connected(rig.connected())
     ours, connection = socket.socketpair()
     (attempt,) = rig.keeping._attempts
-    attempt.session = session
+    assert attempt.session is not None
     attempt.connection = SimpleNamespace(after_fork_in_child=lambda: os.close(connection.detach()))
-    inodes = [os.fstat(end.fileno()).st_ino for end in (session, connection)]
+    inodes = [os.fstat(end.fileno()).st_ino for end in (attempt.session, connection)]
     if (pid := os.fork()) == 0:
-        rig.keeping.end(End.FORKED, ConnectionError())
-        os._exit(sum(fd.stat().st_ino in inodes for fd in Path("/proc/self/fd").iterdir() if fd.exists()))
+        left = 1
+        try:
+            rig.keeping.end(End.FORKED, ConnectionError())
+            left = sum(fd.stat().st_ino in inodes for fd in Path("/proc/self/fd").iterdir() if fd.exists())
+        finally:
+            os._exit(left)
     assert os.waitpid(pid, 0)[1] == 0
-    attempt.session = attempt.connection = None
-    for end in (session, other, ours, connection):
+    for end in (ours, connection):
         end.close()
 
 

@@ -45,12 +45,13 @@ class WorldsKeeping(Keeping):
 
     def _note(self, sign: Sign, why: str = "") -> None:
         if sign is Sign.DUE:
-            for node in self._due:
-                host = (node.server or self._places[node].names[0].split(":"))[0]
+            for place in self._due:
+                host = (place.node.server or place.names[0].split(":"))[0]
                 assert host is not None
-                self.connections[node] = host
+                self.connections[place.node] = host
+                place.due_at = None
             self.connections = {node: host for node, host in self.connections.items() if node in self._places}
-            self._due, self._gone = {}, []
+            self._gone = []
 
     @property
     def entries(self) -> list[Entry]:

@@ -15,9 +15,9 @@ import os
 import selectors
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import NamedTuple
 
 from wheel_lock.errors import LossReason
 from wheel_lock.keeper import NEEDS, is_possible
@@ -66,54 +66,34 @@ class _Pauses:
         return self._backoff.pause()
 
 
-class _Place(NamedTuple):
-    """A node, as the keeper knows it.
+@dataclass(eq=False)
+class _Place:
+    """A node, as the keeper knows it."""
 
-    Attributes:
-        number: Its number in this session.
-        node: The node.
-        names: The addresses by which other nodes of its cluster name it.
-        pauses: Those before attempts at a connection for the keeper.
-    """
-
-    number: int
+    number: int  # in this session
     node: Node
-    names: tuple[str, ...]
-    pauses: _Pauses
+    names: tuple[str, ...]  # the addresses by which other nodes of its cluster name it
+    pauses: _Pauses = field(default_factory=_Pauses)  # before attempts at a connection for the keeper
+    due_at: float | None = 0.0  # from when on it is to be passed, or passed anew; 0 is now, None is not
+    lacking: bool = False  # it was said that the keeper has no connection to it
+
+    def lose(self, now: float) -> None:
+        """Have it passed anew after a pause, unless that is due already."""
+        if self.due_at is None:
+            self.due_at = now + self.pauses.next(now)
 
 
+@dataclass(eq=False)
 class _Attempt:
-    """An attempt to pass the keeper what it needs.
+    """An attempt to pass the keeper what it needs."""
 
-    Attributes:
-        session: The session; None before it is opened, and if it was broken.
-        record: The record.
-        places: What is to be passed.
-        gone: The numbers of what is not used any more.
-        unsent: Those of them that were not sent to the keeper yet.
-        connection: The connection that is being passed.
-        lacking: Those of the places that there was no connection to, and why.
-        failure: Why there is no session; None if there is one.
-    """
-
-    def __init__(
-        self, session: socket.socket | None, record: Record, places: list[_Place], gone: Sequence[int]
-    ) -> None:
-        self.session: socket.socket | None = session
-        self.record: Record = record
-        self.places: list[_Place] = places
-        self.gone: Sequence[int] = gone
-        self.unsent: Sequence[int] = ()
-        self.connection: Connection | None = None
-        self.lacking: dict[_Place, Exception] = {}
-        self.failure: Exception | None = None
-
-    def after_fork_in_child(self) -> None:
-        """Close this process's copies of what the parent's thread is about to pass."""
-        if self.session is not None:
-            os.close(self.session.detach())
-        if self.connection is not None:
-            self.connection.after_fork_in_child()
+    session: socket.socket | None  # None before it is opened, and if it was broken
+    record: Record
+    places: Sequence[_Place]  # what is to be passed
+    gone: Sequence[int]  # the numbers of what is not used any more
+    connection: Connection | None = None  # that is being passed
+    lacking: dict[_Place, Exception] = field(default_factory=dict)  # those that there was no connection to, and why
+    failure: Exception | None = None  # why there is no session, or nothing was sent in it
 
 
 def _reason(error: BaseException) -> Exception:
@@ -123,11 +103,9 @@ def _reason(error: BaseException) -> Exception:
 
 
 def _leave(session: socket.socket, record: Record | None) -> None:
-    """End a session without any wait: if the message does not reach the keeper, that keeps the record.
+    """End a session without any wait; while leases in the record may still be granted, the keeper has it.
 
-    Args:
-        session: The session.
-        record: The record, if leases in it may still be granted: the keeper has it until they have expired.
+    If the message does not reach the keeper, that keeps the record.
     """
     message: dict[str, object] = {"what": "end"}
     if record is not None and not record.empty:
@@ -181,18 +159,14 @@ class Keeping:
         self._full = False  # the record, so that a lease was not recorded
         self._record: Record | None = None
         self._new_record()
-        self._session: socket.socket | None = None
+        self._session: socket.socket | None = None  # unless an attempt has it
         self._numbers = itertools.count()
         self._places: dict[Node, _Place] = {}  # whose servers the keeper needs connections to
-        self._due: dict[
-            Node, float
-        ] = {}  # those of which it has none, or one to an earlier server, and from when on; or 0
-        self._lacking: set[Node] = set()  # those of which it was said that it has none
         self._gone: list[int] = []  # the numbers of those that are not used any more
         self._alarm: Alarm | None = None
         self._pauses = _Pauses()
-        self._life = object()  # of the attempts whose results are wanted
-        self._attempts: list[_Attempt] = []  # that are running
+        self._attempt: _Attempt | None = None  # the one whose result is wanted
+        self._attempts: list[_Attempt] = []  # all that are running
 
     # -- the record; begin() and drop() also from the threads of callers on the direct path --------------------------
 
@@ -251,6 +225,11 @@ class Keeping:
         """True if the keeper has all that it needs. From any thread."""
         return self.phase is Phase.KEPT and not self._due
 
+    @property
+    def _due(self) -> list[_Place]:
+        """What the keeper has no connection to, or one to an earlier server."""
+        return [place for place in list(self._places.values()) if place.due_at is not None]
+
     def connected(self, node: Node) -> None:
         """Have the keeper get a connection to the server that ``node`` has connected to."""
         place = self._places.get(node)
@@ -265,8 +244,6 @@ class Keeping:
         """
         for node in [node for node in self._places if node not in nodes]:
             self._gone.append(self._places.pop(node).number)
-            self._due.pop(node, None)
-            self._lacking.discard(node)
         for node, names in nodes.items():
             place = self._places.get(node)
             if place is None or place.names != names:
@@ -275,9 +252,8 @@ class Keeping:
             self._note(Sign.DUE)
 
     def _add(self, node: Node, names: tuple[str, ...]) -> None:
-        place = self._places.get(node) or _Place(next(self._numbers), node, names, _Pauses())
-        self._places[node] = place._replace(names=names)
-        self._due[node] = 0.0
+        place = self._places[node] = self._places.get(node) or _Place(next(self._numbers), node, names)
+        place.names, place.due_at = names, 0.0
 
     def _note(self, sign: Sign, why: str = "") -> None:
         before, phase = self.phase, NEXT.get((self.phase, sign))
@@ -288,7 +264,8 @@ class Keeping:
             self._begin()
         elif phase is Phase.PAUSING:
             now = self._timer.now
-            self._pause_until(min(self._due.values()) if self._due else now + self._pauses.next(now))
+            due = [place.due_at for place in self._due if place.due_at is not None]
+            self._pause_until(min(due) if due else now + self._pauses.next(now))
         elif phase is Phase.MISSING:
             self._pause_until(self._timer.now + self._pauses.next(self._timer.now))
             if before is not Phase.RETRYING:
@@ -301,41 +278,40 @@ class Keeping:
         self._alarm = self._timer.call_at(until, self._on_alarm, self._domain)
 
     def _on_alarm(self, now: float) -> None:
-        self._alarm = None
-        self._due = {node: 0.0 if since <= now else since for node, since in self._due.items()}
+        for place in self._due:
+            if place.due_at is not None and place.due_at <= now:
+                place.due_at = 0.0
         self._note(Sign.ALARM)
 
     def _begin(self) -> None:
         """Begin an attempt. It has the session for itself: another thread might close it in the middle of a call."""
         self._timer.cancel(self._alarm)
-        self._alarm = None
         if self._record is None:
             if why := self._new_record():
                 self._note(Sign.FAILED, why)
                 return
             for lease in self._held():
                 self.begin((lease,))
-        record = self._record
+        record, session = self._record, self._session
         assert record is not None
-        session, gone = self._session, self._gone
-        due = [node for node, since in self._due.items() if not since]
         if session is None:
-            due, gone = list(self._places), []
+            attempt = _Attempt(session, record, list(self._places.values()), ())
         else:
+            attempt = _Attempt(session, record, [place for place in self._due if place.due_at == 0.0], self._gone)
             self._timer.unwatch(session)
-        self._due = {node: since for node, since in self._due.items() if node not in due}
-        self._gone = []
-        attempt = _Attempt(session, record, [self._places[node] for node in due], gone)
+        self._session, self._gone = None, []
+        for place in attempt.places:
+            place.due_at = None
+        self._attempt = attempt
         self._attempts.append(attempt)
         try:
-            self._launch(partial(self._attempt, attempt, self._life))
+            self._launch(partial(self._carry_out, attempt))
         except RuntimeError as error:  # no thread can be started
             attempt.lacking = dict.fromkeys(attempt.places, error)
-            attempt.failure = error if session is None else None
-            attempt.unsent = gone
-            self._over(attempt, self._life)
+            attempt.failure = error
+            self._over(attempt)
 
-    def _attempt(self, attempt: _Attempt, life: object) -> None:
+    def _carry_out(self, attempt: _Attempt) -> None:
         """Open a session if there is none, and pass the keeper connections to servers. On a helper thread."""
         try:
             if attempt.session is None:
@@ -345,29 +321,25 @@ class Keeping:
             session.settimeout(ANSWER_S)
             for number in attempt.gone:
                 session.send(json.dumps({"what": "leave", "node": number}).encode())
-            for place in attempt.places:
-                attempt.connection = connection = self._connect(place, attempt)
-                if connection is not None and (why := self._pass_server(place, connection, session)):
+            for place in attempt.places:  # what others are passed does not depend on it
+                try:
+                    # A listener's, because nothing is granted on it: a quorum takes another kind for a sign of a restart.
+                    connection: Connection = place.node.connector.listener().connect(self._options.connect_timeout_s)
+                except BaseException as error:
+                    attempt.lacking[place] = _reason(error)
+                    continue
+                attempt.connection = connection
+                if why := self._pass_server(place, connection, session):
                     attempt.lacking[place] = ValueError(why)
-            attempt.connection = None
+                attempt.connection = None
         except BaseException as error:
             attempt.failure = _reason(error)
             session, attempt.session = attempt.session, None
             if session is not None:
                 _leave(session, None)  # else the keeper would keep it until this process ends, beside another one
-        self._timer.post(partial(self._over, attempt, life), self._domain)
+        self._timer.post(partial(self._over, attempt), self._domain)
         if self._timer.stopped and attempt.session is not None:
             attempt.session.close()  # the message may have been posted behind the last turn
-
-    def _connect(self, place: _Place, attempt: _Attempt) -> Connection | None:
-        """Return a new connection; None if there is none now. What others are passed does not depend on it."""
-        try:
-            # A listener's, because nothing is granted on it: a quorum takes another kind for a sign of a restart.
-            connection: Connection = place.node.connector.listener().connect(self._options.connect_timeout_s)
-        except BaseException as error:
-            attempt.lacking[place] = _reason(error)
-            return None
-        return connection
 
     def _open_session(self, attempt: _Attempt) -> None:
         where = self._options.release_on_crash
@@ -413,15 +385,15 @@ class Keeping:
             connection.after_fork_in_child()  # closes this process's copy only
         return ""
 
-    def _over(self, attempt: _Attempt, life: object) -> None:
+    def _over(self, attempt: _Attempt) -> None:
         """Take the session back from an attempt."""
         self._attempts = [running for running in self._attempts if running is not attempt]
         session = attempt.session
-        if life is not self._life:
+        if attempt is not self._attempt:
             if session is not None:
                 _leave(session, attempt.record)
             return
-        self._session = session
+        self._attempt, self._session = None, session
         if session is None:
             self._note(Sign.FAILED, error_text(attempt.failure, LONG_TEXT))
             return
@@ -429,33 +401,33 @@ class Keeping:
         self._timer.watch(session, selectors.EVENT_READ, self._heard, self._domain)
         self._pauses.begun(self._timer.now)
         for place in attempt.places:
-            if place.node in self._places:
+            if self._places.get(place.node) is place:
                 self._note_server(place, attempt.lacking.get(place))
-        anew = self._gone or 0.0 in self._due.values()  # since it began
-        self._gone += attempt.unsent
-        self._note(Sign.LACKING if self._due or attempt.unsent else Sign.PASSED)
+        anew = self._gone or any(place.due_at == 0.0 for place in self._due)  # since it began
+        unsent = () if attempt.failure is None else attempt.gone
+        self._gone += unsent
+        self._note(Sign.LACKING if self._due or unsent else Sign.PASSED)
         if anew:
             self._note(Sign.DUE)
 
     def _note_server(self, place: _Place, error: Exception | None) -> None:
         """Note whether the keeper has been passed a connection to a server, or why not."""
-        node, now = place.node, self._timer.now
+        where, lacked = place.node.connector.describe(), place.lacking
+        place.lacking = error is not None
         if error is None:
-            place.pauses.begun(now)
-            if node in self._lacking:
-                self._lacking.discard(node)
-                where, text = node.connector.describe(), "the keeper has a connection to %s again"
+            place.pauses.begun(self._timer.now)
+            if lacked:
+                text = "the keeper has a connection to %s again"
                 self._log(logger.info, log_fields("keeper_found", node=where), text, where)
-            return
-        self._due.setdefault(node, now + place.pauses.next(now))
-        if node not in self._lacking:
-            self._lacking.add(node)
-            self._warn(error_text(error, LONG_TEXT), node.connector.describe())
+        else:
+            place.lose(self._timer.now)
+            if not lacked:
+                self._warn(error_text(error, LONG_TEXT), where)
 
     def _heard(self, events: int) -> None:
         session = self._session
-        if session is None or self.phase in ATTEMPTING:
-            return
+        if session is None:
+            return  # an event that was read before an attempt began
         try:
             data = session.recv(_MOST_BYTES)
             number = json.loads(data)["node"] if data else None
@@ -470,7 +442,7 @@ class Keeping:
             self._note(Sign.ENDED, "it has ended; another one is looked for")
         elif lost := [place for place in self._places.values() if place.number == number]:
             for place in lost:
-                self._due.setdefault(place.node, self._timer.now + place.pauses.next(self._timer.now))
+                place.lose(self._timer.now)
             self._note(Sign.LOST)
 
     def _warn(self, why: str, node: str | None = None) -> None:
@@ -487,8 +459,11 @@ class Keeping:
         """End the session of a closed context; begin anew, with an empty record, in a forked child."""
         if how is End.FORKED:
             attempts, self._attempts = self._attempts, []
-            for attempt in attempts:
-                attempt.after_fork_in_child()
+            for attempt in attempts:  # closes this process's copies of what the parent's thread is about to pass
+                if attempt.session is not None:
+                    os.close(attempt.session.detach())
+                if attempt.connection is not None:
+                    attempt.connection.after_fork_in_child()
             if self.phase is Phase.CLOSED:
                 return
             session, record = self._session, self._record
@@ -507,11 +482,12 @@ class Keeping:
                 self._record = None
 
     def _leave_session(self) -> None:
-        self._life = object()
+        self._attempt = None  # it leaves the session that it has
         self._timer.cancel(self._alarm)
-        self._alarm = None
-        self._due, self._gone = {}, []
+        self._gone = []
+        for place in self._places.values():
+            place.due_at = None
         session, self._session = self._session, None
-        if session is not None and self.phase not in ATTEMPTING:  # else the attempt closes it
+        if session is not None:
             self._timer.unwatch(session)
             _leave(session, self._record)

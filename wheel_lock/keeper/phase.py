@@ -32,7 +32,7 @@ class Sign(enum.Enum):
 
 
 ATTEMPTING = (Phase.REACHING, Phase.RETRYING)
-"""The phases in which the session belongs to a helper thread."""
+"""The phases in which a helper thread has the session."""
 
 # What has no line here changes nothing.
 NEXT: dict[tuple[Phase, Sign], Phase] = {
