@@ -19,18 +19,12 @@ _CROWDED_S = 0.01  # between two attempts at a socket with too many that connect
 
 
 class _Child:
-    """The keeper that is a child of this process, for all of its contexts. From helper threads.
-
-    Attributes:
-        lock: Held while one is started.
-        address: The address of its socket, which has no name in the file system; None before it is started.
-        listener: The socket, while it is being passed to the child.
-    """
+    """The keeper that is a child of this process, for all of its contexts. From helper threads."""
 
     def __init__(self) -> None:
-        self.lock: Lock = RLock()
-        self.address: bytes | None = None
-        self.listener: socket.socket | None = None
+        self.lock: Lock = RLock()  # held while one is started
+        self.address: bytes | None = None  # that of its socket, which has no name in the file system
+        self.listener: socket.socket | None = None  # the socket, while it is being passed to the child
 
     def connect(self) -> socket.socket:
         """Return a connection to it; start it if there is none."""

@@ -98,16 +98,12 @@ class Crew:
             self._works = [due for due in self._works if due[2] != work]
             heapq.heapify(self._works)
 
-    @property
-    def stuck(self) -> bool:
-        """True if there is work, and the system had no thread for it: :meth:`go_on` tries again."""
-        return bool(self._works) and not self._threads
-
-    def go_on(self) -> None:
-        """Start a thread, if there is work and none."""
+    def go_on(self) -> bool:
+        """Start a thread, if there is work and none; return False if the system has none for it now."""
         with self._changed:
-            if self.stuck:
+            if self._works and not self._threads:
                 self._add_thread()
+            return not self._works or self._threads > 0
 
     def _add_thread(self) -> None:
         if self._threads < MOST_THREADS:
@@ -115,7 +111,7 @@ class Crew:
                 threading.Thread(target=self._run, daemon=True).start()
                 self._threads += 1
             except RuntimeError:
-                pass  # the system has none left; see `stuck`
+                pass  # the system has none left; see `go_on`
 
     def _run(self) -> None:
         with self._changed:

@@ -49,22 +49,14 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Session:
-    """The session of one client: its proofs, its record, its servers.
-
-    Attributes:
-        control: The socket of the client; None when it has ended, which proves nothing.
-        proofs: Descriptors that all have to become readable before the client counts as dead.
-        record: The memory file; -1 before the first message.
-        key: Equal for those of the same memory file.
-        servers: The servers, by the numbers that the client has given them.
-    """
+    """The session of one client."""
 
     def __init__(self, control: socket.socket) -> None:
-        self.control: socket.socket | None = control
-        self.proofs: list[int] = []
-        self.record: int = -1
-        self.key: Hashable = None
-        self.servers: dict[int, Server] = {}
+        self.control: socket.socket | None = control  # None when it has ended, which proves nothing
+        self.proofs: list[int] = []  # descriptors that all become readable before the client counts as dead
+        self.record: int = -1  # the memory file, behind the first message
+        self.key: Hashable = None  # equal for those of the same memory file
+        self.servers: dict[int, Server] = {}  # by the numbers that the client has given them
         self._delay_s = 0.0
 
     def begin(self, message: dict[str, object], fds: list[int]) -> None:
@@ -196,9 +188,8 @@ class Keeper:
     def run(self) -> None:
         """Serve, until the parent has ended and nothing is left to do for it."""
         while self._parent != -2 or self._sessions or self._graves:
-            crew = self._graves.crew
-            crew.go_on()
-            timeout_s = 1.0 if self._leaving or crew.stuck or (self._parent == -2 and self._graves) else None
+            works = self._graves.crew.go_on()
+            timeout_s = 1.0 if self._leaving or not works or (self._parent == -2 and self._graves) else None
             self._left.clear()
             for fd, _ in self._poll.poll(timeout_s):
                 if fd in self._left:

@@ -22,6 +22,7 @@ import mmap
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from struct import Struct
 from typing import Any, NamedTuple
@@ -81,25 +82,15 @@ _Slot = tuple[int, list[Any]]
 """A slot: its place in the memory, and the free slots of its region. One object for as long as the record lasts."""
 
 
+@dataclass(eq=False, slots=True)
 class _Block:
-    """The entry of many leases. Timer's thread only.
+    """The entry of many leases. Timer's thread only."""
 
-    Attributes:
-        slot: Its slot.
-        leases: All leases that it has begun with. ``Lease.recorded`` of those that are left is the block.
-        left: How many are left.
-        few: If less are left it ends.
-        ttl_ms: Their time-to-live in milliseconds.
-    """
-
-    __slots__ = ("few", "leases", "left", "slot", "ttl_ms")
-
-    def __init__(self, slot: _Slot, leases: Sequence[Lease], ttl_ms: int) -> None:
-        self.slot: _Slot = slot
-        self.leases: Sequence[Lease] = leases
-        self.left: int = len(leases)
-        self.few: int = max(1, len(leases) // _FEW)
-        self.ttl_ms: int = ttl_ms
+    slot: _Slot
+    leases: Sequence[Lease]  # all that it has begun with; ``Lease.recorded`` of those that are left is the block
+    left: int
+    few: int  # if less are left it ends
+    ttl_ms: int
 
 
 class Record:
@@ -172,7 +163,7 @@ class Record:
         slot = self._take(_OF_BLOCKS)
         if slot is None:
             return False
-        block = _Block(slot, leases, group.timeout_ms)
+        block = _Block(slot, leases, len(leases), max(1, len(leases) // _FEW), group.timeout_ms)
         self._blocks[block] = None
         for lease in (leases,) if isinstance(leases, Rows) and not leases.made else leases:
             lease.recorded = block

@@ -42,34 +42,22 @@ def _context(description: dict[str, Any]) -> ssl.SSLContext:
     """
     import ssl
 
-    paths = ssl.get_default_verify_paths()
-    versions: list[_Version | None] = [_file(description[name]) for name in _FILES if description[name]]
-    versions += map(_version, (description["ca_path"], paths.cafile, paths.capath))
-    return _made(tuple(description[name] for name in _SETTINGS), tuple(versions))
+    files, paths = [description[name] for name in _FILES if description[name]], ssl.get_default_verify_paths()
+    for path in files:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe may take for ever
+            raise ValueError(f"no regular file: {path!r}")
+        open(path, "rb").close()  # this error names the file
+    versions = tuple(map(_version, (*files, description["ca_path"], paths.cafile, paths.capath)))
+    return _made(tuple(description[name] for name in _SETTINGS), versions)
 
 
-_Version = tuple[int, int, int]
-"""What changes when a file or a directory does."""
-
-
-def _version_of(status: os.stat_result) -> _Version:
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _file(path: str) -> _Version:
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):  # to open a pipe may take for ever
-        raise ValueError(f"no regular file: {path!r}")
-    open(path, "rb").close()  # this error names the file
-    return _version_of(status)
-
-
-def _version(path: str | None) -> _Version | None:
-    """Return the version; None if there is nothing."""
+def _version(path: str | None) -> tuple[int, int, int] | None:
+    """Return what changes when a file or a directory does; None if there is none."""
     try:
-        return _version_of(os.stat(path)) if path else None
+        status = os.stat(path or "")
     except OSError:
         return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @lru_cache(_MOST_CONTEXTS)
