@@ -128,7 +128,7 @@ def test_a_waker_on_epoll_is_never_read(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_use_of_the_waker_before_there_was_a_poller_counts(polled: tuple[Waker, Poller]) -> None:
     waker, old = polled
     waker.wake()
-    poller = type(old)(waker)  # type: ignore[arg-type]  # the kind that it was made for
+    poller = type(old)(waker)
     assert len(poller.poll(None)) == 1
     poller.close()
 

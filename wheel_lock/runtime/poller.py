@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _socket
 import os
+import select
 import selectors
 import socket
 from collections.abc import Callable, Mapping
@@ -46,13 +47,11 @@ class SocketWaker:
         except OSError:
             pass
 
-    @finaliser
-    def __del__(self) -> None:
-        self.close()  # see EventWaker
-
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
+
+    __del__ = finaliser(close)  # see EventWaker
 
 
 class EventWaker:
@@ -77,15 +76,13 @@ class EventWaker:
         except OSError:
             pass
 
-    @finaliser
-    def __del__(self) -> None:
-        # Not earlier: a thread that holds a reference may still call wake(), and the number may be reused by then.
-        self.close()
-
     def close(self) -> None:
         fd, self._fd = getattr(self, "_fd", -1), -1
         if fd >= 0:
             os.close(fd)
+
+    # Not earlier: a thread that holds a reference may still call wake(), and the number may be reused by then.
+    __del__ = finaliser(close)
 
 
 def new_waker() -> EventWaker | SocketWaker:
@@ -119,6 +116,7 @@ class SelectorPoller:
         self._waker = waker
         self._selector: selectors.BaseSelector = native.DefaultSelector()
         self._selector.register(waker, _READ)
+        self._system: selectors.BaseSelector | select.epoll = self._selector
 
     def poll(self, timeout_s: float | None) -> list[tuple[int, int]]:
         """Wait for events, at most ``timeout_s`` seconds; return the descriptors that are ready, and their events."""
@@ -132,23 +130,27 @@ class SelectorPoller:
         """Report the ``events`` of a socket, as in :mod:`selectors`; a second call replaces the first."""
         fd = sock.fileno()
         if fd in self.watched:
-            self._selector.modify(sock, events)
+            self._system.modify(fd, events)
         else:
-            self._selector.register(sock, events)
+            self._system.register(fd, events)
         self.watched[fd] = watch
 
     def unwatch(self, sock: socket.socket) -> None:
         """Stop reporting ``sock``. No effect if it is not watched."""
-        if self.watched.pop(sock.fileno(), None) is not None:
-            self._selector.unregister(sock)
+        fd = sock.fileno()
+        if self.watched.pop(fd, None) is not None:
+            try:
+                self._system.unregister(fd)
+            except OSError:
+                pass  # another one with this number has been closed meanwhile, as a selector also supposes
 
     def close(self) -> None:
         """Close the poller, but none of the sockets."""
-        self._selector.close()
+        self._system.close()
 
 
-class EpollPoller:
-    """A poller on an epoll, for an :class:`EventWaker`; see :class:`SelectorPoller`.
+class EpollPoller(SelectorPoller):
+    """A poller on an epoll, for an :class:`EventWaker`.
 
     The waker is *edge-triggered*: each use of it is reported once, so it is never read.
     """
@@ -156,8 +158,8 @@ class EpollPoller:
     meanings: Mapping[int, int] = {_EPOLLIN: _READ, _EPOLLOUT: _WRITE}  # an error, or a hang-up, means both
 
     def __init__(self, waker: EventWaker) -> None:
-        self.watched: dict[int, Watch] = {}
-        self._epoll = native.epoll()
+        self.watched = {}
+        self._system = self._epoll = native.epoll()
         self._epoll.register(waker, _EPOLLIN | _EPOLLET)
 
     def poll(self, timeout_s: float | None) -> list[tuple[int, int]]:
@@ -165,27 +167,10 @@ class EpollPoller:
         return ready
 
     def watch(self, sock: socket.socket, events: int, watch: Watch) -> None:
-        fd = sock.fileno()
-        mask = (events & _READ and _EPOLLIN) | (events & _WRITE and _EPOLLOUT)
-        if fd in self.watched:
-            self._epoll.modify(fd, mask)
-        else:
-            self._epoll.register(fd, mask)
-        self.watched[fd] = watch
-
-    def unwatch(self, sock: socket.socket) -> None:
-        fd = sock.fileno()
-        if self.watched.pop(fd, None) is not None:
-            try:
-                self._epoll.unregister(fd)
-            except OSError:
-                pass  # another one with this number has been closed meanwhile, as a selector also supposes
-
-    def close(self) -> None:
-        self._epoll.close()
+        super().watch(sock, (events & _READ and _EPOLLIN) | (events & _WRITE and _EPOLLOUT), watch)
 
 
-Poller = SelectorPoller | EpollPoller
+Poller = SelectorPoller
 
 
 def new_poller(waker: EventWaker | SocketWaker) -> Poller:
