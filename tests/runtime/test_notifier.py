@@ -63,7 +63,7 @@ def test_there_is_no_thread_before_there_is_something_to_tell() -> None:
     assert threading.active_count() == before
     notifier.post(lambda: None)
     assert notifier.drain(EVENTUALLY_S)
-    assert notifier._thread is not None
+    assert notifier._sole.thread is not None
 
 
 def test_the_thread_ends_when_nothing_is_left_to_tell_and_the_next_call_starts_another(new_linger: NewLinger) -> None:
@@ -183,7 +183,7 @@ def test_what_interrupts_a_threads_start_reaches_the_caller(
             raise error
 
         monkeypatch.setattr(native, "start_new_thread", interrupted)
-        eventually(lambda: notifier._thread is None, message="there is no thread")
+        eventually(lambda: notifier._sole.thread is None, message="there is no thread")
         with pytest.raises(error):
             notifier.post(seen.append, error.__name__)
         eventually(lambda error=error: error.__name__ in seen, message="the call is run")  # type: ignore[misc]

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from wheel_lock.forks import in_forked_child
 from wheel_lock.runtime import native
-from wheel_lock.runtime.greenlets import SystemThread, new_gate, new_thread, run_among_greenlets
+from wheel_lock.runtime.greenlets import new_gate, new_thread, run_among_greenlets
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.sole_thread import SoleThread
 from wheel_lock.runtime.weak_registry import WeakRegistry
@@ -78,10 +78,6 @@ class Notifier:
         self.reported: Running | None = None
 
     @property
-    def _thread(self) -> SystemThread | None:
-        return self._sole.thread
-
-    @property
     def busy(self) -> bool:
         """True if a call is running or queued. May be read from any thread."""
         return self.running is not None or self._waiting
@@ -93,12 +89,7 @@ class Notifier:
     @uninterrupted_start
     def post(self, call: Callable[..., object], *arguments: object) -> None:
         """Call ``call(*arguments)`` soon on the notifier thread, also if this method is interrupted. Never blocks."""
-        try:
-            self._calls.put((call, arguments))
-            self.ensure_started()
-        except BaseException:
-            insist(Notifier.ensure_started, self)
-            raise
+        self._put((call, arguments))
 
     @uninterrupted_start
     def post_each(self, tasks: deque[Task]) -> None:
@@ -106,20 +97,20 @@ class Notifier:
 
         However many they are, they are one entry of the queue. Between two of them no other call runs.
         """
+        self._put(tasks)
+
+    @uninterrupted_start
+    def _put(self, item: _Call | deque[Task]) -> None:
         try:
-            self._calls.put(tasks)
+            self._calls.put(item)
             self.ensure_started()
         except BaseException:
             insist(Notifier.ensure_started, self)
             raise
 
     def ensure_started(self) -> None:
-        """Start the thread if calls are queued and an earlier start failed."""
-        if self._thread is None:
-            self._start()
-
-    def _start(self) -> None:
-        if self._thread is not None or not self._waiting:
+        """Start the thread if calls are queued, and there is none."""
+        if self._sole or not self._waiting:
             return
         try:
             self._sole.start(new_thread(self._run, f"wheel-lock-notifier-{next(_names)}"), self._refuse)
@@ -134,9 +125,9 @@ class Notifier:
         self._sole.end()
 
     def _run(self) -> None:
-        me = self._thread  # set before it was started
+        me = self._sole.thread  # set before it was started
         try:
-            while self._thread is me:  # False in a child that a callback has forked
+            while self._sole.thread is me:  # False in a child that a callback has forked
                 if self._tasks:  # also those that a thread which was killed has left
                     run_among_greenlets(self._run_tasks)
                     self._log_refusal()
@@ -154,10 +145,10 @@ class Notifier:
                 # Deleted before the next, possibly long wait: a callback may hold the last reference to a lock.
                 del item, call, arguments
         finally:
-            if self._thread is me:
+            if self._sole.thread is me:
                 # From here on a post starts the next thread; for calls that were queued before it is started here.
                 self._sole.end()
-                self._start()
+                self.ensure_started()
 
     def _log_refusal(self) -> None:
         """Log why calls were delayed by the lack of a thread. On the notifier's thread."""
@@ -202,7 +193,7 @@ class Notifier:
         Returns:
             True if they have run. False at once on the notifier thread, which cannot wait for itself.
         """
-        thread = self._thread
+        thread = self._sole.thread
         if thread is not None and thread.ident == native.get_ident():
             return False
         if thread is None and not self._waiting:
