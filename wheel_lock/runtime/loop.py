@@ -31,10 +31,9 @@ from typing import Any, NamedTuple
 
 from wheel_lock.forks import in_forked_child
 from wheel_lock.runtime import native
-from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.alarm import Alarm, dispatch
 from wheel_lock.runtime.child_processes import note_start
 from wheel_lock.runtime.clock import Clock
-from wheel_lock.runtime.dispatch import dispatch
 from wheel_lock.runtime.ends import End, Part, end_all
 from wheel_lock.runtime.failures import FailureDomain, contain, log_failure
 from wheel_lock.runtime.greenlets import SystemThread, new_thread
