@@ -19,10 +19,6 @@ _IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
 _PARAMETER = re.compile(r":(\w+)")
 
 
-def _itself(connection: Any) -> Any:
-    return connection
-
-
 class Driver(NamedTuple):
     """How a kind of connection is used.
 
@@ -38,7 +34,7 @@ class Driver(NamedTuple):
     check: Callable[[Any], None]
     execute: Callable[[Any, Statement], int | Awaitable[int | None] | None]
     is_async: bool = False
-    unwrap: Callable[[Any], Any] = _itself
+    unwrap: Callable[[Any], Any] = lambda connection: connection
 
 
 def guard(connection: object, lock: Fenced) -> None:
@@ -62,8 +58,7 @@ def guard(connection: object, lock: Fenced) -> None:
             sent.
     """
     held = fence_of(lock)
-    driver = driver_for(connection, is_async=False)
-    connection = driver.unwrap(connection)
+    driver, connection = _blocking(connection)
     driver.check(connection)
     _run(carry_out(guarding(driver.dialect(connection), held), driver, connection))
 
@@ -74,9 +69,13 @@ def create(connection: object) -> None:
     Raises:
         ValueError: The connection is of a package that guards do not know.
     """
-    driver = driver_for(connection, is_async=False)
-    connection = driver.unwrap(connection)
+    driver, connection = _blocking(connection)
     _run(carry_out(creating(driver.dialect(connection)), driver, connection))
+
+
+def _blocking(connection: object) -> tuple[Driver, Any]:
+    driver = driver_for(connection, is_async=False)
+    return driver, driver.unwrap(connection)
 
 
 def _run(steps: Coroutine[Any, Any, None]) -> None:
@@ -153,23 +152,19 @@ def _check_pymysql(connection: Any) -> None:
         _refuse("call connection.begin() first, or connection.autocommit(False)")
 
 
-def pyformat(statement: Statement) -> str:
-    """Return its text with parameters as ``%(name)s``."""
-    return _PARAMETER.sub(r"%(\1)s", statement.text)
-
-
-def _execute_named(connection: Any, statement: Statement) -> int | None:
-    return _execute_text(connection, statement.text, statement)
+def _pyformat(statement: Statement) -> Statement:
+    """Return it with parameters as ``%(name)s``."""
+    return statement._replace(text=_PARAMETER.sub(r"%(\1)s", statement.text))
 
 
 def _execute_pyformat(connection: Any, statement: Statement) -> int | None:
-    return _execute_text(connection, pyformat(statement), statement)
+    return _execute(connection, _pyformat(statement))
 
 
-def _execute_text(connection: Any, text: str, statement: Statement) -> int | None:
+def _execute(connection: Any, statement: Statement) -> int | None:
     cursor = connection.cursor()
     try:
-        cursor.execute(text, statement.parameters)
+        cursor.execute(statement.text, statement.parameters)
         return _answer(cursor, statement)
     finally:
         cursor.close()
@@ -177,22 +172,18 @@ def _execute_text(connection: Any, text: str, statement: Statement) -> int | Non
 
 def _answer(cursor: Any, statement: Statement) -> int | None:
     if statement.asks == "value":
-        return only_value(cursor.fetchone())
+        return _only_value(cursor.fetchone())
     rows_or_id: int | None = cursor.lastrowid if statement.asks == "id" else cursor.rowcount
     return rows_or_id
 
 
-def only_value(row: Any) -> int | None:
+def _only_value(row: Any) -> int | None:
     """Return the only value of a row, of whatever kind the user's connection makes rows."""
     value = next(iter(row.values())) if isinstance(row, Mapping) else row[0]
     return int(value)
 
 
 # SQLAlchemy
-
-
-def _dialect_of_sqlalchemy(connection: Any) -> Dialect:
-    return dialect_named(connection.dialect.name)
 
 
 def session_of(session: Any) -> Any:
@@ -238,18 +229,10 @@ def _execute_sqlalchemy(connection: Any, statement: Statement) -> int | None:
     clause = text(statement.text)
     if "fence" in statement.parameters:
         clause = clause.bindparams(bindparam("fence", type_=BigInteger))
-    result = connection.execute(clause, dict(statement.parameters))
-    if statement.asks == "value":
-        return only_value(result.fetchone())
-    rows_or_id: int | None = result.lastrowid if statement.asks == "id" else result.rowcount
-    return rows_or_id
+    return _answer(connection.execute(clause, dict(statement.parameters)), statement)
 
 
 # Django
-
-
-def _dialect_of_django(connection: Any) -> Dialect:
-    return dialect_named(connection.vendor)
 
 
 def _check_django(connection: Any) -> None:
@@ -267,9 +250,9 @@ def _check_asyncpg(connection: Any) -> None:
 
 async def _execute_psycopg_async(connection: Any, statement: Statement) -> int | None:
     async with connection.cursor() as cursor:
-        await cursor.execute(pyformat(statement), statement.parameters)
+        await cursor.execute(_pyformat(statement).text, statement.parameters)
         if statement.asks == "value":
-            return only_value(await cursor.fetchone())
+            return _only_value(await cursor.fetchone())
         affected: int = cursor.rowcount
         return affected
 
@@ -278,7 +261,7 @@ async def _execute_asyncpg(connection: Any, statement: Statement) -> int | None:
     places = {name: f"${place}" for place, name in enumerate(statement.parameters, 1)}
     text = _PARAMETER.sub(lambda name: places[name[1]], statement.text)
     if statement.asks == "value":
-        return only_value(await connection.fetchrow(text, *statement.parameters.values()))
+        return _only_value(await connection.fetchrow(text, *statement.parameters.values()))
     status: str = await connection.execute(text, *statement.parameters.values())
     return int(status.rpartition(" ")[2]) if statement.asks else None  # such as "INSERT 0 1"
 
@@ -288,14 +271,14 @@ def _postgresql(connection: object) -> Dialect:
 
 
 _ASYNCPG = Driver(_postgresql, _check_asyncpg, _execute_asyncpg, is_async=True)
-_SQLALCHEMY = Driver(_dialect_of_sqlalchemy, _check_sqlalchemy, _execute_sqlalchemy)
+_SQLALCHEMY = Driver(lambda connection: dialect_named(connection.dialect.name), _check_sqlalchemy, _execute_sqlalchemy)
 _SESSION = _SQLALCHEMY._replace(unwrap=_connection_of)
 _SQLALCHEMY_ASYNC = _SQLALCHEMY._replace(is_async=True)
-_DJANGO = Driver(_dialect_of_django, _check_django, _execute_pyformat)
+_DJANGO = Driver(lambda connection: dialect_named(connection.vendor), _check_django, _execute_pyformat)
 _DRIVERS: Mapping[str, Driver] = {
     "psycopg.Connection": Driver(_postgresql, _check_psycopg, _execute_pyformat),
     "psycopg2.extensions.connection": Driver(_postgresql, _check_psycopg2, _execute_pyformat),
-    "sqlite3.Connection": Driver(lambda _: DIALECTS["sqlite"], _check_sqlite, _execute_named),
+    "sqlite3.Connection": Driver(lambda _: DIALECTS["sqlite"], _check_sqlite, _execute),
     "pymysql.connections.Connection": Driver(lambda _: DIALECTS["mysql"], _check_pymysql, _execute_pyformat),
     "sqlalchemy.engine.base.Connection": _SQLALCHEMY,
     "sqlalchemy.orm.session.Session": _SESSION,

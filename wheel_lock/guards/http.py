@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 from wheel_lock.errors import StaleFence
@@ -30,6 +30,7 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 AsgiApp: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 WsgiApp: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+App = TypeVar("App")
 
 
 def headers(lock: Fenced) -> dict[str, str]:
@@ -46,8 +47,9 @@ def parse(value: str) -> Fence:
     return fence_of((unquote(name, errors="strict"), int(number)))
 
 
-class _Fences:
-    def __init__(self, required: Collection[str]) -> None:
+class _Fences(Generic[App]):
+    def __init__(self, app: App, required: Collection[str] = UNSAFE) -> None:
+        self._app = app
         self._required = frozenset(required)
 
     def _read(self, method: str, value: str | None) -> tuple[Fence | None, str | None]:
@@ -60,17 +62,13 @@ class _Fences:
             return None, "400 Bad Request"
 
 
-class AsgiFences(_Fences):
+class AsgiFences(_Fences[AsgiApp]):
     """ASGI middleware: reads the header into ``scope["wheel_lock.fence"]``, and answers 409 to a `StaleFence` of the app.
 
     Args:
         app: The application.
         required: Methods whose requests are answered with 428 if they have no fence.
     """
-
-    def __init__(self, app: AsgiApp, required: Collection[str] = UNSAFE) -> None:
-        super().__init__(required)
-        self._app = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -99,7 +97,7 @@ class AsgiFences(_Fences):
         await send({"type": "http.response.body", "body": refusal.encode()})
 
 
-class WsgiFences(_Fences):
+class WsgiFences(_Fences[WsgiApp]):
     """WSGI middleware: reads the header into ``environ["wheel_lock.fence"]``, and answers 409 to a `StaleFence` of the app.
 
     Args:
@@ -107,10 +105,6 @@ class WsgiFences(_Fences):
             One that is a generator function begins behind this, so the server gets its `StaleFence`.
         required: Methods whose requests are answered with 428 if they have no fence.
     """
-
-    def __init__(self, app: WsgiApp, required: Collection[str] = UNSAFE) -> None:
-        super().__init__(required)
-        self._app = app
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Handle one request."""
