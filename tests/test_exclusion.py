@@ -91,7 +91,7 @@ def bare(tree: ast.Module, path: str) -> Iterator[str]:
                         yield f"{path}:{before.lineno}: {ast.unparse(before)}"
 
 
-KEEPERS = ("keeper/burial.py", "keeper/crew.py", "keeper/program.py", "keeper/store.py")
+KEEPERS = ("keeper/burial.py", "keeper/crew.py", "keeper/program.py")
 """A process of its own, in which no handler of a signal and no other thread raises an exception."""
 
 

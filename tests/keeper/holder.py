@@ -22,7 +22,7 @@ from tests.support.lock_types import KINDS, make
 from wheel_lock import LockContext, WheelLockError
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.topology.cluster import ClusterRouter
-from wheel_lock.keeper.phase import Phase
+from wheel_lock.keeper.keeping import Phase
 
 TIMEOUT_S = 60.0
 NAME = "held"

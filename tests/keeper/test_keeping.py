@@ -26,8 +26,7 @@ from wheel_lock import LockContext
 from wheel_lock.engine.direct import path
 from wheel_lock.keeper import child, keeping
 from wheel_lock.keeper.entries import read_record
-from wheel_lock.keeper.keeping import Keeping
-from wheel_lock.keeper.phase import NEXT, Phase, Sign
+from wheel_lock.keeper.keeping import NEXT, Keeping, Phase, Sign
 from wheel_lock.keeper.program import MOST_BYTES
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.net.tls_description import described, obstacle

@@ -21,11 +21,11 @@ from tests.support.background import Background
 from tests.support.waiting import eventually
 from wheel_lock.keeper import program
 from wheel_lock.keeper import server as server_module
+from wheel_lock.keeper.burial import Store
 from wheel_lock.keeper.crew import Work
 from wheel_lock.keeper.entries import REGIONS, Entry
 from wheel_lock.keeper.program import VERSION, Keeper, Session
 from wheel_lock.keeper.server import Broken, Replies, Server
-from wheel_lock.keeper.store import Store
 
 HELLO = {"what": "begin", "version": VERSION, "regions": REGIONS, "delay_s": 0.0}
 SCRIPT: dict[str, Any] = {"sha1": "f" * 40, "source": "return 1", "keys": [], "arguments": 1, "channel": ""}

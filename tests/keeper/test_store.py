@@ -12,11 +12,10 @@ import pytest
 from tests.keeper.test_program import LONG_S, at_once
 from tests.support.waiting import eventually
 from wheel_lock.keeper import burial
-from wheel_lock.keeper.burial import Graves
+from wheel_lock.keeper.burial import Graves, Store
 from wheel_lock.keeper.crew import MOST_AT_ONE_PLACE, MOST_THREADS, Crew, Work
 from wheel_lock.keeper.entries import Entry
 from wheel_lock.keeper.server import REFUSED, Server
-from wheel_lock.keeper.store import Store
 
 HOUR_MS = 3_600_000
 ENTRIES: list[Entry] = [(1, HOUR_MS, b"%d" % number) for number in range(6)]

@@ -15,12 +15,11 @@ import wheel_lock.keeper.keeping
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.keeper import entries, program, record
+from wheel_lock.keeper.burial import Store
 from wheel_lock.keeper.entries import Entry, read_record
-from wheel_lock.keeper.keeping import Keeping
-from wheel_lock.keeper.phase import Sign
+from wheel_lock.keeper.keeping import Keeping, Sign
 from wheel_lock.keeper.record import RELEASES
 from wheel_lock.keeper.server import Server
-from wheel_lock.keeper.store import Store
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import split_bulk_strings
 

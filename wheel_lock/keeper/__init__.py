@@ -2,8 +2,8 @@
 
 ``record.py`` is what the other process writes before each command that may give it a lock, ``keeping.py`` its side of the
 socket, ``child.py`` how it finds or starts a keeper, and ``program.py`` the keeper itself: with ``entries.py``, which reads
-a record, ``burial.py``, the passes after a death, ``store.py`` and ``server.py``, the servers that they ask, ``tls.py``,
-and ``crew.py``, its threads. Imported by contexts with ``release_on_crash`` only.
+a record, ``burial.py``, the passes after a death, ``server.py``, a server that they ask, ``tls.py``, and ``crew.py``, its
+threads. Imported by contexts with ``release_on_crash`` only.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ BY_HAND = tuple(
         ),
         (
             "a keeper knows nothing of a cluster",
-            "keeper/store.py",
+            "keeper/burial.py",
             "by_name = {name: server for server in self.servers for name in server.names}",
             "by_name: dict[str, Server] = {}",
         ),
