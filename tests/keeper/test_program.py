@@ -25,7 +25,7 @@ from wheel_lock.keeper.burial import Store
 from wheel_lock.keeper.crew import Work
 from wheel_lock.keeper.entries import REGIONS, Entry
 from wheel_lock.keeper.program import VERSION, Keeper, Session
-from wheel_lock.keeper.server import Broken, Replies, Server
+from wheel_lock.keeper.server import Broken, Server, read_replies
 
 HELLO = {"what": "begin", "version": VERSION, "regions": REGIONS, "delay_s": 0.0}
 SCRIPT: dict[str, Any] = {"sha1": "f" * 40, "source": "return 1", "keys": [], "arguments": 1, "channel": ""}
@@ -430,22 +430,22 @@ def test_a_server_that_answers_slowly_is_not_waited_for(monkeypatch: pytest.Monk
     ids=["line", "string", "array", "nested", "number"],
 )
 def test_a_reply_that_is_too_long_is_none(reply: bytes) -> None:
-    replies = Replies()
-    replies.feed(reply)
+    replies = read_replies()
+    next(replies)
     with pytest.raises(Broken):
-        replies.next()
+        replies.send(reply)
 
 
 def test_a_reply_is_read_however_it_is_cut_and_nested() -> None:
     text = b"*2\r\n*1\r\n$3\r\na\r\n\r\n-ERR x\r\n-MOVED 5 h:1\r\n$-1\r\n" + b"*1\r\n" * 10_000 + b":1\r\n"
     for size in (1, 7, len(text)):
-        replies, got = Replies(), []
+        replies, got = read_replies(), []
+        next(replies)
         for at in range(0, len(text), size):
-            replies.feed(text[at : at + size])
-            while (reply := replies.next()) is not None:
+            reply = replies.send(text[at : at + size])
+            while reply is not None:
                 got.append(reply)
-                if len(got) == 4:
-                    break
+                reply = next(replies)
         assert [reply.error for reply in got] == [b"", b"MOVED 5 h:1", b"", b""]
         assert [reply.elements for reply in got] == [[b"a\r\n", b"ERR x"], [], [], [1]]
 

@@ -27,16 +27,15 @@ class _Lines:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lines: deque[bytes] = deque()
+        self._lines: deque[str] = deque()
         self._left_out = 0
         self._writing = False
 
     def say(self, text: str) -> None:
         """Have a line written. One for which there is no room is counted, and its number is said later."""
-        line = f"wheel-lock keeper: {text}".encode("utf-8", "backslashreplace")[: select.PIPE_BUF - 1] + b"\n"
         with self._lock:
             if len(self._lines) < _MOST_LINES:
-                self._lines.append(line)
+                self._lines.append(text[: select.PIPE_BUF])
             else:
                 self._left_out += 1
             if not self._writing:
@@ -46,16 +45,17 @@ class _Lines:
                 except RuntimeError:
                     pass  # the system has none left: it is written with a later one
 
-    def _next(self) -> bytes:
-        with self._lock:
-            if self._lines:
-                return self._lines.popleft()
-            left_out, self._left_out = self._left_out, 0
-            self._writing = left_out > 0
-        return b"wheel-lock keeper: %d lines were left out, because no one read them\n" % left_out if left_out else b""
-
     def _write(self) -> None:
-        while line := self._next():
+        while True:
+            with self._lock:
+                if not self._lines and self._left_out:
+                    self._lines.append(f"{self._left_out} lines were left out, because no one read them")
+                    self._left_out = 0
+                if not self._lines:
+                    self._writing = False
+                    return
+                text = self._lines.popleft()
+            line = f"wheel-lock keeper: {text}".encode("utf-8", "backslashreplace")[: select.PIPE_BUF - 1] + b"\n"
             try:
                 os.write(2, line)
             except OSError:

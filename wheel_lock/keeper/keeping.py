@@ -73,9 +73,6 @@ class Sign(enum.Enum):
     CLOSED = enum.auto()
 
 
-ATTEMPTING = (Phase.REACHING, Phase.RETRYING)
-"""The phases in which a helper thread has the session."""
-
 # What has no line here changes nothing.
 NEXT: dict[tuple[Phase, Sign], Phase] = {
     (Phase.ABSENT, Sign.DUE): Phase.REACHING,
@@ -313,22 +310,17 @@ class Keeping:
         if phase is None:
             return
         self.phase = phase
-        if phase in ATTEMPTING:
+        if phase in (Phase.REACHING, Phase.RETRYING):
             self._begin()
-        elif phase is Phase.PAUSING:
-            now = self._timer.now
-            due = [place.due_at for place in self._due if place.due_at is not None]
-            self._pause_until(min(due) if due else now + self._pauses.next(now))
-        elif phase is Phase.MISSING:
-            self._pause_until(self._timer.now + self._pauses.next(self._timer.now))
-            if before is not Phase.RETRYING:
+        elif phase in (Phase.PAUSING, Phase.MISSING):
+            due = [place.due_at for place in self._due if place.due_at is not None and phase is Phase.PAUSING]
+            self._timer.cancel(self._alarm)
+            until = min(due) if due else self._timer.now + self._pauses.next(self._timer.now)
+            self._alarm = self._timer.call_at(until, self._on_alarm, self._domain)
+            if phase is Phase.MISSING and before is not Phase.RETRYING:
                 self._warn(why)
         if before is Phase.RETRYING and phase in (Phase.KEPT, Phase.PAUSING):
             self._log(logger.info, log_fields("keeper_found"), "the keeper is there again")
-
-    def _pause_until(self, until: float) -> None:
-        self._timer.cancel(self._alarm)
-        self._alarm = self._timer.call_at(until, self._on_alarm, self._domain)
 
     def _on_alarm(self, now: float) -> None:
         for place in self._due:

@@ -90,10 +90,6 @@ class Session:
         controls = [] if self.control is None else [self.control.fileno()]
         return [*controls, *self.proofs, *[server.sock.fileno() for server in self.servers.values()]]
 
-    def drop_server(self, number: int) -> None:
-        if (server := self.servers.pop(number, None)) is not None:
-            server.close()
-
     def bury(self, graves: Graves) -> None:
         """Have released what a dead client held, and end the session."""
         record, self.record = self.record, -1
@@ -109,8 +105,9 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        for number in list(self.servers):
-            self.drop_server(number)
+        for server in self.servers.values():
+            server.close()
+        self.servers = {}
         if self.control is not None:
             self.control.close()
             self.control = None
@@ -298,9 +295,9 @@ class Keeper:
             self._leaving[session] = time.monotonic() + float(str(message["in_s"]))
 
     def _drop_server(self, session: Session, number: int) -> None:
-        if number in session.servers:
-            self._unwatch(session.servers[number].sock.fileno())
-            session.drop_server(number)
+        if (server := session.servers.pop(number, None)) is not None:
+            self._unwatch(server.sock.fileno())
+            server.close()
 
     def _lose_server(self, session: Session, number: int) -> None:
         """Ask the client for another connection: nothing was asked of the server, so it has closed this one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Generator, Hashable, Iterator
 from typing import NamedTuple
 
 from wheel_lock.keeper.crew import say
@@ -43,62 +43,45 @@ class Reply(NamedTuple):
     elements: list[int | bytes]
 
 
-class Replies:
-    """The replies on one connection. It may be asked for one before all of it has come."""
+def read_replies() -> Generator[Reply | None, bytes | None, None]:
+    """Yield each reply, and None as long as it has not come to its end; it is sent what has been read.
 
-    def __init__(self) -> None:
-        self._data = bytearray()
-        self._at = 0  # in the data: what precedes it was read
-        self._read = self._reading()
-
-    def feed(self, data: bytes) -> None:
-        """Take what has been read."""
-        del self._data[: self._at]
-        self._at = 0
-        self._data += data
-
-    def next(self) -> Reply | None:
-        """Return the next reply; None if it has not come to its end.
-
-        Raises:
-            Broken: It is no reply, or too long.
-            ValueError: A number is none.
-        """
-        return next(self._read)
-
-    def _reading(self) -> Iterator[Reply | None]:
-        """Yield each reply, and None as long as more data is needed."""
-        while True:
-            error: bytes | None = None
-            elements: list[int | bytes] = []
-            left, size = 1, 0  # elements, of arrays in arrays, too; and bytes
-            while left:
-                while (end := self._data.find(b"\r\n", self._at)) < 0:
-                    if len(self._data) - self._at > _MOST_LINE:
-                        raise Broken("a reply is too long")
-                    yield None
-                kind, rest = bytes(self._data[self._at : self._at + 1]), bytes(self._data[self._at + 1 : end])
-                size += end - self._at
-                self._at = end + 2
-                if kind not in (b"+", b"-", b":", b"$", b"*"):
-                    raise Broken("no reply")
-                number = int(rest) if kind in (b"$", b"*") else -1
-                size += max(number, 0)
-                if size > _MOST_BYTES:
+    Raises:
+        Broken: It is no reply, or too long.
+        ValueError: A number is none.
+    """
+    data, at = bytearray(), 0
+    while True:
+        error: bytes | None = None
+        elements: list[int | bytes] = []
+        left, size = 1, 0  # elements, of arrays in arrays, too; and bytes
+        while left:
+            del data[:at]
+            at = 0
+            while (end := data.find(b"\r\n")) < 0:
+                if len(data) > _MOST_LINE:
                     raise Broken("a reply is too long")
-                left -= 1
-                if kind == b"*":
-                    left += max(number, 0)
-                elif number >= 0:
-                    while len(self._data) - self._at < number + 2:
-                        yield None
-                    elements.append(bytes(self._data[self._at : self._at + number]))
-                    self._at += number + 2
-                elif error is not None:
-                    elements.append(int(rest) if kind == b":" else rest)
-                if error is None:  # that of the reply, not of an element
-                    error = rest if kind == b"-" else b""
-            yield Reply(error or b"", elements)
+                data += (yield None) or b""
+            kind, rest, at = bytes(data[:1]), bytes(data[1:end]), end + 2
+            if kind not in (b"+", b"-", b":", b"$", b"*"):
+                raise Broken("no reply")
+            number = int(rest) if kind in (b"$", b"*") else -1
+            size += end + max(number, 0)
+            if size > _MOST_BYTES:
+                raise Broken("a reply is too long")
+            left -= 1
+            if kind == b"*":
+                left += max(number, 0)
+            elif number >= 0:
+                end, at = at + number, at + number + 2
+                while len(data) < at:
+                    data += (yield None) or b""
+                elements.append(bytes(data[at - number - 2 : end]))
+            elif error is not None:
+                elements.append(int(rest) if kind == b":" else rest)
+            if error is None:  # that of the reply, not of an element
+                error = rest if kind == b"-" else b""
+        yield Reply(error or b"", elements)
 
 
 class Server:
@@ -120,7 +103,7 @@ class Server:
         ]
         self.names: list[str] = list(map(str, names))
         self._most = int(str(message["most"]))
-        self._replies = Replies()
+        self._replies = read_replies()
         self._why = ""  # that was said
         self._unsent = memoryview(b"")
         self._owed: deque[Call | None] = deque()  # the calls that have no reply, and None for each ASKING
@@ -183,11 +166,12 @@ class Server:
             self._limit(until)
             self._unsent = self._unsent[self.sock.send(self._unsent) :]
         while self._owed:
-            while (reply := self._replies.next()) is None:
+            reply = next(self._replies)
+            while reply is None:
                 self._limit(until)
                 if not (data := self.sock.recv(1 << 16)):
                     raise Broken("the server closed the connection")
-                self._replies.feed(data)
+                reply = self._replies.send(data)
             if (call := self._owed.popleft()) is not None:
                 if reply.error.startswith(b"NOSCRIPT"):
                     unknown.append(call)
@@ -235,10 +219,10 @@ class Server:
         sha1, source, keys, arguments, channel = self._scripts[number - 1]
         bodies = [body for _, _, body in entries]
         if channel:
-            bodies = [body + _bulk(b"%b{%b}" % (channel, _split(body)[0])) for body in bodies]
+            bodies = [body + _bulk(b"%b{%b}" % (channel, next(_bulks(body)))) for body in bodies]
         body = b"".join(bodies)
         if keys:
-            words = _split(body)
+            words = list(_bulks(body))
             body = b"".join(
                 map(_bulk, [words[at] for at in keys] + [w for at, w in enumerate(words) if at not in keys])
             )
@@ -254,11 +238,10 @@ def _bulk(data: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
-def _split(data: bytes) -> list[bytes]:
-    found, start = [], 0
+def _bulks(data: bytes) -> Iterator[bytes]:
+    start = 0
     while start < len(data):
         end = data.index(b"\r\n", start)
         stop = end + 2 + int(data[start + 1 : end])
-        found.append(data[end + 2 : stop])
+        yield data[end + 2 : stop]
         start = stop + 2
-    return found
