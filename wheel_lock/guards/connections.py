@@ -20,21 +20,13 @@ _PARAMETER = re.compile(r":(\w+)")
 
 
 class Driver(NamedTuple):
-    """How a kind of connection is used.
-
-    Attributes:
-        dialect: Returns the dialect of a connection.
-        check: Raises ValueError if the connection would not keep the row until a commit.
-        execute: Executes a statement; returns what it asks for, or an awaitable of that.
-        is_async: True if its statements are awaited.
-        unwrap: Returns the connection of what the user has given.
-    """
+    """How a kind of connection is used."""
 
     dialect: Callable[[Any], Dialect]
-    check: Callable[[Any], None]
-    execute: Callable[[Any, Statement], int | Awaitable[int | None] | None]
+    check: Callable[[Any], None]  # raises ValueError if the connection would not keep the row until a commit
+    execute: Callable[[Any, Statement], int | Awaitable[int | None] | None]  # returns what the statement asks for
     is_async: bool = False
-    unwrap: Callable[[Any], Any] = lambda connection: connection
+    unwrap: Callable[[Any], Any] = lambda connection: connection  # of what the user has given
 
 
 def guard(connection: object, lock: Fenced) -> None:

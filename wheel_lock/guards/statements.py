@@ -20,17 +20,11 @@ _MISSING_TEXT = "no such table: wheel_lock_fences"  # SQLite
 
 
 class Statement(NamedTuple):
-    """One statement for a driver.
+    """One statement for a driver."""
 
-    Attributes:
-        text: The SQL, with parameters as ``:name``.
-        parameters: Their values, in the order in which they first occur.
-        asks: What a driver returns of it: the number of affected rows, the last id, the only value, or None.
-    """
-
-    text: str
-    parameters: Mapping[str, str | bytes | int] = {}
-    asks: Literal["rows", "id", "value"] | None = None
+    text: str  # with parameters as ``:name``
+    parameters: Mapping[str, str | bytes | int] = {}  # in the order in which they first occur
+    asks: Literal["rows", "id", "value"] | None = None  # for the number of affected rows, the last id, the only value
 
 
 Steps: TypeAlias = Generator[Statement, int | None, None]
@@ -38,15 +32,10 @@ Steps: TypeAlias = Generator[Statement, int | None, None]
 
 
 class Dialect(NamedTuple):
-    """The SQL of one kind of database.
+    """The SQL of one kind of database."""
 
-    Attributes:
-        create: Makes the table.
-        advance: The statement of a guard.
-    """
-
-    create: str
-    advance: Callable[[Fence], Steps]
+    create: str  # makes the table
+    advance: Callable[[Fence], Steps]  # of a guard
 
 
 def _by_rows(held: Fence) -> Steps:

@@ -78,12 +78,9 @@ class Crew:
         self._waits = False  # one of the threads, for the time of the first work
 
     def do(self, work: Work, pause_s: float = 0.0, place: Hashable = None) -> None:
-        """Have ``work()`` called on a thread. From any thread.
+        """Have ``work()`` called on a thread, in ``pause_s`` seconds at the earliest. From any thread.
 
-        Args:
-            work: The work.
-            pause_s: In how many seconds at the earliest.
-            place: Where it may block, such as the address of a server: it waits for others there, and delays no others.
+        ``place`` is where it may block, such as the address of a server: it waits for others there, and delays no others.
         """
         with self._changed:
             heapq.heappush(self._works, (time.monotonic() + pause_s, next(self._numbers), work, place))

@@ -171,21 +171,9 @@ def _leave(session: socket.socket, record: Record | None) -> None:
 class Keeping:
     """Keeps the record of one engine, and a keeper that has it. Timer's thread only, but for what says otherwise.
 
-    Args:
-        timer: The timer of the engine.
-        options: The settings of the context, of which ``release_on_crash`` says where the keeper is.
-        launch: Runs what may block on another thread.
-        domain: The failure domain of what is called later.
-        held: Returns what the engine holds: there may have been no memory for a record at the grant.
-
-    Attributes:
-        phase: That of its session.
-
     Raises:
         ValueError: This system has no keepers.
     """
-
-    phase: Phase
 
     def __init__(
         self,
@@ -199,13 +187,13 @@ class Keeping:
             raise ValueError(f"release_on_crash {NEEDS}")
         self._timer = timer
         self._options = options
-        self._launch = launch
+        self._launch = launch  # runs what may block on another thread
         self._domain = domain
-        self._held = held
+        self._held = held  # returns what the engine holds: there may have been no memory for a record at the grant
         self._reset()
 
     def _reset(self) -> None:
-        self.phase = Phase.ABSENT
+        self.phase: Phase = Phase.ABSENT
         self._full = False  # the record, so that a lease was not recorded
         self._record: Record | None = None
         self._new_record()
@@ -289,8 +277,7 @@ class Keeping:
     def use(self, nodes: Mapping[Node, tuple[str, ...]]) -> None:
         """Have the keeper get connections to the servers of these nodes, and of no others.
 
-        Args:
-            nodes: For each node the addresses by which other nodes of its cluster name it.
+        For each there are the addresses by which other nodes of its cluster name it.
         """
         for node in [node for node in self._places if node not in nodes]:
             self._gone.append(self._places.pop(node).number)

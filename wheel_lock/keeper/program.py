@@ -162,16 +162,11 @@ def user_of(control: socket.socket) -> int:
 
 
 class Keeper:
-    """Serves clients on a listening socket.
-
-    Args:
-        listener: The socket.
-        parent: A pidfd of the process for which alone it runs; -1 if it runs for a host.
-    """
+    """Serves clients on a listening socket."""
 
     def __init__(self, listener: socket.socket, parent: int) -> None:
         self._listener = listener
-        self._parent = parent
+        self._parent = parent  # a pidfd of the process for which alone it runs; -1 for a host, -2 if that has ended
         self._poll = select.epoll()  # its cost does not grow with what is watched
         self._sessions: dict[int, Session] = {}  # by each descriptor that is watched
         self._newest: dict[Hashable, Session] = {}  # the latest one of each record that has had a server

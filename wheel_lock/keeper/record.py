@@ -38,15 +38,10 @@ from wheel_lock.rows import Rows, encoded, like, unmade
 
 
 class Release(NamedTuple):
-    """How a kind of entry is released.
+    """How a kind of entry is released."""
 
-    Attributes:
-        script: The script, which releases many.
-        channel: If it is not empty, the wake-up channel is not in the entry: it is this, and the name in braces.
-    """
-
-    script: Script
-    channel: bytes = b""
+    script: Script  # which releases many
+    channel: bytes = b""  # if there is one, the wake-up channel is not in the entry: it is this, and the name in braces
 
     def described(self, capability: int, *, keyed: bool) -> dict[str, object]:
         """Return what a keeper is passed of it; with ``keyed`` the script is about one lease, and declares its keys."""
@@ -99,12 +94,6 @@ class Record:
     From the timer's thread; of a lease on the direct path from its caller's. Each step on a shared list or dict is one
     operation, and there is no direct path without a GIL.
 
-    Args:
-        on_full: Called when an entry finds no room: that lease will not be released after a crash.
-
-    Attributes:
-        file: The descriptor of the memory file.
-
     Raises:
         OSError: The system has no memory for it.
     """
@@ -114,7 +103,7 @@ class Record:
         length = sum(size * slots for size, slots in REGIONS)
         os.truncate(self.file, length)
         self._memory = mmap.mmap(self.file, length)
-        self._on_full = on_full
+        self._on_full = on_full  # called when an entry finds no room: that lease will not be released after a crash
         self._slots: dict[Lease, _Slot] = {}  # of the entries of single leases
         self._blocks: dict[_Block, None] = {}
         self._free: list[list[_Slot]] = [[] for _ in REGIONS]
@@ -135,11 +124,7 @@ class Record:
         return max([*map(_ttl_ms_of, list(self._slots)), *of_blocks], default=0) / 1000
 
     def begin(self, leases: Sequence[Lease]) -> None:
-        """Write entries for the leases that a command may grant, before it is sent. Those that have one keep it.
-
-        Args:
-            leases: The leases, all of one group.
-        """
+        """Write entries for the leases of one group, before a command that may grant them is sent. Old entries stay."""
         slots = self._slots
         if unmade(leases):
             if like(leases).recorded is not None or self._begin_blocks(leases):

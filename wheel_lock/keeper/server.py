@@ -32,15 +32,10 @@ class Broken(Exception):
 
 
 class Reply(NamedTuple):
-    """A reply.
+    """A reply."""
 
-    Attributes:
-        error: The text of an error; nothing if it is none.
-        elements: The numbers and texts of an array, also of arrays in it.
-    """
-
-    error: bytes
-    elements: list[int | bytes]
+    error: bytes  # its text; nothing if it is none
+    elements: list[int | bytes]  # the numbers and texts of an array, also of arrays in it
 
 
 def read_replies() -> Generator[Reply | None, bytes | None, None]:
@@ -85,12 +80,7 @@ def read_replies() -> Generator[Reply | None, bytes | None, None]:
 
 
 class Server:
-    """A server, as a client has passed it.
-
-    Attributes:
-        sock: The connected socket, or a connection with TLS.
-        names: The addresses by which other nodes of its cluster name it.
-    """
+    """A server, as a client has passed it."""
 
     def __init__(self, sock: socket.socket | TlsConnection, message: dict[str, object]) -> None:
         self.sock = sock
@@ -101,7 +91,7 @@ class Server:
             (script["sha1"], script["source"], script["keys"], script["arguments"], script["channel"].encode())
             for script in scripts
         ]
-        self.names: list[str] = list(map(str, names))
+        self.names: list[str] = list(map(str, names))  # by which other nodes of its cluster name it
         self._most = int(str(message["most"]))
         self._replies = read_replies()
         self._why = ""  # that was said
@@ -207,7 +197,6 @@ class Server:
         return REFUSED
 
     def _calls(self, entries: list[Entry]) -> list[Call]:
-        """Return the calls that release the entries."""
         calls: list[Call] = []
         for number in range(1, len(self._scripts) + 1):
             some = [entry for entry in entries if entry[0] == number]

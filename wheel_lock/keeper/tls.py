@@ -86,31 +86,23 @@ def _made(settings: tuple[Any, ...], versions: tuple[object, ...]) -> ssl.SSLCon
 class TlsConnection:
     """A connection that is made when something is sent, with the methods of a socket that a server's calls need.
 
-    Args:
-        description: What the client has passed; see wheel_lock/net/tls_description.py.
-
-    Attributes:
-        files: What it reads, or None for each that it does without.
-
     Raises:
         LookupError, TypeError: It is no description.
     """
 
     def __init__(self, description: object) -> None:
         assert isinstance(description, dict)
-        self._description: dict[str, Any] = description
+        self._description: dict[str, Any] = description  # see wheel_lock/net/tls_description.py
         self._timeout_s = _STEP_S
         self._sock: ssl.SSLSocket | None = None
         self._why = ""  # that was said
-        self.files: tuple[object, ...] = tuple(description[name] for name in _FILES)
+        self.files: tuple[object, ...] = tuple(
+            description[name] for name in _FILES
+        )  # None for each that it does without
         hash((*self.files, *self.getpeername()))  # each is a place
 
     def check(self) -> None:
-        """Look at the files, and have what is made of the settings ready. It may block.
-
-        Raises:
-            Exception: A connection cannot be made of them now.
-        """
+        """Raise what is wrong with the files and the settings now; have what is made of them ready. It may block."""
         _context(self._description)
 
     def fileno(self) -> int:

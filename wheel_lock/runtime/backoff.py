@@ -9,12 +9,7 @@ JITTER = random.SystemRandom()
 
 
 class Backoff:
-    """Pauses that double up to a limit, with jitter.
-
-    Args:
-        first_s: The first pause, in seconds.
-        most_s: The longest pause, in seconds.
-    """
+    """Pauses that double from the first to the longest one, with jitter."""
 
     def __init__(self, first_s: float, most_s: float) -> None:
         self._first_s = first_s

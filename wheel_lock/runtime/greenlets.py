@@ -178,7 +178,6 @@ class _UnpatchedThread:
             raise
 
     def run(self) -> None:
-        """Run the target; the body of the thread."""
         self.ident = get_ident()
         threading.current_thread().name = self.name  # for log records
         try:
@@ -259,10 +258,7 @@ def run_among_greenlets(call: Callable[[], object]) -> None:
     """Call ``call()``, which may take locks that gevent has patched: a log record, or a user's callback.
 
     gevent's locks are not safe between threads: a greenlet that waits for one which another thread holds may never be
-    woken. So the call runs in a greenlet of the main thread, if that has a hub, and this function waits for it.
-
-    Args:
-        call: The callback; must not raise.
+    woken. So the call, which must not raise, runs in a greenlet of the main thread, if that has a hub, and is waited for.
     """
     hub = _main_hub() if _main_hub is not None and threads_are_patched() else None
     if hub is None or hub.loop is None:

@@ -54,12 +54,7 @@ def _log_failure(call: object) -> None:
 
 
 class Notifier:
-    """Runs calls, in order, on a thread of its own.
-
-    Attributes:
-        running: The call that is running, or None. May be read from any thread.
-        reported: The last call that has been logged as slow, or None.
-    """
+    """Runs calls, in order, on a thread of its own."""
 
     def __init__(self) -> None:
         self._tasks: deque[Task] = deque()
@@ -74,8 +69,8 @@ class Notifier:
         # What is left of the flood of tasks that the thread is at. Emptied, not replaced: in the child, a task that has
         # forked returns into the loop over it.
         self._tasks.clear()
-        self.running: Running | None = None
-        self.reported: Running | None = None
+        self.running: Running | None = None  # may be read from any thread
+        self.reported: Running | None = None  # the last one that has been logged as slow
 
     @property
     def busy(self) -> bool:

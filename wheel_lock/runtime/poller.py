@@ -99,20 +99,13 @@ _EPOLLIN, _EPOLLOUT, _EPOLLET = 1, 4, 1 << 31  # as in Linux; other systems have
 
 
 class SelectorPoller:
-    """A poller on the system's selector.
-
-    Args:
-        waker: Ends a poll; not reported.
-
-    Attributes:
-        watched: The watch of each socket, by descriptor. It is replaced whenever the socket is watched anew.
-        meanings: The events that a number reported by :meth:`poll` stands for; all of them, if it is missing.
-    """
+    """A poller on the system's selector, with a waker that ends a poll."""
 
     meanings: Mapping[int, int] = {_READ: _READ, _WRITE: _WRITE}
+    """The events that a number reported by :meth:`poll` stands for; all of them, if it is missing."""
 
     def __init__(self, waker: EventWaker | SocketWaker) -> None:
-        self.watched: dict[int, Watch] = {}
+        self.watched: dict[int, Watch] = {}  # by descriptor; a new watch whenever the socket is watched anew
         self._waker = waker
         self._selector: selectors.BaseSelector = native.DefaultSelector()
         self._selector.register(waker, _READ)

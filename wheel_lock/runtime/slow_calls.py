@@ -21,12 +21,7 @@ _REPORTS = Notifier()  # a separate one: the notifier of the process may be the 
 
 
 class SlowCalls:
-    """Checks one notifier periodically while it is busy. Timer's thread only.
-
-    Args:
-        loop: The loop on whose wheel the checks are scheduled.
-        notifier: The notifier.
-    """
+    """Checks one notifier periodically while it is busy, by the wheel of a loop. Timer's thread only."""
 
     def __init__(self, loop: Loop, notifier: Notifier) -> None:
         self._loop = loop
@@ -59,13 +54,12 @@ class SlowCalls:
 
 
 def _described(call: Callable[..., object]) -> str:
-    """Return the qualified name of a callback, or its ``repr()``."""
     name = getattr(call, "__qualname__", None)
     return repr(call) if name is None else f"{getattr(call, '__module__', None)}.{name}"
 
 
 def _report(call: Callable[..., object], arguments: tuple[object, ...], took_s: float) -> None:
-    """Log a slow callback. On the notifier thread."""
+    """Log a slow callback. On a notifier's thread."""
     shown = ", ".join(map(_SHOWN.repr, arguments))
     text = "the callback %s(%s) runs for %.1f s already, and those behind it wait"
     logger.warning(text, _described(call), shown, took_s, extra=log_fields("slow_callback"))

@@ -27,7 +27,6 @@ class SoleThread(dict[None, SystemThread]):
 
     @property
     def thread(self) -> SystemThread | None:
-        """The thread, or None."""
         return self.get(None)
 
     def start(self, thread: SystemThread, refused: Callable[[BaseException], object]) -> None:

@@ -31,12 +31,6 @@ class Watchdog:
 
     Only time in which other threads ran counts: if a look comes late, the process was stopped, the machine suspended, or
     the interpreter kept by one call, and the timer's thread could not turn either.
-
-    Args:
-        loop: The timer.
-
-    Attributes:
-        still_s: The seconds for which the thread has not turned although others ran.
     """
 
     __slots__ = ("_looked_at", "_loop", "_turns", "still_s")
@@ -45,7 +39,7 @@ class Watchdog:
         self._loop = loop
         self._turns = -1
         self._looked_at = -math.inf
-        self.still_s: float = 0.0
+        self.still_s: float = 0.0  # for which the thread has not turned although others ran
 
     @property
     def standstill(self) -> bool:
@@ -53,10 +47,7 @@ class Watchdog:
         return self.still_s >= STILL_S
 
     def look(self, now: float) -> bool:
-        """Look at the thread, wake it, and log a standstill.
-
-        Args:
-            now: The time, in seconds of ``time.monotonic``.
+        """Look at the thread, wake it, and log a standstill; ``now`` is that of ``time.monotonic``.
 
         Returns:
             True if it has not turned since the last look: the next one comes after ``LOOK_S``.
