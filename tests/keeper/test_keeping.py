@@ -129,6 +129,11 @@ class Rig:
             call(0)
 
     @property
+    def lacks(self) -> bool:
+        """Whether the keeper is there, and has not got all that it needs."""
+        return self.keeping.phase is Phase.KEPT and not self.keeping.complete
+
+    @property
     def sessions(self) -> int:
         return len(set(self.served.keeper._sessions.values()))
 
@@ -170,7 +175,7 @@ def test_settings_of_tls_that_the_keeper_cannot_use_keep_no_other_server_from_it
     authorities.unlink()
     rig.keeping.use({one: ("host:1",), two: ("host:2",)})
     rig.attempt()
-    assert rig.keeping.phase is Phase.PAUSING
+    assert rig.lacks
     assert len(rig.said) == 1
     assert rig.said[0].startswith("host:1: the keeper cannot use the settings of TLS: [Errno 2] No such file")
     assert str(authorities) in rig.said[0]
@@ -197,7 +202,7 @@ def test_a_server_whose_settings_are_too_long_for_a_message_keeps_no_other_one_f
     one.description = {"login": ["x" * MOST_BYTES]}
     rig.keeping.use({one: ("host:1",), two: ("host:2",)})
     rig.attempt()
-    assert rig.keeping.phase is Phase.PAUSING
+    assert rig.lacks
     assert rig.said == ["host:1: its settings are too long for a message to the keeper"]
     (session,) = set(rig.served.keeper._sessions.values())
     eventually(lambda: len(session.servers) == 1)
@@ -240,7 +245,7 @@ def test_one_server_that_is_not_there_keeps_no_other_one_from_the_keeper(rig: Ri
     rig.keeping.use({one: ("host:1",), two: ("host:2",)})
     rig.attempt()
     assert rig.said == ["host:1: nothing listens"]
-    assert rig.keeping.phase is Phase.PAUSING
+    assert rig.lacks
     assert len(two.ends) == 1
     one.down = False
     rig.timer.alarms.pop()()
@@ -251,7 +256,7 @@ def test_one_server_that_is_not_there_keeps_no_other_one_from_the_keeper(rig: Ri
     rig.attempt()
     assert one.ends[0].recv(1) == b""
     two.ends[0].close()
-    eventually(lambda: (rig.hear(), rig.keeping.phase is Phase.PAUSING)[1])
+    eventually(lambda: (rig.hear(), rig.lacks)[1])
     rig.timer.alarms.pop()()
     rig.attempt()
     assert rig.keeping.complete
@@ -418,7 +423,7 @@ def test_a_node_has_each_name_by_which_others_name_it() -> None:
 def lose(rig: Rig, server: Server) -> None:
     """Have the keeper lose its latest connection to a server, and this side hear of it."""
     server.ends.pop().close()
-    eventually(lambda: (rig.hear(), rig.keeping.phase is Phase.PAUSING)[1])
+    eventually(lambda: (rig.hear(), rig.lacks)[1])
 
 
 def pause_s(rig: Rig) -> float:
@@ -463,7 +468,7 @@ def test_a_server_that_is_down_delays_no_other_one_that_is_lost(rig: Rig) -> Non
     rig.keeping.use({one: ("host:1",), two: ("host:2",)})
     rig.attempt()
     while pause_s(rig) < 20.0:
-        assert rig.keeping.phase is Phase.PAUSING
+        assert rig.lacks
     assert rig.said == ["host:1: nothing listens"]
     lose(rig, two)
     eventually(lambda: (rig.hear(), len(rig.keeping._due) == 2)[1])

@@ -52,8 +52,7 @@ class Phase(enum.Enum):
 
     ABSENT = enum.auto()  # there is none, and nothing to pass
     REACHING = enum.auto()  # a helper thread opens it, or passes servers in it
-    KEPT = enum.auto()  # the keeper has all that it needs
-    PAUSING = enum.auto()  # the keeper lacks a server, and gets a connection after a pause; it has the others
+    KEPT = enum.auto()  # the keeper has all that it needs, or gets connections that it lacks after a pause
     MISSING = enum.auto()  # the keeper cannot be reached, or has ended; another attempt comes after a pause
     RETRYING = enum.auto()  # the same as REACHING, after that
     CLOSED = enum.auto()
@@ -64,8 +63,7 @@ class Sign(enum.Enum):
 
     DUE = enum.auto()  # a server is to be passed, or another is not used any more
     ALARM = enum.auto()  # the pause is over
-    PASSED = enum.auto()  # the attempt has succeeded
-    LACKING = enum.auto()  # the attempt has succeeded, but for servers that cannot be connected to now
+    PASSED = enum.auto()  # the attempt has succeeded, but for servers that cannot be connected to now
     FAILED = enum.auto()  # the attempt has failed: there is no session
     LOST = enum.auto()  # the keeper has lost its connection to a server
     ENDED = enum.auto()  # the keeper has ended
@@ -77,19 +75,14 @@ class Sign(enum.Enum):
 NEXT: dict[tuple[Phase, Sign], Phase] = {
     (Phase.ABSENT, Sign.DUE): Phase.REACHING,
     (Phase.REACHING, Sign.PASSED): Phase.KEPT,
-    (Phase.REACHING, Sign.LACKING): Phase.PAUSING,
     (Phase.REACHING, Sign.FAILED): Phase.MISSING,
     (Phase.KEPT, Sign.DUE): Phase.REACHING,
-    (Phase.KEPT, Sign.LOST): Phase.PAUSING,
+    (Phase.KEPT, Sign.ALARM): Phase.REACHING,
+    (Phase.KEPT, Sign.LOST): Phase.KEPT,
     (Phase.KEPT, Sign.ENDED): Phase.MISSING,
-    (Phase.PAUSING, Sign.DUE): Phase.REACHING,
-    (Phase.PAUSING, Sign.LOST): Phase.PAUSING,
-    (Phase.PAUSING, Sign.ALARM): Phase.REACHING,
-    (Phase.PAUSING, Sign.ENDED): Phase.MISSING,
     (Phase.MISSING, Sign.DUE): Phase.RETRYING,
     (Phase.MISSING, Sign.ALARM): Phase.RETRYING,
     (Phase.RETRYING, Sign.PASSED): Phase.KEPT,
-    (Phase.RETRYING, Sign.LACKING): Phase.PAUSING,
     (Phase.RETRYING, Sign.FAILED): Phase.MISSING,
 }
 for _phase in set(Phase) - {Phase.CLOSED}:
@@ -261,7 +254,7 @@ class Keeping:
     @property
     def complete(self) -> bool:
         """True if the keeper has all that it needs. From any thread."""
-        return self.phase is Phase.KEPT and not self._due
+        return self.phase is Phase.KEPT and not (self._due or self._gone)
 
     @property
     def _due(self) -> list[_Place]:
@@ -299,14 +292,14 @@ class Keeping:
         self.phase = phase
         if phase in (Phase.REACHING, Phase.RETRYING):
             self._begin()
-        elif phase in (Phase.PAUSING, Phase.MISSING):
-            due = [place.due_at for place in self._due if place.due_at is not None and phase is Phase.PAUSING]
+        elif phase in (Phase.KEPT, Phase.MISSING) and not self.complete:
+            due = [place.due_at for place in self._due if place.due_at is not None and phase is Phase.KEPT]
             self._timer.cancel(self._alarm)
             until = min(due) if due else self._timer.now + self._pauses.next(self._timer.now)
             self._alarm = self._timer.call_at(until, self._on_alarm, self._domain)
-            if phase is Phase.MISSING and before is not Phase.RETRYING:
-                self._warn(why)
-        if before is Phase.RETRYING and phase in (Phase.KEPT, Phase.PAUSING):
+        if phase is Phase.MISSING and before is not Phase.RETRYING:
+            self._warn(why)
+        if phase is Phase.KEPT and before is Phase.RETRYING:
             self._log(logger.info, log_fields("keeper_found"), "the keeper is there again")
 
     def _on_alarm(self, now: float) -> None:
@@ -436,9 +429,9 @@ class Keeping:
             if self._places.get(place.node) is place:
                 self._note_server(place, attempt.lacking.get(place))
         anew = self._gone or any(place.due_at == 0.0 for place in self._due)  # since it began
-        unsent = () if attempt.failure is None else attempt.gone
-        self._gone += unsent
-        self._note(Sign.LACKING if self._due or unsent else Sign.PASSED)
+        if attempt.failure is not None:
+            self._gone += attempt.gone
+        self._note(Sign.PASSED)
         if anew:
             self._note(Sign.DUE)
 
@@ -507,19 +500,15 @@ class Keeping:
         elif how in (End.CLOSED, End.RETIRED, *ANEW):
             if self._record is not None and how is End.CLOSED and not self._options.release_on_close:
                 self._record.clear()
-            # What is left in the record, the keeper releases when this process has ended.
-            self._leave_session()
+            self._timer.cancel(self._alarm)
+            self._gone = []
+            for place in self._places.values():
+                place.due_at = None
+            self._attempt = None  # it leaves the session that it has
+            session, self._session = self._session, None
+            if session is not None:
+                self._timer.unwatch(session)
+                _leave(session, self._record)  # what is left in the record is released when this process has ended
             self._note(Sign.CLOSED if how is End.CLOSED else Sign.RETIRED)
             if how is End.CLOSED:
                 self._record = None
-
-    def _leave_session(self) -> None:
-        self._attempt = None  # it leaves the session that it has
-        self._timer.cancel(self._alarm)
-        self._gone = []
-        for place in self._places.values():
-            place.due_at = None
-        session, self._session = self._session, None
-        if session is not None:
-            self._timer.unwatch(session)
-            _leave(session, self._record)
