@@ -145,25 +145,25 @@ class TlsConnection:
     def _connected(self) -> ssl.SSLSocket:
         """Return a connection that is logged in. Nothing is sent before the server's certificate has been verified."""
         host, port, database = (self._description[name] for name in ("host", "port", "database"))
-        plain = socket.create_connection((host, port), _STEP_S)
+        login = self._description["login"]
+        sock = socket.create_connection((host, port), _STEP_S)
         try:
-            sock = _context(self._description).wrap_socket(plain, server_hostname=host)
-        except BaseException:
-            plain.close()
-            raise
-        try:
+            sock = tls = _context(self._description).wrap_socket(sock, server_hostname=host)
             until = time.monotonic() + _STEP_S
-            if login := self._description["login"]:
-                reply = _ask(sock, until, "AUTH", *login)
-                if reply.lower().startswith(_NO_USERS):
-                    reply = _ask(sock, until, "AUTH", login[-1])
-                _check("AUTH", reply)
+            commands = [("AUTH", *login)] if login else []
             if database:
-                _check("SELECT", _ask(sock, until, "SELECT", str(database)))
+                commands.append(("SELECT", str(database)))
+            for words in commands:
+                reply = _ask(tls, until, *words)
+                if reply.lower().startswith(_NO_USERS):
+                    reply = _ask(tls, until, "AUTH", login[-1])
+                if reply != b"+OK\r\n":
+                    why = reply[:80].decode("utf-8", "backslashreplace").rstrip()
+                    raise ConnectionError(f"{words[0]} was refused: {why}")
         except BaseException:
             sock.close()
             raise
-        return sock
+        return tls
 
 
 def _ask(sock: ssl.SSLSocket, until: float, *words: str) -> bytes:
@@ -176,8 +176,3 @@ def _ask(sock: ssl.SSLSocket, until: float, *words: str) -> bytes:
             break
         reply += data
     return reply
-
-
-def _check(command: str, reply: bytes) -> None:
-    if reply != b"+OK\r\n":
-        raise ConnectionError(f"{command} was refused: {reply[:80].decode('utf-8', 'backslashreplace').rstrip()}")
