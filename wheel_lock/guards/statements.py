@@ -101,19 +101,16 @@ def guarding(dialect: Dialect, held: Fence) -> Steps:
         StaleFence: A larger one is there.
         NoFenceTable: There is no table.
     """
-    steps = dialect.advance(held)
     try:
-        yield from steps
-    except WheelLockError:
-        raise
+        yield from dialect.advance(held)
     except Exception as error:
-        if _misses_table(error):
-            raise NoFenceTable(
-                f"There is no table wheel_lock_fences to guard {quoted(held.name)} by: make it in a migration, with "
-                "wheel_lock.guards.create(connection), or the app wheel_lock.guards.django",
-                held.name,
-            ) from error
-        raise
+        if isinstance(error, WheelLockError) or not _misses_table(error):
+            raise
+        raise NoFenceTable(
+            f"There is no table wheel_lock_fences to guard {quoted(held.name)} by: make it in a migration, with "
+            "wheel_lock.guards.create(connection), or the app wheel_lock.guards.django",
+            held.name,
+        ) from error
 
 
 def _misses_table(error: BaseException | None) -> bool:
