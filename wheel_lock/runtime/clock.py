@@ -39,15 +39,12 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Return the current time in seconds from an arbitrary, fixed origin."""
-        ...
 
     def sleep_s(self, remaining_s: float) -> float | None:
         """Return the real seconds to sleep while ``remaining_s`` of this clock remain; None: until woken."""
-        ...
 
     def attach(self, loop: Wakeable) -> None:
         """Note that ``loop`` uses this clock, and must be woken when the clock is moved by hand."""
-        ...
 
 
 class SystemClock:

@@ -23,11 +23,9 @@ class FailureDomain(Protocol):
     @property
     def above(self) -> FailureDomain | None:
         """The domain that is in doubt if ``crashed`` fails, too; None if there is none."""
-        ...
 
     def crashed(self, error: Exception) -> None:
         """End everything that the failure may have left inconsistent. Called once per failure, on the timer's thread."""
-        ...
 
 
 def guarded(domain: FailureDomain | None, call: Callable[..., object], *arguments: object) -> None:

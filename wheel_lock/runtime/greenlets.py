@@ -48,11 +48,9 @@ class Gate(Protocol):
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Wait, at most ``timeout`` seconds unless that is negative; return whether the gate was opened."""
-        ...
 
     def release(self) -> None:
         """Open the gate. From any thread; does not wait and does not raise."""
-        ...
 
 
 class _HubGate:
