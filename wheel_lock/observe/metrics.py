@@ -89,15 +89,18 @@ def _gauge_of_nodes(name: str, unit: str, meaning: str, read: Callable[[NodeHeal
     return Metric(name, "gauge", unit, meaning, values, ("node",))
 
 
-def _of_quorum(
+def _also_of_nodes(
     name: str, kind: Kind, unit: str, meaning: str, read: Callable[[Counters], Value], bounds: Sequence[float] = ()
-) -> Metric:
-    """Return a metric of the nodes of a quorum."""
+) -> tuple[Metric, Metric]:
+    """Return a metric, and the same of each node of a quorum."""
 
     def values(reading: Reading) -> list[tuple[Labels, Value]]:
         return [((node,), read(counters)) for node, counters in list(reading.node_counters.items())[:MOST_NODES]]
 
-    return Metric(name, kind, unit, meaning, values, ("node",), bounds)
+    return (
+        Metric(name, kind, unit, f"{meaning}.", _one(lambda reading: read(reading.counters)), bounds=bounds),
+        Metric(f"node.{name}", kind, unit, f"{meaning}, at a node of a quorum.", values, ("node",), bounds),
+    )
 
 
 def _lost(reading: Reading) -> list[tuple[Labels, Value]]:
@@ -105,7 +108,7 @@ def _lost(reading: Reading) -> list[tuple[Labels, Value]]:
     return [((reason.name.lower(),), lost[reason]) for reason in LossReason]
 
 
-METRICS: tuple[Metric, ...] = (
+_METRICS: tuple[Metric, ...] = (
     _gauge("locks.held", "{lock}", "Locks held now.", lambda of: of.held),
     _gauge(
         "locks.overdue", "{lock}", "Leases with a renewal that is due and not confirmed now.", lambda of: of.overdue
@@ -127,22 +130,30 @@ METRICS: tuple[Metric, ...] = (
     _counter("locks.acquired", "{lock}", "Locks granted.", lambda counters: counters.acquired),
     _counter("locks.released", "{lock}", "Locks released by their holders.", lambda counters: counters.released),
     Metric("locks.lost", "counter", "{lock}", "Leases that ended without a release.", _lost, ("reason",)),
-    _counter("renewals", "{renewal}", "Renewals that a server confirmed.", lambda counters: counters.renewed),
-    _counter(
+    *_also_of_nodes("renewals", "counter", "{renewal}", "Renewals that a server confirmed", lambda of: of.renewed),
+    *_also_of_nodes(
         "renewals.unknown",
+        "counter",
         "{renewal}",
-        "Renewals without a known outcome, which are tried again.",
-        lambda counters: counters.unknown,
+        "Renewals without a known outcome, which are tried again",
+        lambda of: of.unknown,
     ),
     _counter("renewal.calls", "{call}", "Renewal script calls sent.", lambda counters: counters.batches),
-    _counter("connections", "{connection}", "Connections made.", lambda counters: counters.connects),
-    _histogram("renewal.lag", "From a renewal being due to its confirmation.", lambda counters: counters.lag),
-    _histogram(
-        "renewal.time_left",
-        "The time left to the local deadline when a renewal was confirmed.",
-        lambda counters: counters.time_left,
+    *_also_of_nodes("connections", "counter", "{connection}", "Connections made", lambda of: of.connects),
+    *_also_of_nodes(
+        "renewal.lag", "histogram", "s", "From a renewal being due to its confirmation", lambda of: of.lag, EXPORTED
     ),
-    _histogram("renewal.slack", "The former name of renewal.time_left.", lambda counters: counters.time_left),
+    *_also_of_nodes(
+        "renewal.time_left",
+        "histogram",
+        "s",
+        "The time left to the local deadline when a renewal was confirmed",
+        lambda of: of.time_left,
+        EXPORTED,
+    ),
+    *_also_of_nodes(
+        "renewal.slack", "histogram", "s", "The former name of renewal.time_left", lambda of: of.time_left, EXPORTED
+    ),
     _histogram("acquire.duration", "From the begin of an acquire to the grant.", lambda counters: counters.acquire),
     _histogram(
         "hold.duration", "From the acquire to the release or the loss.", lambda counters: counters.held, EXPORTED_LONG
@@ -168,48 +179,9 @@ METRICS: tuple[Metric, ...] = (
         "The time since the node last confirmed a grant or a renewal.",
         lambda node: node.last_confirmation_age_s,
     ),
-    _of_quorum(
-        "node.renewals",
-        "counter",
-        "{renewal}",
-        "Renewals of votes that a node of a quorum confirmed.",
-        lambda c: c.renewed,
-    ),
-    _of_quorum(
-        "node.renewals.unknown",
-        "counter",
-        "{renewal}",
-        "Renewals of votes without a known outcome, at a node of a quorum.",
-        lambda counters: counters.unknown,
-    ),
-    _of_quorum(
-        "node.connections", "counter", "{connection}", "Connections made to a node of a quorum.", lambda c: c.connects
-    ),
-    _of_quorum(
-        "node.renewal.lag",
-        "histogram",
-        "s",
-        "From a renewal being due to its confirmation, at a node of a quorum.",
-        lambda counters: counters.lag,
-        EXPORTED,
-    ),
-    _of_quorum(
-        "node.renewal.time_left",
-        "histogram",
-        "s",
-        "The time left to the deadline of a vote when it was renewed, at a node of a quorum.",
-        lambda counters: counters.time_left,
-        EXPORTED,
-    ),
-    _of_quorum(
-        "node.renewal.slack",
-        "histogram",
-        "s",
-        "The former name of node.renewal.time_left.",
-        lambda counters: counters.time_left,
-        EXPORTED,
-    ),
 )
+
+METRICS: tuple[Metric, ...] = (*sorted(_METRICS, key=lambda metric: "node" in metric.labels),)  # those of nodes last
 
 # By lock name, only where the user asks for them.
 LOCK_HELD = Metric("lock.held", "gauge", "s", "The time for which this lock has been held.", lambda of: (), ("lock",))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -55,7 +56,7 @@ class LossCounts(Mapping[LossReason, int]):
 class Histogram:
     """Durations in buckets of fixed bounds: memory is constant. By default any quantile is accurate to 5 %.
 
-    One thread writes. Others may read: each sees a list of counts as it was at one moment, with :meth:`copy`.
+    One thread writes; others may read.
 
     Args:
         bounds: The upper bounds of the buckets, in seconds, ascending. The last bucket, above them, has none.
@@ -96,17 +97,13 @@ class Histogram:
         """The number of events in each bucket, as a copy; one more than there are bounds."""
         return self._counts.copy()
 
-    def copy(self) -> Histogram:
-        """Return a copy. From any thread."""
-        copied = Histogram(self.bounds)
-        copied.merge(self)
-        return copied
-
-    def merge(self, other: Histogram) -> None:
-        """Add the events of ``other``, which has the same bounds."""
-        self._counts = [mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)]
-        self.sum_s += other.sum_s
-        self.most = max(self.most, other.most)
+    def __add__(self, other: Histogram) -> Histogram:
+        """Return a histogram of the events of both, which have the same bounds."""
+        both = Histogram(self.bounds)
+        both._counts = [mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)]
+        both.sum_s = self.sum_s + other.sum_s
+        both.most = max(self.most, other.most)
+        return both
 
     def quantile(self, share: float) -> float:
         """Return an upper bound of the ``share`` quantile (0 to 1) in seconds; 0 if nothing was counted."""
@@ -127,6 +124,10 @@ class Histogram:
             start = end
             found.append(seen)
         return found
+
+
+_EXTREMES: Mapping[str, Callable[..., object]] = {"time_left_min_s": min, "overdue_most": max}
+_RENEWALS = ("renewed", "unknown", "batches", "connects", "lag", "time_left", *_EXTREMES)  # counted at each node
 
 
 @dataclass(slots=True)
@@ -163,26 +164,18 @@ class Counters:
         for name in self.__slots__:
             setattr(self, name, getattr(empty, name))
 
-    def merge(self, other: Counters) -> None:
-        """Add the counts of ``other``; of extremes the more extreme one stays."""
-        self.merge_renewals(other)
-        self.acquired += other.acquired
-        self.released += other.released
-        self.lost.update(other.lost.copy())
-        self.acquire.merge(other.acquire)
-        self.held.merge(other.held)
-        self.callback.merge(other.callback)
+    def merge(self, other: Counters, names: Iterable[str] = ()) -> None:
+        """Add the counts of ``other``, or those of ``names``; of extremes the more extreme one stays."""
+        for name in names or self.__slots__:
+            theirs = getattr(other, name)
+            if name == "lost":
+                theirs = theirs.copy()  # the timer's thread may add a reason meanwhile
+            join: Callable[..., object] = _EXTREMES.get(name, operator.add)
+            setattr(self, name, join(getattr(self, name), theirs))
 
     def merge_renewals(self, other: Counters) -> None:
         """Add the counts of ``other`` that concern renewals and connections, which the nodes of a quorum count."""
-        self.renewed += other.renewed
-        self.unknown += other.unknown
-        self.batches += other.batches
-        self.connects += other.connects
-        self.lag.merge(other.lag)
-        self.time_left.merge(other.time_left)
-        self.time_left_min_s = min(self.time_left_min_s, other.time_left_min_s)
-        self.overdue_most = max(self.overdue_most, other.overdue_most)
+        self.merge(other, _RENEWALS)
 
 
 @dataclass(frozen=True, slots=True)
