@@ -61,6 +61,12 @@ def copied(error: AnyError) -> AnyError:
     return another
 
 
+def missing_extra(module: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """Return the error for ``module``, which was imported without a package of its extra; ``error`` names that."""
+    package = (error.name or "").partition(".")[0]
+    return ModuleNotFoundError(f"{module} needs {package}: pip install 'wheel-lock[{extra}]'", name=package)
+
+
 class LossReason(enum.StrEnum):
     """The reason for which a lease ended without a release. The value is a text for messages and logs."""
 

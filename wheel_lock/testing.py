@@ -24,6 +24,7 @@ from typing import Any
 import redis
 
 from wheel_lock.context import LockContext
+from wheel_lock.errors import missing_extra
 from wheel_lock.runtime.clock import Clock, Wakeable
 from wheel_lock.runtime.greenlets import new_gate, start_helper_thread
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -133,9 +134,7 @@ class EmbeddedServer:
         try:
             from wheel_lock.embedded import Server
         except ModuleNotFoundError as error:
-            package = (error.name or "").partition(".")[0]
-            message = f"wheel_lock.testing needs {package}: pip install 'wheel-lock[testing]'"
-            raise ModuleNotFoundError(message, name=package) from error
+            raise missing_extra(__name__, "testing", error) from error
 
         self.password: str = secrets.token_urlsafe(32)
         self._server = Server(self.password)

@@ -21,7 +21,7 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 
 if TYPE_CHECKING:  # imported by those who use them only
     from wheel_lock.keeper.keeping import Keeping
-    from wheel_lock.observe.spans import Spans
+    from wheel_lock.observe.opentelemetry import Spans
 
 T = TypeVar("T")
 Launch = Callable[[Callable[[], None]], None]

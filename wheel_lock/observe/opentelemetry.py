@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+from wheel_lock.errors import missing_extra, text_of
 from wheel_lock.exclusion import exclusively
 from wheel_lock.observe.contexts import CONTEXTS
 from wheel_lock.observe.metrics import METRICS, Metric
@@ -18,13 +21,11 @@ from wheel_lock.observe.stats import Histogram
 try:
     from opentelemetry import metrics as api
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
-    from opentelemetry.trace import Tracer
+    from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 except ModuleNotFoundError as _error:
-    _package = (_error.name or "").partition(".")[0]
-    _message = f"wheel_lock.observe.opentelemetry needs {_package}: pip install 'wheel-lock[opentelemetry]'"
-    raise ModuleNotFoundError(_message, name=_package) from _error
+    raise missing_extra(__name__, "opentelemetry", _error) from _error
 
-from wheel_lock.observe.spans import Spans
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 __all__ = ["MOST_RECORDED", "instrument", "trace"]
 
@@ -87,6 +88,72 @@ def trace(context: Any, tracer: Tracer) -> None:
     nodes = engine.node_health()
     server = _server(nodes[0].node) if len(nodes) == 1 else {}
     engine.spans = Spans(tracer, {"db.system.name": "redis", "wheel_lock.context": engine.label, **server})
+
+
+@contextmanager
+def _harmless(step: str) -> Iterator[None]:
+    """Log a failure of a tracer."""
+    try:
+        yield
+    except Exception:
+        logger.exception("a span of a lock could not be %s", step)
+
+
+class Spans:
+    """Makes the spans of one context. A failure of the tracer is logged, and costs the span only.
+
+    Args:
+        tracer: The user's tracer. The parent of a span is the current span of the calling thread or task.
+        attributes: The attributes of all spans.
+    """
+
+    def __init__(self, tracer: Tracer, attributes: Mapping[str, str | int]) -> None:
+        self._tracer = tracer
+        self._attributes = attributes
+
+    def start(self, operation: str, names: Sequence[str | bytes], kind: str) -> Span | None:
+        """Start the span of ``operation`` on the locks ``names``, of the lock type ``kind``; return None if that fails."""
+        shown = [text_of(name) for name in names]
+        attributes: dict[str, Any] = {
+            **self._attributes,
+            "wheel_lock.lock.name": shown[0] if len(shown) == 1 else shown,
+            "wheel_lock.lock.type": kind,
+        }
+        with _harmless("started"):
+            return self._tracer.start_span(f"wheel_lock.{operation}", kind=SpanKind.CLIENT, attributes=attributes)
+        return None
+
+    def end(self, span: Span | None, acquired: bool | None = None) -> None:
+        """End a span; an acquire notes whether the lock was granted."""
+        if span is None:
+            return
+        with _harmless("ended"):
+            if acquired is not None:
+                span.set_attribute("wheel_lock.acquired", acquired)
+            span.end()
+
+    def has_ended(self, span: Span | None) -> bool:
+        """Return whether a span has ended, or is none that anyone records."""
+        try:
+            return span is not None and not span.is_recording()
+        except Exception:
+            return False
+
+    def fail(self, span: Span | None, error: BaseException, *, undone: bool = False) -> None:
+        """End a span whose operation has raised ``error``. One that has ended stays as it is.
+
+        Args:
+            undone: True for an acquire whose lock was granted, and released again.
+        """
+        if span is None or self.has_ended(span):
+            return
+        with _harmless("ended"):
+            if undone:
+                span.set_attribute("wheel_lock.acquired", False)
+            span.set_attribute("error.type", f"{type(error).__module__}.{type(error).__qualname__}")
+            span.record_exception(error)
+            span.set_status(Status(StatusCode.ERROR, str(error)))
+            span.end()
 
 
 def _server(address: str) -> _Attributes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from wheel_lock.errors import text_of
+from wheel_lock.errors import missing_extra, text_of
 from wheel_lock.observe.contexts import CONTEXTS, Reading
 from wheel_lock.observe.metrics import LOCK_HELD, LOCK_REMAINING, METRICS, Metric
 from wheel_lock.observe.stats import Histogram
@@ -19,9 +19,7 @@ try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
     from prometheus_client.registry import Collector as _Collector
 except ModuleNotFoundError as _error:
-    _package = (_error.name or "").partition(".")[0]
-    _message = f"wheel_lock.observe.prometheus needs {_package}: pip install 'wheel-lock[prometheus]'"
-    raise ModuleNotFoundError(_message, name=_package) from _error
+    raise missing_extra(__name__, "prometheus", _error) from _error
 
 __all__ = ["Collector"]
 
