@@ -23,7 +23,6 @@ logger: logging.Logger = logging.getLogger("wheel_lock")
 MAX_NAME_BYTES = 512
 MAX_TOKEN_BYTES = 512
 MAX_OWNER_LENGTH = 64  # characters, and bytes as UTF-8
-MAX_LABEL_CHARACTERS = 64
 RESERVED = "wheel_lock:"  # prefix of companion keys: a lock with such a name could overwrite one of another lock
 _RESERVED = RESERVED.encode()
 MAX_COUNT = 2**53 - 1  # the largest number that a Lua script represents exactly
@@ -237,17 +236,17 @@ def lock_token(token: object) -> bytes:
     return _binary("a token", token, MAX_TOKEN_BYTES, secret=True)
 
 
-def owner_text(what: str, owner: object) -> str:
-    """Return the readable owner of a context, the setting ``what``.
+def readable_text(what: str, value: object, *, most_bytes: int) -> str:
+    """Return the owner or the label of a context, the setting ``what``.
 
     Raises:
-        ValueError: It is not a str of 1 to 64 printable characters, or has more than 64 bytes as UTF-8.
+        ValueError: It is not a str of 1 to 64 printable characters, or has more than ``most_bytes`` as UTF-8.
     """
-    text = str.__str__(owner) if isinstance(owner, str) else ""
-    if not text or not text.isprintable() or len(text.encode()) > MAX_OWNER_LENGTH:
+    text = str.__str__(value) if isinstance(value, str) else ""
+    if not 1 <= len(text) <= MAX_OWNER_LENGTH or not text.isprintable() or len(text.encode()) > most_bytes:
         raise ValueError(
-            f"{what} must be a str of 1 to {MAX_OWNER_LENGTH} printable characters, with at most {MAX_OWNER_LENGTH} bytes "
-            f"as UTF-8, not {_shown(owner)}"
+            f"{what} must be a str of 1 to {MAX_OWNER_LENGTH} printable characters, with at most {most_bytes} bytes as "
+            f"UTF-8, not {_shown(value)}"
         )
     return text
 
@@ -382,18 +381,6 @@ def _cached_options(timeout: float = 30.0, *, renew: bool = True, renew_every: A
     return LockOptions(timeout_s, milliseconds(timeout_s), every_s, **checked)
 
 
-def context_label(what: str, label: object) -> str:
-    """Return the label of a context, the setting ``what``.
-
-    Raises:
-        ValueError: It is not a str of 1 to 64 printable characters.
-    """
-    text = str.__str__(label) if isinstance(label, str) else ""
-    if not 1 <= len(text) <= MAX_LABEL_CHARACTERS or not text.isprintable():
-        raise ValueError(f"{what} must have 1 to {MAX_LABEL_CHARACTERS} printable characters, not {_shown(label)}")
-    return text
-
-
 def keeper_place(what: str, where: object) -> bool | str:
     """Return where the keeper of a context is: False without one, True for a child of this process, else a path.
 
@@ -408,9 +395,13 @@ def keeper_place(what: str, where: object) -> bool | str:
         return where
     if not isinstance(where, (str, os.PathLike)):
         raise ValueError(f"{what} must be True, False or the path of a socket, not {_shown(where)}")
-    path = os.path.abspath(os.fsdecode(where)) if os.fspath(where) else ""
+    return socket_path(what, os.path.abspath(os.fsdecode(where)) if os.fspath(where) else "")
+
+
+def socket_path(what: str, path: str) -> str:
+    """Return ``path``. Raises ValueError, naming it ``what``, if it is empty, or too long for a unix socket."""
     if not path or "\0" in path or len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
-        raise ValueError(f"{what} must be a path of 1 to {MAX_SOCKET_PATH_BYTES} bytes, not {_shown(where)}")
+        raise ValueError(f"{what} must be a path of 1 to {MAX_SOCKET_PATH_BYTES} bytes, not {_shown(path)}")
     return path
 
 
@@ -445,9 +436,9 @@ class ContextOptions:
     prefix: bytes = b""
     timeout_s: float = _checked(30.0, partial(seconds, least=MIN_RENEWED_TIMEOUT_S))
     blocking_timeout_s: float | None = _checked(None, _or_none(seconds))
-    owner: str | None = _checked(None, _or_none(owner_text))
+    owner: str | None = _checked(None, _or_none(partial(readable_text, most_bytes=MAX_OWNER_LENGTH)))
     readable_owner: bool = _checked(True, _switch)
-    label: str | None = _checked(None, _or_none(context_label))
+    label: str | None = _checked(None, _or_none(partial(readable_text, most_bytes=4 * MAX_OWNER_LENGTH)))
     watch: bool = _checked(False, _strict_switch)
     release_on_crash: bool | str | None = _checked(None, keeper_place)
     release_delay_s: float = _checked(0.0, seconds)

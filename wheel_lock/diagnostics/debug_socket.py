@@ -25,7 +25,7 @@ from typing import Any
 from wheel_lock.diagnostics.dump import dumped, state
 from wheel_lock.engine.engine import Engine
 from wheel_lock.forks import in_forked_child
-from wheel_lock.options import MAX_SOCKET_PATH_BYTES
+from wheel_lock.options import MAX_SOCKET_PATH_BYTES, socket_path
 from wheel_lock.runtime import native
 from wheel_lock.runtime.greenlets import new_thread
 from wheel_lock.runtime.weak_registry import WeakRegistry
@@ -58,26 +58,14 @@ def directories(uid: int) -> Iterator[str]:
         yield os.path.join(parent, f"wheel-lock-{uid}")
 
 
-def checked_path(path: object) -> str:
-    """Return the path of a socket as a str.
-
-    Raises:
-        TypeError: ``path`` is not a str or a path object.
-        ValueError: It is empty or too long for a socket.
-    """
-    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
-    if not isinstance(text, str):
-        raise TypeError(f"path must be a str or a path, not {type(path).__name__}")
-    if not text or "\0" in text or len(os.fsencode(text)) > MAX_SOCKET_PATH_BYTES:
-        raise ValueError(f"the path of a socket must have 1 to {MAX_SOCKET_PATH_BYTES} bytes, not {text!r:.200}")
-    return text
-
-
 def serve_debug(engine: Engine, path: object = None) -> str:
     """Open the debug socket of ``engine``; return its path. See :meth:`wheel_lock.LockContext.serve_debug`."""
     if not hasattr(socket, "AF_UNIX"):
         raise OSError(errno.EAFNOSUPPORT, "this system has no unix sockets")
-    wanted = None if path is None else checked_path(path)
+    given = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
+    if not isinstance(given, str | None):
+        raise TypeError(f"path must be a str or a path, not {type(path).__name__}")
+    wanted = None if given is None else socket_path("path", given)
     server = SERVER_OF.get(engine)
     if server is not None:
         if wanted in (None, server.path):

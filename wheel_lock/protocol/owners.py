@@ -22,7 +22,7 @@ _OWNED = re.compile(
 
 
 def owner_head(owner: str) -> bytes:
-    """Return the head of the tokens of ``owner``, which :func:`wheel_lock.options.owner_text` has accepted.
+    """Return the head of the tokens of ``owner``, which :func:`wheel_lock.options.readable_text` has accepted.
 
     >>> owner_head("billing@host-7"), owner_head("a b:c")
     (b'@billing@host-7:', b'@a%20b%3Ac:')
