@@ -12,9 +12,8 @@ from tests.support.backend import Clock
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, LockContext
-from wheel_lock.quorum.context import QuorumContext
+from wheel_lock.quorum.context import QuorumContext, QuorumLock
 from wheel_lock.quorum.lease import QuorumLease
-from wheel_lock.quorum.locks import QuorumLock
 
 LONG_S = 30.0
 """A bound that only a bug or a hopelessly busy machine exceeds."""

@@ -58,7 +58,9 @@ class QuorumWaiter(Waiter):
         blocking, until, future: As for :class:`Waiter`.
     """
 
-    __slots__ = ("_heard_at", "_lease", "_outcome", "_release", "_round_at", "_to_ask", "_waits")
+    __slots__ = ("_heard_at", "_lease", "_outcome", "_release", "_round_at", "_to_ask")
+
+    _queues: QuorumWaits
 
     def __init__(
         self,
@@ -70,7 +72,6 @@ class QuorumWaiter(Waiter):
         future: Future[Sequence[Lease] | None],
     ) -> None:
         super().__init__(queues, lease.options, (lease,), False, blocking, until, future)
-        self._waits = queues
         self._release = release
         self._lease = lease
         self._outcome = Outcome.GIVEN_UP
@@ -80,7 +81,7 @@ class QuorumWaiter(Waiter):
 
     def _begin(self) -> None:
         if not self.over:
-            self._waits.acquires[self] = None
+            self._queues.acquires[self] = None
             self._begin_round()
 
     def on_timeout(self, now: float) -> None:
@@ -96,7 +97,7 @@ class QuorumWaiter(Waiter):
         if self._attempts:
             last = self._lease
             wire = lease_args(self.key, last.another_token())
-            self._lease = QuorumLease(last.name, wire, last.params, last.owner, last.on_lost, last.call_site)
+            self._lease = QuorumLease(last.name, wire, last.group, last.owner, last.on_lost, last.call_site)
         lease = self._lease
         error = table.admission_error(lease.name, 1)
         if error is not None:
@@ -109,20 +110,18 @@ class QuorumWaiter(Waiter):
         table.acquiring += 1
         lease.majority.note_timeout(options.timeout_s)
         lease.round = self._check
-        limit_s, by_script = lease.majority.limit_s(options.timeout_s), self._attempts == 2
         self._to_ask = len(lease.votes)
         for vote in lease.votes:
             self._to_ask -= 1
             if self._outcome is Outcome.OPEN:
-                vote.ask(lease.token, options, limit_s, self.until, by_script=by_script)
+                vote.ask(lease.token, options, self.until, by_script=self._attempts == 2)
 
     def _check(self) -> None:
         """Decide the round if its outcome is certain: a node has answered, or exceeded its time limit."""
         lease, now = self._lease, self.table.timer.clock.now()
         waiting = 0
         if self.options.fencing:
-            limit_s = lease.majority.limit_s(self.options.timeout_s)
-            waiting = lease.agree_on_fence(now, limit_s, self.until)
+            waiting = lease.agree_on_fence(now, self.until)
             if self._outcome is not Outcome.OPEN:
                 return  # a write has failed at once
         open_votes = self._to_ask + sum(vote.in_flight is not None for vote in lease.votes)
@@ -177,8 +176,8 @@ class QuorumWaiter(Waiter):
 
     def _end(self) -> None:
         super()._end()
-        self._waits.acquires.pop(self, None)
-        self._waits.pollers.discard(self)
+        self._queues.acquires.pop(self, None)
+        self._queues.pollers.discard(self)
 
     def abort(self) -> None:
         if self._outcome is Outcome.OPEN:

@@ -1,4 +1,4 @@
-"""The contexts of a quorum of independent masters: for threads, and for asyncio."""
+"""The contexts of a quorum of independent masters, and their lock objects: for threads, and for asyncio."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypedDict, Unpack
 
+from wheel_lock.aio import lock as aio_lock
+from wheel_lock.aio import primitives as aio_primitives
 from wheel_lock.aio.context import AsyncContext, TaskContext
 from wheel_lock.aio.factory import TaskFencedTerms, TaskLockTerms
 from wheel_lock.decorator import Decorates
-from wheel_lock.errors import WheelLockError
+from wheel_lock.errors import WheelLockError, quoted
+from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
+from wheel_lock.locks.base import BaseLock
 from wheel_lock.locks.context import BaseContext
 from wheel_lock.locks.factory import FencedTerms, LockFactory, LockTerms, spelled_out
 from wheel_lock.net.clients import AnyClient
@@ -18,9 +22,12 @@ from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.observe import ContextStats
 from wheel_lock.observe.contexts import CONTEXTS
 from wheel_lock.options import SETTINGS, ContextOptions, seconds
+from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.quorum.engine import QuorumEngine
-from wheel_lock.quorum.locks import QuorumLock, QuorumReentrantLock, QuorumTaskLock, QuorumTaskReentrantLock
+from wheel_lock.quorum.lease import QuorumLease
 from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.sync import lock as sync_lock
+from wheel_lock.sync import primitives as sync_primitives
 from wheel_lock.sync.context import ThreadContext
 
 LEAST_NODES = 3
@@ -37,6 +44,62 @@ _REASONS = {  # more precise ones, for some of the methods of contexts of one se
     "force_release": "each master may name another holder; delete the key on all of them",
     "adopt": "a lock of several masters cannot be passed on in one step",
 }
+
+
+class BaseQuorumLock(BaseLock):
+    """A lock object whose leases are granted by a majority."""
+
+    __slots__ = ()
+
+    in_bulk = False
+    _lease_class = QuorumLease
+
+    def _type_with_caller_token(self) -> NoReturn:
+        raise ValueError("a lock of several masters makes its tokens itself, so token must be None")
+
+    def _handoff(self, lease: Lease) -> Handoff:
+        raise WheelLockError(
+            f"The lock {quoted(self.name)} lives on several masters, which cannot pass it on in one step: it cannot be "
+            "handed over",
+            self.name,
+        )
+
+    def _look(self) -> NoReturn:
+        raise WheelLockError(
+            f"The lock {quoted(self.name)} lives on several masters, of which each may name another holder: its holder "
+            "cannot be asked for",
+            self.name,
+        )
+
+
+class QuorumLock(BaseQuorumLock, sync_lock.Lock):
+    """An exclusive lock that a majority of masters grants, for threads. Made by ``LockContext.quorum(...).lock``.
+
+    ``owned()`` asks the nodes whether a majority of them still has this lock's own tokens.
+    """
+
+    __slots__ = ()
+
+
+class QuorumReentrantLock(BaseQuorumLock, sync_primitives.ReentrantLock):
+    """The same, for a thread that acquires it again; the process keeps the hold count."""
+
+    __slots__ = ()
+
+
+class QuorumTaskLock(BaseQuorumLock, aio_lock.Lock):
+    """An exclusive lock that a majority of masters grants, for tasks. Made by ``LockContext.quorum(...).asyncio.lock``.
+
+    ``await owned()`` asks the nodes whether a majority of them still has this lock's own tokens.
+    """
+
+    __slots__ = ()
+
+
+class QuorumTaskReentrantLock(BaseQuorumLock, aio_primitives.ReentrantLock):
+    """The same, for a task that acquires it again."""
+
+    __slots__ = ()
 
 
 class SharedSettings(TypedDict, total=False):

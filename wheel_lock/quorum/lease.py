@@ -143,20 +143,13 @@ class Vote(Owner):
             guarded(majority.leases.state, majority.vote_changed, self, loss)
 
     def ask(
-        self,
-        token: bytes,
-        options: LockOptions,
-        limit_s: float,
-        caller_until: float | None = None,
-        *,
-        by_script: bool = False,
+        self, token: bytes, options: LockOptions, caller_until: float | None = None, *, by_script: bool = False
     ) -> None:
         """Ask the node for its vote.
 
         Args:
             token: The token to store.
             options: The options of the node's lease.
-            limit_s: Seconds that the node may take to answer.
             caller_until: The caller's time limit, in seconds of the timer's clock; None if there is none.
             by_script: Acquire by the script, whose reply contains the type of a key of another type.
         """
@@ -171,7 +164,7 @@ class Vote(Owner):
             self.failure = LockUnavailable(f"{engine.connector.describe()} {why} (lock {quoted(name)})", name)
             self.quorum_lease.answered()
             return
-        key, lock_type = self.quorum_lease.key, self.quorum_lease.params.lock_type
+        key, lock_type, limit_s = self.quorum_lease.key, self.quorum_lease.group.lock_type, self.quorum_lease.limit_s
         lease = VoteLease(name, lease_args(key, token), engine.group(key, lock_type, options), self)
         lease.fence = self.quorum_lease.fence  # a node that votes when the lease is held draws none that is less
         self.failure = None
@@ -187,14 +180,9 @@ class Vote(Owner):
         self._limit(request, limit_s)
         request.begin()
 
-    def new_write(self, fence: int, limit_s: float, caller_until: float | None) -> WriteFence:
-        """Return the request, not yet sent, that writes the fence of the quorum lease at the node, which has granted it.
-
-        Args:
-            fence: The fence.
-            limit_s, caller_until: As for :meth:`ask`.
-        """
-        engine = self.node
+    def new_write(self, fence: int, caller_until: float | None) -> WriteFence:
+        """Return the request, not yet sent, that writes the fence of the quorum lease at the node, which has granted it."""
+        engine, limit_s = self.node, self.quorum_lease.limit_s
         assert self.lease is not None
         self.has_fence = False
         self.in_flight = request = WriteFence(engine.leases, self.lease, fence, self._new_future())
@@ -251,12 +239,13 @@ class QuorumLease(Lease):
     Attributes:
         majority: What keeps it.
         options: The caller's options.
-        params: Its group.
         round: Called when a node has answered, or exceeded its time limit, as long as it is being acquired; then None.
         votes: One for each node.
     """
 
-    __slots__ = ("majority", "options", "params", "round", "votes")
+    __slots__ = ("majority", "options", "round", "votes")
+
+    group: QuorumGroup
 
     def __init__(
         self,
@@ -268,7 +257,6 @@ class QuorumLease(Lease):
         call_site: str | None = None,
     ) -> None:
         super().__init__(name, lease_args, group, owner, on_lost, call_site)
-        self.params: QuorumGroup = group
         self.majority: Majority = group.renewer
         self.round: Callable[[], object] | None = None
         self.options: LockOptions = group.options
@@ -279,13 +267,19 @@ class QuorumLease(Lease):
         """How many of the votes are a majority."""
         return self.majority.quorum
 
+    @property
+    def limit_s(self) -> float:
+        """How many seconds a node may take to answer: by default a tenth of the lock's timeout."""
+        limit_s = self.majority.node_timeout_s
+        return max(self.options.timeout_s / 10, _LEAST_LIMIT_S) if limit_s is None else limit_s
+
     def answered(self) -> None:
         """Go on after the answer of a node, or its time limit."""
         if self.round is not None:
             self.round()
             return
         if self.fence is not None and self.state <= EXTENDING:  # for the case that other masters lose it
-            self.agree_on_fence(self.majority.timer.clock.now(), self.majority.limit_s(self.options.timeout_s), None)
+            self.agree_on_fence(self.majority.timer.clock.now(), None)
         self.majority.heal_later(self)  # it may be held by now, with one more vote
 
     def support(self, now: float) -> list[Lease]:
@@ -298,15 +292,10 @@ class QuorumLease(Lease):
         votes = [vote for vote in self.votes if vote.has_fence or not agreeing]
         return [(vote.counts_from, lease) for vote in votes if (lease := vote.live) is not None]
 
-    def agree_on_fence(self, now: float, limit_s: float, caller_until: float | None) -> int:
+    def agree_on_fence(self, now: float, caller_until: float | None) -> int:
         """Have the nodes that have granted the lease write its fence, the largest one, once a majority has drawn any.
 
-        Args:
-            now: The time of the timer's clock, in seconds.
-            limit_s, caller_until: As for :meth:`Vote.ask`.
-
-        Returns:
-            The number of votes that wait for a majority.
+        Return the number of votes that wait for a majority.
         """
         granted = [(vote, lease, lease.fence or 0) for vote in self.votes if (lease := vote.live) is not None]
         fence = self.fence
@@ -316,7 +305,7 @@ class QuorumLease(Lease):
                 return waiting
             self.fence = fence = max(drawn for _, _, drawn in granted)
         writes = [
-            vote.new_write(fence, limit_s, caller_until)
+            vote.new_write(fence, caller_until)
             for vote, _, drawn in granted
             if vote.has_fence is None and drawn <= fence  # else it has a larger one, and would refuse
         ]
@@ -369,14 +358,11 @@ class Majority(SingleRouter):
 
     Args:
         leases: The leases of the quorum's engine.
-        quorum: How many of the nodes are a majority.
-        node_timeout_s: Seconds that a node may take to answer an acquire; None for a tenth of the lock's timeout.
-        longest_s: The longest lock timeout, in seconds, of all users of these nodes, as far as known.
+        quorum, node_timeout_s, longest_s: As for that engine; ``longest_s`` grows with the timeouts of its own locks.
 
     Attributes:
         engines: The engines of the nodes, added by the quorum's engine.
         groups: The groups of its leases, by their options.
-        longest_s: As above, including the timeouts of this engine's own locks.
     """
 
     only_renewer: Renewer | None = None
@@ -391,16 +377,12 @@ class Majority(SingleRouter):
         self.quorum = quorum
         self.longest_s: float = longest_s
         self.confirmed_at: float = -math.inf
-        self._node_timeout_s = node_timeout_s
+        self.node_timeout_s = node_timeout_s
         self.groups: Groups[QuorumGroup] = Groups()
 
     @property
     def watching(self) -> bool:
         return all(engine.router.watching for engine in self.engines)
-
-    def limit_s(self, timeout_s: float) -> float:
-        """Return how many seconds a node may take to answer an acquire: by default a tenth of the lock's timeout."""
-        return max(timeout_s / 10, _LEAST_LIMIT_S) if self._node_timeout_s is None else self._node_timeout_s
 
     def note_timeout(self, time_s: float) -> None:
         """Note that a lease of ``time_s`` seconds is requested, which a node may forget by restarting."""
@@ -432,7 +414,7 @@ class Majority(SingleRouter):
             if vote.live or vote.in_flight:
                 continue
             if vote.node.node.ready:
-                vote.ask(lease.another_token(), options, self.limit_s(options.timeout_s))
+                vote.ask(lease.another_token(), options)
             else:
                 vote.node.node.connect()
         self.heal_later(lease)
