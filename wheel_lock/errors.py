@@ -91,9 +91,7 @@ class WheelLockError(LockError):
 
     def __init__(self, message: str, lock_name: str | bytes | None = None) -> None:
         super().__init__(message, lock_name)  # type: ignore[arg-type]  # redis-py annotates str only
-        self.args: tuple[Any, ...] = (
-            message,
-        )  # the text of the error; LockError of redis-py 7 leaves the name in it as well
+        self.args: tuple[Any, ...] = (message,)  # without the name, which LockError of redis-py 7 leaves in it
 
     def __repr__(self) -> str:
         return BaseException.__repr__(self)  # with the text, which RedisError of redis-py 8 leaves out

@@ -135,7 +135,6 @@ def _one_at_a_time(directory: str) -> Iterator[None]:
 
 
 def _identity(path: str) -> tuple[int, int]:
-    """Return the identity of the file at a path."""
     found = os.lstat(path)
     return found.st_dev, found.st_ino
 
@@ -162,15 +161,7 @@ def _remove_stale(path: str) -> None:
 
 
 class DebugServer:
-    """Serves one socket.
-
-    Args:
-        engine: The engine of the context; kept weakly.
-        path: The path of the socket.
-
-    Raises:
-        OSError: The socket cannot be made there.
-    """
+    """Serves the socket at ``path``, as long as others keep ``engine``. Raises OSError if it cannot be made there."""
 
     def __init__(self, engine: Engine, path: str) -> None:
         self.path = path

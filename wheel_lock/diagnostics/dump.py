@@ -86,10 +86,8 @@ def _lines(engine: Engine) -> Iterator[str]:
 def state(engine: Engine, names: int) -> dict[str, Any]:
     """Return the state of ``engine`` as plain values, fit for JSON.
 
-    Args:
-        engine: The engine.
-        names: The most names of held locks, and of locks that are waited for. Overdue leases come first, the latest in
-            front; behind them those that have been held for the longest time.
+    It has ``names`` names of held locks at most, and as many of locks that are waited for. Overdue leases come first, the
+    latest in front; behind them those that have been held for the longest time.
     """
     reading, now = Reading(engine.label), engine.timer.clock.now()
     engine.read_into(reading)

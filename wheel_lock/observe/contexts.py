@@ -21,9 +21,7 @@ class Reading:
     """The figures of one label at one moment: of one context, or of several that share the label.
 
     Attributes:
-        label: The label.
         contexts: The number of open contexts.
-        counters: The counters; a copy.
         held, waiting, overdue: As in :class:`~wheel_lock.ContextStats`.
         longest_wait_s: Seconds for which the longest of the waiting callers has been waiting; 0 without any.
         nodes: The nodes of open contexts, by address.
@@ -71,27 +69,18 @@ class Reading:
 
 
 class Observed(Protocol):
-    """An engine as exporters see it."""
+    """An engine as exporters see it, from any thread."""
 
     counters: Counters
 
     @property
-    def label(self) -> str:
-        """The label of its context."""
-        ...
-
+    def label(self) -> str: ...
     @property
-    def node_counters(self) -> Sequence[tuple[str, Counters]]:
-        """The address and the counters of each node of a quorum; empty if it is none."""
-        ...
-
-    def read_into(self, reading: Reading) -> None:
-        """Add the figures of this moment to ``reading``. From any thread."""
-        ...
-
-    def held_locks(self, most: int | None = None) -> list[HeldLock]:
-        """Return the ``most`` locks that have been held for the longest time. From any thread."""
-        ...
+    def node_counters(self) -> Sequence[tuple[str, Counters]]: ...  # by address; empty unless it is a quorum
+    def read_into(self, reading: Reading) -> None: ...  # adds the figures of this moment
+    def held_locks(
+        self, most: int | None = None
+    ) -> list[HeldLock]: ...  # those that have been held for the longest time
 
 
 class _Entry(NamedTuple):

@@ -52,10 +52,9 @@ class QuorumWaiter(Waiter):
     Timer's thread only, except the constructor.
 
     Args:
-        queues: The waiters of the engine.
         lease: The lease of the first round; each later round has another one, with a new token.
-        release: Releases a lease that is held; the arguments are those of the engine's ``release``.
-        blocking, until, future: As for :class:`Waiter`.
+        release: The engine's ``release``.
+        queues, blocking, until, future: As for :class:`Waiter`.
     """
 
     __slots__ = ("_heard_at", "_lease", "_outcome", "_release", "_round_at", "_to_ask")

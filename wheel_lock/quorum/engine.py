@@ -37,13 +37,7 @@ _HEALTHY_REPLY_S = 0.5  # a healthy node answers sooner
 class QuorumEngine(Engine):
     """Acquires, keeps and releases by a majority of nodes. Its leases are :class:`QuorumLease`.
 
-    Args:
-        clients: A client for each node.
-        options: The context's settings.
-        timer: The timer on whose thread the engines run.
-        node_timeout_s: Seconds that a node may take to answer an acquire; None for a tenth of the lock's timeout.
-        longest_s: The longest lock timeout, in seconds, of all users of these nodes, as far as known.
-        trusts_new: Whether a node that is seen for the first time counts at once, whatever its uptime.
+    The arguments are those of :class:`~wheel_lock.quorum.context.QuorumContext`.
 
     Attributes:
         engines: The engines of the nodes.

@@ -45,13 +45,7 @@ _LEAST_LIMIT_S = 0.05  # longer than a pause of the garbage collector or the sch
 
 
 class QuorumGroup:
-    """The quorum leases of one kind. When one of them is due, its missing votes are requested again.
-
-    Attributes:
-        lock_type: The lock type of their votes.
-        options: The options of their locks.
-        renewer: The majority that keeps them.
-    """
+    """The quorum leases of one kind. When one of them is due, its missing votes are requested again."""
 
     def __init__(self, renewer: Majority, lock_type: LockType, options: LockOptions) -> None:
         self.renewer = renewer
@@ -100,12 +94,9 @@ class Vote(Owner):
     """One node's vote for a quorum lease, and the owner of that node's lease. Timer's thread only.
 
     Attributes:
-        node: The node's engine.
-        quorum_lease: The lease that it is a vote for.
         lease: The node's latest lease, in any state; None if it has granted none.
         counts_from: When that lease begins to count, in seconds of the timer's clock.
         has_fence: Whether the node has written the fence of the quorum lease; None if it was not asked to.
-        in_flight: The request under way, or None.
         failure: Why the node could not be asked, or did not answer, the last time; None if it did.
     """
 
@@ -145,13 +136,9 @@ class Vote(Owner):
     def ask(
         self, token: bytes, options: LockOptions, caller_until: float | None = None, *, by_script: bool = False
     ) -> None:
-        """Ask the node for its vote.
+        """Ask the node for its vote, until ``caller_until`` at most, in seconds of the timer's clock.
 
-        Args:
-            token: The token to store.
-            options: The options of the node's lease.
-            caller_until: The caller's time limit, in seconds of the timer's clock; None if there is none.
-            by_script: Acquire by the script, whose reply contains the type of a key of another type.
+        If it is asked ``by_script``, its reply contains the type of a key of another type.
         """
         engine, name = self.node, self.quorum_lease.name
         twin, why = engine.connector.twin, None
@@ -237,10 +224,7 @@ class QuorumLease(Lease):
     """A lease that is valid while a majority of the nodes grants it.
 
     Attributes:
-        majority: What keeps it.
-        options: The caller's options.
         round: Called when a node has answered, or exceeded its time limit, as long as it is being acquired; then None.
-        votes: One for each node.
     """
 
     __slots__ = ("majority", "options", "round", "votes")
@@ -357,12 +341,10 @@ class Majority(SingleRouter):
     """The nodes of a quorum, where an engine of one server has its router and its renewer. Timer's thread only.
 
     Args:
-        leases: The leases of the quorum's engine.
-        quorum, node_timeout_s, longest_s: As for that engine; ``longest_s`` grows with the timeouts of its own locks.
+        quorum, node_timeout_s, longest_s: As for the engine; ``longest_s`` grows with the timeouts of its own locks.
 
     Attributes:
         engines: The engines of the nodes, added by the quorum's engine.
-        groups: The groups of its leases, by their options.
     """
 
     only_renewer: Renewer | None = None

@@ -37,9 +37,7 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
-_RUN_ID = re.compile(
-    r"(?!(.)\1*\Z)[0-9a-fA-F]{40}"
-)  # some services give a text of one character, for all of their servers
+_RUN_ID = re.compile(r"(?!(.)\1*\Z)[0-9a-fA-F]{40}")  # some services give one character, 40 times, for all servers
 _SECONDS = re.compile("[0-9]{1,12}")
 _INFO_LIMIT_BYTES = 100_000
 _LOOK_S = 1.0  # between two looks at a node that is another one, too: each is a connection

@@ -16,8 +16,6 @@ class VoteTally:
     """Answers of nodes, counted until a majority is certain. Timer's thread only.
 
     Args:
-        nodes: The number of nodes.
-        quorum: How many of them are a majority.
         decided: Called once, with this object, when the outcome is certain.
         wait_for_all: Whether to wait for all answers although the outcome is certain, until :meth:`decide_early`.
 
