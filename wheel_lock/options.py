@@ -1,6 +1,7 @@
 """Frozen settings, and the validation of all parameters.
 
-Validation precedes any I/O: an invalid value raises a ValueError whose message shows it. Names of settings have units.
+Validation precedes any I/O: what a function here refuses, it does by a ValueError whose message names the parameter and
+shows the value. Names of settings have units.
 """
 
 from __future__ import annotations
@@ -50,18 +51,7 @@ _PLAIN = frozenset({int, float, bool, type(None)})  # types whose hash and compa
 def seconds(
     what: str, value: object, *, least: float = 0.0, above: float | None = None, most: float = MAX_SECONDS
 ) -> float:
-    """Return ``value`` as a float number of seconds.
-
-    Args:
-        what: The parameter's name, for the message.
-        value: The caller's value.
-        least: The smallest value allowed, in seconds.
-        above: If given, the value must be greater than this.
-        most: The largest value allowed.
-
-    Raises:
-        ValueError: The value is not a finite number, or out of range.
-    """
+    """Return ``value`` as a float. Raises ValueError, naming it ``what``, unless it is a finite number in these bounds."""
     number = _as_float(what, value)
     if not math.isfinite(number):
         raise ValueError(f"{what} must be finite, not {_shown(value)}")
@@ -74,11 +64,7 @@ def seconds(
 
 
 def _as_float(what: str, value: object) -> float:
-    """Return ``value`` as a plain float, without calling operators of a subclass; an int beyond the range as +-1.7e308.
-
-    Raises:
-        ValueError: It is not an int or a float.
-    """
+    """Return ``value`` as a plain float, without calling operators of a subclass; an int beyond the range as +-1.7e308."""
     if type(value) is float:
         return value
     if isinstance(value, float):
@@ -124,14 +110,9 @@ def milliseconds(time_s: float) -> int:
 
 
 def extension_ms(additional_time: float, left_s: float) -> int:
-    """Return the time of an extension in milliseconds.
+    """Return the time of an extension in milliseconds. Raises ValueError if the time-to-live would exceed MAX_SECONDS.
 
-    Args:
-        additional_time: The caller's value, in seconds.
-        left_s: The least remaining time, in seconds, to which it is added; 0.0 if it replaces that.
-
-    Raises:
-        ValueError: It is not a valid time, or the time-to-live would exceed MAX_SECONDS.
+    ``left_s`` is the least remaining time, in seconds, to which it is added; 0.0 if it replaces that.
     """
     time_s = seconds("additional_time", additional_time, above=0.0)
     if time_s + left_s > MAX_SECONDS:
@@ -161,11 +142,7 @@ def shortest_timeout_s(tick_s: float) -> float:
 
 
 def interval_s(timeout_s: float, renew_every: float) -> float:
-    """Return ``renew_every`` in seconds, reduced with a WARNING in the log if it is too close to the local deadline.
-
-    Raises:
-        ValueError: It is not a valid time, or not less than the validity time of a lease with this timeout.
-    """
+    """Return ``renew_every`` in seconds, reduced with a WARNING in the log if it is too close to the local deadline."""
     every_s = seconds("renew_every", renew_every, above=0.0)
     valid_s, latest_s = timeout_s * DRIFT - MARGIN_S, latest_renewal_s(timeout_s, TICK_S)
     if every_s >= valid_s:
@@ -186,12 +163,7 @@ def interval_s(timeout_s: float, renew_every: float) -> float:
 
 
 def lock_name(name: object, prefix: bytes) -> bytes:
-    """Return the key of a lock at the server, 1 to 512 bytes: the context's prefix and the name, text encoded as UTF-8.
-
-    Raises:
-        ValueError: The name is neither str nor bytes, empty, not encodable, or too long with the prefix, or begins with
-            ``wheel_lock:``.
-    """
+    """Return the key of a lock at the server, 1 to 512 bytes: the context's prefix and the name, text encoded as UTF-8."""
     most = MAX_NAME_BYTES - len(prefix)
     if type(name) is str and name.isascii() and 0 < len(name) <= most and not name.startswith(RESERVED):
         return prefix + name.encode()  # the fast path: bulk calls validate a million names
@@ -204,11 +176,7 @@ def lock_name(name: object, prefix: bytes) -> bytes:
 
 
 def name_prefix(prefix: object) -> bytes:
-    """Return the prefix of a context's locks, text, as UTF-8.
-
-    Raises:
-        ValueError: It is no str, not encodable, leaves no room for a name, or could make a key begin with ``wheel_lock:``.
-    """
+    """Return the prefix of a context's locks, text, as UTF-8, if it leaves room for a name."""
     if not isinstance(prefix, str):
         raise ValueError(f"prefix must be a str, not {type(prefix).__name__}")
     data = _binary("prefix", prefix, MAX_NAME_BYTES - 1) if prefix else b""
@@ -228,20 +196,12 @@ def plain_name(name: Name) -> Name:
 
 
 def lock_token(token: object) -> bytes:
-    """Return a caller token as 1 to 512 bytes.
-
-    Raises:
-        ValueError: It is neither str nor bytes, empty, too long, or not encodable. The message does not show it.
-    """
+    """Return a caller token as 1 to 512 bytes. The message of an error does not show it."""
     return _binary("a token", token, MAX_TOKEN_BYTES, secret=True)
 
 
 def readable_text(what: str, value: object, *, most_bytes: int) -> str:
-    """Return the owner or the label of a context, the setting ``what``.
-
-    Raises:
-        ValueError: It is not a str of 1 to 64 printable characters, or has more than ``most_bytes`` as UTF-8.
-    """
+    """Return the owner or the label of a context, the setting ``what``: 1 to 64 printable characters."""
     text = str.__str__(value) if isinstance(value, str) else ""
     if not 1 <= len(text) <= MAX_OWNER_LENGTH or not text.isprintable() or len(text.encode()) > most_bytes:
         raise ValueError(
@@ -344,15 +304,7 @@ TERMS: Mapping[str, Any] = {
 
 
 def lock_options(timeout: float = 30.0, **others: Any) -> LockOptions:
-    """Validate a lock's parameters, and return them. Results are cached.
-
-    Args:
-        timeout: The time-to-live in seconds.
-        others: The other parameters, as for :meth:`wheel_lock.LockContext.lock`.
-
-    Raises:
-        ValueError: A value is out of range; the message names the parameter and the value.
-    """
+    """Validate a lock's parameters, those of :meth:`wheel_lock.LockContext.lock`, and return them. Results are cached."""
     if type(timeout) in _PLAIN and (not others or _PLAIN.issuperset(map(type, others.values()))):
         return _cached_options(timeout, **others)
     # A value without a hash is invalid, and one with its own comparison could match another in the cache.
@@ -385,9 +337,6 @@ def keeper_place(what: str, where: object) -> bool | str:
     """Return where the keeper of a context is: False without one, True for a child of this process, else a path.
 
     None stands for the environment variable WHEEL_LOCK_KEEPER; without that, for none.
-
-    Raises:
-        ValueError: It is another value, or a path that a socket cannot have.
     """
     if where is None:
         what, where = _KEEPER, os.environ.get(_KEEPER, False)
@@ -462,10 +411,8 @@ class ContextOptions:
     def of_lock(self, timeout: float | None, given: Mapping[str, Any]) -> LockOptions:
         """Return the options of a lock, with the context's defaults for what is None; see :func:`lock_options`.
 
-        Args:
-            timeout: The time-to-live in seconds.
-            given: Its terms, or the ``locals()`` of a method that writes them out for those who complete and read them. A
-                call that repeats all their names could pass one in place of another unseen.
+        ``given`` are its terms, or the ``locals()`` of a method that writes them out for those who complete and read them.
+        A call that repeats all their names could pass one in place of another unseen.
         """
         terms: dict[str, Any] = {}  # those that are no defaults: the cache finds few terms sooner
         for term, value in given.items():

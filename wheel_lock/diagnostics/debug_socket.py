@@ -92,11 +92,7 @@ def _default_path() -> str:
 
 
 def _own_directory(path: str) -> None:
-    """Make a directory of mode 0700, or check that it is one.
-
-    Raises:
-        OSError: It cannot be made, or belongs to another user, or others may use it.
-    """
+    """Make a directory of mode 0700. Raises OSError if it belongs to another user, or others may use it."""
     try:
         os.mkdir(path, 0o700)
         os.chmod(path, 0o700)  # the process's umask may have taken rights away
@@ -112,9 +108,7 @@ def _one_at_a_time(directory: str) -> Iterator[None]:
     """Keep other processes from making a socket in the same directory.
 
     A socket refuses connections until its process listens: to another process it looks like one that has been left behind.
-
-    Raises:
-        OSError: Another process has kept it for a second.
+    Raises OSError if another process has kept it for a second.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -140,11 +134,7 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove the socket of a process that has ended.
-
-    Raises:
-        FileExistsError: There is something else, or a socket that is served.
-    """
+    """Remove the socket of a process that has ended. Raises FileExistsError if there is something else, or it is served."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

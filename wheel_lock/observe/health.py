@@ -66,10 +66,8 @@ def assess(nodes: Sequence[NodeHealth], *, needed: int | None, closed: bool, sto
     """Return the reasons why locks cannot be acquired or kept alive, one sentence each; empty if there are none.
 
     Args:
-        nodes: The nodes of the context.
-        needed: How many of them must work: the majority of a quorum; None for all.
-        closed: True if the context is closed.
-        stopped: True if its timer is stopped.
+        needed: How many of the nodes must work: the majority of a quorum; None for all.
+        stopped: True if the timer of the context is stopped.
         late_s: Seconds for which the timer's thread has been due to work.
     """
     if closed:
