@@ -8,7 +8,7 @@ and the same waiters, but its router is a :class:`Majority`, and what it request
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,6 @@ from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.clients import AnyClient
-from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import ContextStats, Counters
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -65,6 +64,7 @@ class QuorumEngine(Engine):
         masters = Masters()
         self.engines: list[NodeEngine] = self.router.engines
         self.engines += [NodeEngine(client, per_node, timer, trusts_new, masters) for client in clients]
+        self.router.shards += [engine.router.renewer for engine in self.engines]
 
     def _new_wait_queues(self) -> QuorumWaits:
         return QuorumWaits(self.leases)
@@ -186,7 +186,6 @@ class QuorumEngine(Engine):
             super().stats(),
             renewed=sum(node.renewed for node in nodes),
             unknown=sum(node.unknown for node in nodes),
-            overdue=sum(node.overdue for node in nodes),
             batches=sum(node.batches for node in nodes),
             connects=sum(node.connects for node in nodes),
             renewal_lag_p50_s=max(node.renewal_lag_p50_s for node in nodes),
@@ -204,17 +203,6 @@ class QuorumEngine(Engine):
     @property
     def node_counters(self) -> Sequence[tuple[str, Counters]]:
         return [(engine.connector.describe(), engine.counters) for engine in self.engines]
-
-    def node_health(self) -> list[NodeHealth]:
-        return [node for engine in self.engines for node in engine.node_health()]
-
-    def overdue_leases(self) -> Collection[Lease]:
-        """Return the overdue leases of all nodes, which are votes. From any thread."""
-        return {lease for engine in self.engines for lease in engine.overdue_leases()}
-
-    def connect_nodes(self) -> None:
-        for engine in self.engines:
-            engine.connect_nodes()
 
     def overdue_most(self) -> int:
         return max(engine.overdue_most() for engine in self.engines)

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.interfaces import Shard
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.groups import Groups
 from wheel_lock.engine.renewal.renewer import Renewer
@@ -30,7 +29,6 @@ from wheel_lock.lease import EXTENDING, NO_OWNER, Event, Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.node import Node
-from wheel_lock.net.pubsub import PubSub
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import lease_args
@@ -344,7 +342,7 @@ class Majority(SingleRouter):
         quorum, node_timeout_s, longest_s: As for the engine; ``longest_s`` grows with the timeouts of its own locks.
 
     Attributes:
-        engines: The engines of the nodes, added by the quorum's engine.
+        engines, shards: The engines and the renewers of the nodes, added by the quorum's engine.
     """
 
     only_renewer: Renewer | None = None
@@ -353,14 +351,18 @@ class Majority(SingleRouter):
     def __init__(self, leases: LeaseTable, quorum: int, node_timeout_s: float | None, longest_s: float) -> None:
         self.leases = leases
         self.timer: HashedWheelTimer = leases.timer
-        self.shards: list[Renewer] = []  # those of its nodes are kept by their own engines
-        self.listeners: list[PubSub] = []
+        self.shards: list[Renewer] = []
         self.engines: list[NodeEngine] = []
         self.quorum = quorum
         self.longest_s: float = longest_s
         self.confirmed_at: float = -math.inf
         self.node_timeout_s = node_timeout_s
         self.groups: Groups[QuorumGroup] = Groups()
+
+    @property
+    def nodes(self) -> list[Node]:
+        """None: requests, and the end of connections, are the business of the engines of the nodes."""
+        return []
 
     @property
     def watching(self) -> bool:
@@ -437,10 +439,6 @@ class Majority(SingleRouter):
 
     def clean_up(self, leases: Sequence[Lease], node: Node | None = None) -> None:
         """Do nothing: the votes of a lease that has ended are withdrawn one by one."""
-
-    def by_shard(self, leases: Iterable[Lease]) -> Iterable[tuple[Shard, Iterable[Lease]]]:
-        """Return all as leases of one node. Only a close asks, which sends nothing: the nodes release the votes."""
-        return [(self.engines[0].router.renewer, leases)]
 
     def end(self, how: End, error: Exception) -> None:
         if how is End.FORKED:
