@@ -28,7 +28,6 @@ from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.net.connector import is_fatal
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.quorum.lease import QuorumLease
-from wheel_lock.quorum.tally import caused_by
 from wheel_lock.runtime.backoff import JITTER
 
 _RETRY_S = 0.05  # the default pause, on average
@@ -203,6 +202,14 @@ def _unanswered(lease: QuorumLease, failures: Sequence[Exception], open_votes: i
         f"Only {answered} of {nodes} nodes answered, and it takes {lease.quorum}: {failures[0]} (lock {quoted(name)})"
     )
     return caused_by(failures[0], error_type(text, name))
+
+
+def caused_by(first: Exception, error: WheelLockError) -> WheelLockError:
+    """Return ``error``, for a caller whom too few nodes have answered, with the first of their failures as its cause."""
+    if isinstance(error, LockServerError) and isinstance(first, LockServerError):
+        error.code = first.code
+    error.__cause__ = first
+    return error
 
 
 def _without_votes(lease: QuorumLease, failures: int, now: float) -> LockUnavailable | None:
