@@ -403,10 +403,9 @@ class ContextOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """Return the options of a context whose constructor has these ``locals()``."""
+        """Return the options of a context that is ``given`` these settings; it has the defaults of the others."""
         values = {option.name: given[setting] for setting, option in _OPTIONS.items() if setting in given}
-        values["prefix"] = name_prefix(values["prefix"])
-        return cls(**values)
+        return cls(**{**values, "prefix": name_prefix(given.get("prefix", ""))})
 
     def of_lock(self, timeout: float | None, given: Mapping[str, Any]) -> LockOptions:
         """Return the options of a lock, with the context's defaults for what is None; see :func:`lock_options`.

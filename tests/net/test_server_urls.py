@@ -11,8 +11,6 @@ import pytest
 import redis
 import redis.asyncio
 
-from wheel_lock import LockContext
-from wheel_lock.context import ContextSettings
 from wheel_lock.net.clients import parse
 
 
@@ -161,8 +159,3 @@ def test_no_repr_shows_a_password() -> None:
         "redis+cluster://u:secret@h",
     ):
         assert "secret" not in repr(parse(url))
-
-
-def test_the_settings_of_from_url_are_those_of_the_class() -> None:
-    parameters = inspect.signature(LockContext).parameters
-    assert [*ContextSettings.__annotations__] == [name for name in parameters if name != "client"]
