@@ -29,12 +29,7 @@ def exclusively(lock: Lock, work: Callable[P, T], *arguments: P.args, **keywords
 
     A handler may run in ``work``, and may wait there for other threads: what can do without a lock, by one atomic operation
     on a dict or a deque, does.
-
-    Args:
-        lock: A reentrant lock, because a handler may come by the same lock.
-        work: What needs the lock; brief.
-        arguments: Its positional arguments.
-        keywords: Its keyword arguments.
+    The lock is a reentrant one, because a handler may come by the same lock.
     """
     taken: list[bool] = []
     try:

@@ -57,6 +57,10 @@ class Metric:
         """The name in OpenTelemetry."""
         return f"wheel_lock.{self.name}"
 
+    def values(self, readings: Iterable[Reading]) -> Iterable[tuple[Labels, Value]]:
+        """Return the values of ``readings``, each behind the label of its context and the values of the other labels."""
+        return [((reading.label, *labels), value) for reading in readings for labels, value in self.read(reading)]
+
 
 def _one(read: Callable[[Reading], Value]) -> Callable[[Reading], list[tuple[Labels, Value]]]:
     return lambda reading: [((), read(reading))]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -54,16 +55,17 @@ def instrument(meter: Meter | None = None) -> None:
     elif not isinstance(meter, Meter):
         raise TypeError(f"meter must be an opentelemetry.metrics.Meter, not {type(meter).__name__}")
     histograms = _Histograms(meter)
-    for index, metric in enumerate(metric for metric in METRICS if metric.kind != "histogram"):
-        # The first callback of a collection records the histograms, which are collected behind all callbacks.
-        before = histograms.record if index == 0 else None
+    callbacks = [histograms.record]  # the first one of a collection: histograms are collected behind all callbacks
+    for metric in (metric for metric in METRICS if metric.kind != "histogram"):
+        callbacks.append(partial(_observe, metric))
         if metric.kind == "counter":
             make: Callable[..., object] = meter.create_observable_counter
         elif metric.unit == "s" or metric.name.endswith("most"):
             make = meter.create_observable_gauge
         else:
             make = meter.create_observable_up_down_counter
-        make(metric.otel_name, [_callback(metric, before)], unit=metric.unit, description=metric.meaning)
+        make(metric.otel_name, callbacks, unit=metric.unit, description=metric.meaning)
+        callbacks = []
 
 
 def trace(context: Any, tracer: Tracer) -> None:
@@ -164,37 +166,27 @@ def _server(address: str) -> _Attributes:
     )
 
 
-def _attributes(label: str, metric: Metric, labels: tuple[str, ...]) -> _Attributes:
-    attributes: _Attributes = {"db.system.name": "redis", "wheel_lock.context": label}
-    for name, value in zip(metric.labels, labels, strict=True):
+def _attributes(metric: Metric, labels: tuple[str, ...]) -> _Attributes:
+    attributes: _Attributes = {"db.system.name": "redis"}
+    for name, value in zip(("context", *metric.labels), labels, strict=True):
         if name == "node":
             attributes.update(_server(value))
         else:
-            attributes[f"wheel_lock.loss.{name}"] = value
+            attributes["wheel_lock.context" if name == "context" else f"wheel_lock.loss.{name}"] = value
     return attributes
 
 
-def _callback(
-    metric: Metric, before: Callable[[], object] | None
-) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    def observe(options: CallbackOptions) -> list[Observation]:
-        if before is not None:
-            before()
-        found = []
-        for reading in CONTEXTS.readings():
-            for labels, value in metric.read(reading):
-                assert not isinstance(value, Histogram)
-                found.append(Observation(value, _attributes(reading.label, metric, labels)))
-        return found
-
-    return observe
+def _observe(metric: Metric, options: CallbackOptions) -> Iterable[Observation]:
+    for labels, value in metric.values(CONTEXTS.readings()):
+        assert not isinstance(value, Histogram)
+        yield Observation(value, _attributes(metric, labels))
 
 
 class _Histograms:
     """The histograms of one meter, and what has been recorded of them. Safe in any thread."""
 
     def __init__(self, meter: Meter) -> None:
-        self._recorded: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
+        self._recorded: dict[tuple[str, tuple[str, ...]], list[int]] = {}
         self._instruments = []
         for metric in METRICS:
             if metric.kind == "histogram":
@@ -207,24 +199,24 @@ class _Histograms:
                     made = meter.create_histogram(metric.otel_name, **options)
                 self._instruments.append((metric, made))
 
-    def record(self) -> None:
-        """Record what has been counted since the last call."""
+    def record(self, options: CallbackOptions) -> Iterable[Observation]:
+        """Record what has been counted since the last call; a callback that observes nothing itself."""
         exclusively(CONTEXTS.lock, self._record)  # two readers may collect at the same time
+        return ()
 
     def _record(self) -> None:
         recorded, readings = {}, CONTEXTS.readings()
         for metric, instrument in self._instruments:
-            for reading in readings:
-                for labels, value in metric.read(reading):
-                    assert isinstance(value, Histogram)
-                    key = (metric.name, reading.label, labels)
-                    before = self._recorded.get(key) or [0] * len(value.counts)
-                    recorded[key] = value.counts
-                    new = [max(now - then, 0) for now, then in zip(value.counts, before, strict=True)]
-                    attributes = _attributes(reading.label, metric, labels)
-                    for middle, times in zip(_middles(value), thinned(new, MOST_RECORDED), strict=True):
-                        for _ in range(times):
-                            instrument.record(middle, attributes)
+            for labels, value in metric.values(readings):
+                assert isinstance(value, Histogram)
+                key = (metric.name, labels)
+                before = self._recorded.get(key) or [0] * len(value.counts)
+                recorded[key] = value.counts
+                new = [max(now - then, 0) for now, then in zip(value.counts, before, strict=True)]
+                attributes = _attributes(metric, labels)
+                for middle, times in zip(_middles(value), thinned(new, MOST_RECORDED), strict=True):
+                    for _ in range(times):
+                        instrument.record(middle, attributes)
         self._recorded = recorded
 
 

@@ -7,11 +7,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from wheel_lock.errors import missing_extra, text_of
 from wheel_lock.observe.contexts import CONTEXTS, Reading
-from wheel_lock.observe.metrics import LOCK_HELD, LOCK_REMAINING, METRICS, Metric
+from wheel_lock.observe.metrics import LOCK_HELD, LOCK_REMAINING, METRICS, Kind, Metric
 from wheel_lock.observe.stats import Histogram
 from wheel_lock.options import count
 
@@ -24,6 +24,11 @@ except ModuleNotFoundError as _error:
 __all__ = ["Collector"]
 
 _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+_FAMILIES: Mapping[Kind, type[_Family]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 MOST_NAMES = 1000
 
 
@@ -60,7 +65,9 @@ class Collector(_Collector):
         return [_family(metric) for metric in metrics]
 
     def _by_name(self) -> Iterable[_Family]:
-        held, remaining = _gauge(LOCK_HELD), _gauge(LOCK_REMAINING)
+        held, remaining = _family(LOCK_HELD), _family(LOCK_REMAINING)
+        assert isinstance(held, GaugeMetricFamily)
+        assert isinstance(remaining, GaugeMetricFamily)
         seen: set[tuple[str, str]] = set()
         for engine in CONTEXTS:
             for lock in engine.held_locks(self._max_names):
@@ -72,30 +79,15 @@ class Collector(_Collector):
         return held, remaining
 
 
-def _labels(metric: Metric) -> tuple[str, ...]:
-    return ("context", *metric.labels)
-
-
-def _gauge(metric: Metric) -> GaugeMetricFamily:
-    return GaugeMetricFamily(metric.prometheus_name, metric.meaning, labels=_labels(metric))
-
-
 def _family(metric: Metric, readings: Sequence[Reading] = ()) -> _Family:
     """Return ``metric`` with the values of ``readings``."""
-    values = [((reading.label, *labels), value) for reading in readings for labels, value in metric.read(reading)]
-    if metric.kind == "histogram":
-        histogram = HistogramMetricFamily(metric.prometheus_name, metric.meaning, labels=_labels(metric))
-        for labels, value in values:
+    family = _FAMILIES[metric.kind](metric.prometheus_name, metric.meaning, labels=("context", *metric.labels))
+    for labels, value in metric.values(readings):
+        if isinstance(family, HistogramMetricFamily):
             assert isinstance(value, Histogram)
             seen = [*value.cumulative(metric.bounds), value.total]
-            histogram.add_metric(labels, list(zip((*map(str, metric.bounds), "+Inf"), seen, strict=True)), value.sum_s)
-        return histogram
-    family: CounterMetricFamily | GaugeMetricFamily
-    if metric.kind == "counter":
-        family = CounterMetricFamily(metric.prometheus_name, metric.meaning, labels=_labels(metric))
-    else:
-        family = _gauge(metric)
-    for labels, value in values:
-        assert not isinstance(value, Histogram)
-        family.add_metric(labels, value)
+            family.add_metric(labels, list(zip((*map(str, metric.bounds), "+Inf"), seen, strict=True)), value.sum_s)
+        else:
+            assert not isinstance(value, Histogram)
+            family.add_metric(labels, value)
     return family

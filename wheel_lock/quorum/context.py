@@ -22,7 +22,6 @@ from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.observe import ContextStats
 from wheel_lock.observe.contexts import CONTEXTS
 from wheel_lock.options import SETTINGS, ContextOptions, seconds
-from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.lease import QuorumLease
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -57,19 +56,14 @@ class BaseQuorumLock(BaseLock):
     def _type_with_caller_token(self) -> NoReturn:
         raise ValueError("a lock of several masters makes its tokens itself, so token must be None")
 
-    def _handoff(self, lease: Lease) -> Handoff:
-        raise WheelLockError(
-            f"The lock {quoted(self.name)} lives on several masters, which cannot pass it on in one step: it cannot be "
-            "handed over",
-            self.name,
-        )
+    def _handoff(self, lease: Lease) -> NoReturn:
+        self._refuse("which cannot pass it on in one step: it cannot be handed over")
 
     def _look(self) -> NoReturn:
-        raise WheelLockError(
-            f"The lock {quoted(self.name)} lives on several masters, of which each may name another holder: its holder "
-            "cannot be asked for",
-            self.name,
-        )
+        self._refuse("of which each may name another holder: its holder cannot be asked for")
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise WheelLockError(f"The lock {quoted(self.name)} lives on several masters, {why}", self.name)
 
 
 class QuorumLock(BaseQuorumLock, sync_lock.Lock):
