@@ -27,12 +27,11 @@ class Metric:
 
     Attributes:
         name: The name, in parts that are separated by dots.
-        kind: ``counter``, ``gauge`` or ``histogram``.
         unit: ``s``, or the thing that is counted in braces, as OpenTelemetry has it.
         meaning: One sentence.
         read: Returns the values of a reading, each with the values of its labels.
         labels: The names of the labels, beside that of the context.
-        bounds: The upper bounds of the buckets of a histogram, in seconds.
+        bounds: Of a histogram: the upper bounds of its buckets, in seconds.
     """
 
     name: str

@@ -102,12 +102,7 @@ def _harmless(step: str) -> Iterator[None]:
 
 
 class Spans:
-    """Makes the spans of one context. A failure of the tracer is logged, and costs the span only.
-
-    Args:
-        tracer: The user's tracer. The parent of a span is the current span of the calling thread or task.
-        attributes: The attributes of all spans.
-    """
+    """Makes the spans of one context. A failure of the tracer is logged, and costs the span only."""
 
     def __init__(self, tracer: Tracer, attributes: Mapping[str, str | int]) -> None:
         self._tracer = tracer
