@@ -35,7 +35,7 @@ def _fail_acquire(lock: Any, span: Any, error: BaseException, acquired: bool) ->
         insist(lock._let_go, None)
         if spans.has_ended(span):
             span, acquired = _start(lock, "release"), False
-    spans.fail(span, error, undone=acquired)
+    spans.end(span, False if acquired else None, error)
 
 
 @uninterrupted_start
@@ -43,7 +43,7 @@ def _fail_release(lock: Any, span: Any, error: BaseException, begun: bool) -> No
     """End the span of a release that has raised ``error``; release the lock if the release had not begun."""
     if not begun:
         insist(lock._let_go, None)
-    lock._engine.spans.fail(span, error)
+    lock._engine.spans.end(span, error=error)
 
 
 def _traced(plain: Any) -> type:

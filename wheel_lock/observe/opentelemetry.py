@@ -120,13 +120,20 @@ class Spans:
             return self._tracer.start_span(f"wheel_lock.{operation}", kind=SpanKind.CLIENT, attributes=attributes)
         return None
 
-    def end(self, span: Span | None, acquired: bool | None = None) -> None:
-        """End a span; an acquire notes whether the lock was granted."""
-        if span is None:
+    def end(self, span: Span | None, acquired: bool | None = None, error: BaseException | None = None) -> None:
+        """End a span; of an acquire it notes whether the lock was granted, and stayed so.
+
+        With the ``error`` that its operation has raised, unless it has ended.
+        """
+        if span is None or (error is not None and self.has_ended(span)):
             return
         with _harmless("ended"):
             if acquired is not None:
                 span.set_attribute("wheel_lock.acquired", acquired)
+            if error is not None:
+                span.set_attribute("error.type", f"{type(error).__module__}.{type(error).__qualname__}")
+                span.record_exception(error)
+                span.set_status(Status(StatusCode.ERROR, str(error)))
             span.end()
 
     def has_ended(self, span: Span | None) -> bool:
@@ -135,22 +142,6 @@ class Spans:
             return span is not None and not span.is_recording()
         except Exception:
             return False
-
-    def fail(self, span: Span | None, error: BaseException, *, undone: bool = False) -> None:
-        """End a span whose operation has raised ``error``. One that has ended stays as it is.
-
-        Args:
-            undone: True for an acquire whose lock was granted, and released again.
-        """
-        if span is None or self.has_ended(span):
-            return
-        with _harmless("ended"):
-            if undone:
-                span.set_attribute("wheel_lock.acquired", False)
-            span.set_attribute("error.type", f"{type(error).__module__}.{type(error).__qualname__}")
-            span.record_exception(error)
-            span.set_status(Status(StatusCode.ERROR, str(error)))
-            span.end()
 
 
 def _server(address: str) -> _Attributes:
