@@ -12,6 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from wheel_lock.errors import LossReason, counted, quoted
 from wheel_lock.lease import Event, Lease
@@ -114,7 +115,8 @@ class LossReporter:
             NOTIFIER.post(_warn_abandoned, abandoned)
             self._gather(abandoned)
         if len(abandoned) < len(lost):
-            NOTIFIER.post(_log, [lease for lease in lost if lease.loss is not LossReason.ABANDONED], self._label())
+            others = [lease for lease in lost if lease.loss is not LossReason.ABANDONED]
+            NOTIFIER.post(log_lost, LOCKS_LOST, self._label(), others)
         self._call_each(lost, at)
 
     def _call_each(self, lost: Sequence[Lease], at: float) -> None:
@@ -147,7 +149,7 @@ class LossReporter:
         gathered = [lease for lease in self._abandoned if lease.group.alive]  # in a forked child they are the parent's
         self._abandoned.clear()
         if gathered:
-            NOTIFIER.post(_log, gathered, self._label())
+            NOTIFIER.post(log_lost, LOCKS_LOST, self._label(), gathered)
 
 
 def _call_back(notifier: Notifier, leases: Sequence[Lease], at: float, counters: Counters | None) -> None:
@@ -164,31 +166,43 @@ def _call_back(notifier: Notifier, leases: Sequence[Lease], at: float, counters:
             counters.callback.add(time.monotonic() - began)
 
 
-def node_of(leases: Sequence[Lease]) -> str | None:
+def _node_of(leases: Sequence[Lease]) -> str | None:
     """Return the address of the node of ``leases``; None if there are several, or none, as for locks of a quorum."""
     nodes: set[Node | None] = {getattr(getattr(lease.group, "renewer", None), "node", None) for lease in leases}
     node = nodes.pop() if len(nodes) == 1 else None
     return None if node is None else node.connector.describe()
 
 
-def _log(leases: Sequence[Lease], context: str) -> None:
+class LossRecord(NamedTuple):
+    """The log record of losses: its event, its text, and its level, also that at a close, which is intended."""
+
+    event: str
+    text: str
+    level: int
+    level_at_close: int
+
+
+LOCKS_LOST = LossRecord("locks_lost", "lost %s: %s%s: %s", logging.WARNING, logging.INFO)
+VOTES_LOST = LossRecord("votes_lost", "a node no longer grants %s: %s%s: %s", logging.INFO, logging.DEBUG)
+
+
+def log_lost(record: LossRecord, context: str | None, leases: Sequence[Lease]) -> None:
     """Log. On the process's notifier thread."""
     names = ", ".join(quoted(lease.name) for lease in leases[:_NAMES_IN_LOG])
     more = f" and {len(leases) - _NAMES_IN_LOG} more" if len(leases) > _NAMES_IN_LOG else ""
     reasons = "; ".join(sorted({str(lease.loss) for lease in leases}))
     closing = all(lease.loss is LossReason.CONTEXT_CLOSED for lease in leases)
-    level = logging.INFO if closing else logging.WARNING  # a close is intended
     fields = log_fields(
-        "locks_lost",
+        record.event,
         names=[lease.name for lease in leases[:_NAMES_IN_LOG]],
         locks=len(leases),
         reason=reasons,
-        node=node_of(leases),
+        node=_node_of(leases),
         token_id=token_id(leases[0].token),
         context=context,
     )
-    log = partial(logger.log, level, extra=fields)
-    NOTIFIER.run(log, "lost %s: %s%s: %s", counted(len(leases)), names, more, reasons)
+    log = partial(logger.log, record.level_at_close if closing else record.level, extra=fields)
+    NOTIFIER.run(log, record.text, counted(len(leases)), names, more, reasons)
 
 
 def _warn_abandoned(leases: Sequence[Lease]) -> None:

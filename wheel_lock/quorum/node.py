@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from redis.connection import AbstractConnection
@@ -20,15 +20,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.loss_events import node_of
-from wheel_lock.errors import LossReason, counted, quoted
-from wheel_lock.lease import Lease
+from wheel_lock.engine.loss_events import VOTES_LOST, log_lost
 from wheel_lock.net.clients import AnyClient
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.net.node import Node
 from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.options import ContextOptions
-from wheel_lock.protocol.owners import token_id
 from wheel_lock.protocol.resp import error_text
 from wheel_lock.protocol.server_errors import code_of
 from wheel_lock.runtime.ends import End
@@ -181,7 +178,7 @@ class NodeEngine(Engine):
         self.connector.owner = options.owner
         super().__init__(self.connector, options, timer)
         self.node: Node = self.router.renewer.node
-        self.leases.report_lost = partial(NOTIFIER.post, _log_lost)
+        self.leases.report_lost = partial(NOTIFIER.post, log_lost, VOTES_LOST, None)
         self._look_at: float = -math.inf
 
     def end(self, how: End, error: Exception) -> None:
@@ -200,20 +197,3 @@ class NodeEngine(Engine):
     def is_silent(self) -> bool:
         """True if the connected node is suspected to be dead: further requests would only pile up."""
         return self.node.connected and not self.node.ready
-
-
-def _log_lost(leases: Sequence[Lease]) -> None:
-    """Log lost votes. On the notifier thread."""
-    closing = all(lease.loss is LossReason.CONTEXT_CLOSED for lease in leases)
-    level = logging.DEBUG if closing else logging.INFO
-    name, reason = quoted(leases[0].name), leases[0].loss
-    fields = log_fields(
-        "votes_lost",
-        names=[leases[0].name],
-        locks=len(leases),
-        reason=str(reason),
-        node=node_of(leases),
-        token_id=token_id(leases[0].token),
-    )
-    text = "a node no longer grants %s, among them %s: %s"
-    logger.log(level, text, counted(len(leases)), name, reason, extra=fields)
