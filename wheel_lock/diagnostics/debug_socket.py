@@ -234,14 +234,12 @@ class DebugServer:
         except OSError:  # the process has no descriptor left, say, and the listener stays readable
             native.sleep(_LOOK_S)
             return
-        try:
+        with suppress(OSError):
             if len(self._clients) < _MAX_CLIENTS and _is_own(client):
                 client.settimeout(_SEND_S)
                 self._selector.register(client, _READ)
                 self._clients[client] = b""
                 return
-        except OSError:
-            pass
         client.close()
 
     def _answer(self, client: Any, engine: Engine) -> None:
