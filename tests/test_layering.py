@@ -56,10 +56,7 @@ ENGINE_LEVEL = {name: level for level, row in enumerate(ENGINE_LAYERS) for name 
 PURE = ("wheel", "lease", "rows", "block", "protocol", "lock_types")
 IMPURE_MODULES = ("threading", "asyncio", "socket", "time", "selectors", "redis", "logging")
 MAY_IMPORT_REDIS = (
-    *(
-        f"net/{name}.py"
-        for name in ("capabilities", "clients", "cluster", "connect_budget", "connector", "handshake", "sentinel")
-    ),
+    *(f"net/{name}.py" for name in ("capabilities", "clients", "cluster", "connector", "handshake", "sentinel")),
     *("context.py", "quorum/node.py", "embedded.py", "testing.py"),
     "valkey_clients.py",
 )

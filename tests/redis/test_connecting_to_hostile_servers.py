@@ -20,8 +20,8 @@ from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError, LockTimeout, LockUnavailable
 from wheel_lock.net.capabilities import FLAGGED, PLAIN
 from wheel_lock.net.clients import connector_for
-from wheel_lock.net.connect_budget import Allowance, LimitedSocket
 from wheel_lock.net.connector import RedisPyConnector, as_server
+from wheel_lock.net.handshake import Allowance
 from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.protocol.resp import error_text
 
@@ -110,23 +110,19 @@ def test_a_connection_takes_few_round_trips(monkeypatch: pytest.MonkeyPatch, red
     """
     steps: list[str] = []
 
-    class Counted(LimitedSocket):
-        def sendall(self, *arguments: Any) -> None:
-            steps.append("send")
-            super().sendall(*arguments)
+    class Counted(Allowance):
+        def wait(self, sock: Any, step_s: float | None, call: Any, *arguments: Any, **options: Any) -> Any:
+            if call.__name__ == "send_packed_command" or steps[-1] != "recv":
+                steps.append(call.__name__)
+            return super().wait(sock, step_s, call, *arguments, **options)
 
-        def recv(self, *arguments: Any) -> bytes:
-            if steps[-1] == "send":
-                steps.append("receive")
-            return super().recv(*arguments)
-
-    monkeypatch.setattr("wheel_lock.net.connect_budget.LimitedSocket", Counted)
+    monkeypatch.setattr("wheel_lock.net.connector.Allowance", Counted)
     with redis_server.client() as admin:
         admin.acl_setuser("some", enabled=True, passwords=["+secret"], keys=["*"], channels=["*"], commands=["+@all"])
         client = redis.Redis(port=redis_server.port, username="some", password="secret", db=3)
         RedisPyConnector(client).connect(LONG_S).close()
         admin.acl_deluser("some")
-    assert 0 < steps.count("receive") <= (5 if redis_server_version() >= (7,) else 6)
+    assert 0 < steps.count("recv") <= (5 if redis_server_version() >= (7,) else 6)
     client = redis_server.client()
     with LockContext(client) as context, context.lock("order:42"):
         ours = [each for each in client.client_list() if each["name"].startswith("wheel_lock:")]

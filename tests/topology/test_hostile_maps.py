@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 from wheel_lock import LockContext, WheelLockError
 from wheel_lock.engine.topology import cluster as cluster_module
 from wheel_lock.engine.topology.cluster import ClusterRouter
-from wheel_lock.net import connect_budget
+from wheel_lock.net import handshake
 from wheel_lock.net.cluster import MOST_NODES, ClusterConnector
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 
@@ -159,7 +159,7 @@ def test_of_a_map_with_very_many_nodes_a_thousand_are_kept(fake: Cluster) -> Non
 def test_a_map_with_very_many_ranges_is_bounded_too(
     fake: Cluster, most_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect_budget, "_MOST_BYTES", most_bytes)
+    monkeypatch.setattr(handshake, "_MOST_BYTES", most_bytes)
     entry = slots(number(0), number(0), fake.itself)
     fake.map = array(*[entry] * 50_000)
     # What is longer than anything that a cluster can say is not even read.

@@ -31,8 +31,7 @@ from redis.retry import Retry
 from wheel_lock import valkey_clients
 from wheel_lock.net.capabilities import Capabilities, prepare, send_and_skip
 from wheel_lock.net.client_references import Tie, tied
-from wheel_lock.net.connect_budget import Allowance, LimitedSocket, limited
-from wheel_lock.net.handshake import HandshakeParser
+from wheel_lock.net.handshake import Allowance, HandshakeParser, limited
 from wheel_lock.net.tls_description import described, obstacle
 from wheel_lock.net.tls_mismatch import disagreement, may_disagree
 from wheel_lock.options import process_owner
@@ -410,7 +409,7 @@ class RedisPyConnector:
             sock: Any = connection._sock
             if sock is None:
                 raise redis.exceptions.ConnectionError("the connection was closed while it was being made")
-            connection._sock = sock = without_hub(sock.sock if isinstance(sock, LimitedSocket) else sock)
+            connection._sock = sock = without_hub(sock)
             sock.setblocking(False)
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
