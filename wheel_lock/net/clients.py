@@ -242,7 +242,8 @@ def connector_for(client: AnyClient, owner: str | None = None) -> RedisPyConnect
     """
     connector: RedisPyConnector | ClusterConnector
     like_redis_pys: Any = client  # also one of valkey-py
-    if isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster)) or valkey_clients.is_cluster_client(client):
+    kind = valkey_clients.kind_of(client)
+    if kind is not None and kind.is_cluster:
         connector = ClusterConnector(like_redis_pys)
     elif hasattr(getattr(client, "connection_pool", None), "sentinel_manager"):
         connector = SentinelConnector(like_redis_pys)

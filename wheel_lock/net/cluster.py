@@ -72,8 +72,8 @@ class ClusterConnector:
         self._malformed: set[Server] = set()  # nodes whose latest map had malformed entries
         remap = getattr(client.nodes_manager, "address_remap", None)
         self._remap = None if remap is None else Tie(remap)
-        self._template = RedisPyConnector(_client_of_a_node(client))
-        if type(client).on_connect is redis.RedisCluster.on_connect or valkey_clients.sends_readonly(client):
+        self._template = RedisPyConnector(valkey_clients.node_client(client))
+        if valkey_clients.greets_as_usual(client):
             # It sends READONLY, which is for replicas, and calls the user's function.
             function = getattr(client, "user_on_connect_func", None)
             self._template.greet_with(None if function is None else Tie(function, _after_on_connect))
@@ -245,19 +245,3 @@ def _after_on_connect(function: Callable[[AbstractConnection], object]) -> Calla
         function(connection)
 
     return greet
-
-
-def _client_of_a_node(client: AnyCluster) -> redis.Redis | redis.asyncio.Redis:
-    """Return a client for any node; the settings are the same for all."""
-    if valkey_clients.is_cluster_client(client):
-        node: redis.Redis | redis.asyncio.Redis = valkey_clients.node_client(client)  # read as redis-py's
-        return node
-    if isinstance(client, redis.RedisCluster):
-        own: redis.Redis = client.get_default_node().redis_connection
-        return own
-    first = next(iter(client.nodes_manager.startup_nodes.values()))
-    settings = dict(first.connection_kwargs)
-    if type(client).on_connect is redis.asyncio.RedisCluster.on_connect:
-        settings.pop("redis_connect_func", None)  # READONLY, which is for replicas
-    pool = redis.asyncio.ConnectionPool(connection_class=first.connection_class, **settings)
-    return redis.asyncio.Redis(connection_pool=pool)

@@ -210,12 +210,6 @@ class RedisPyConnection:
             socket.close(fd)
 
 
-# The classes that connect like those of asyncio clients.
-_SYNCHRONOUS: dict[type[Any], Any] = {
-    redis.asyncio.Connection: redis.Connection,
-    redis.asyncio.SSLConnection: redis.SSLConnection,
-    redis.asyncio.UnixDomainSocketConnection: redis.UnixDomainSocketConnection,
-}
 # Settings that are replaced or dropped.
 _REPLACED = (
     "event_dispatcher",
@@ -268,9 +262,8 @@ class RedisPyConnector:
     def __init__(self, client: object) -> None:
         pool = getattr(client, "connection_pool", None)
         connection_class = getattr(pool, "connection_class", None)
-        is_valkeys = valkey_clients.is_client(client)
-        known = is_valkeys or isinstance(client, (redis.Redis, redis.asyncio.Redis))
-        if not known or pool is None or connection_class is None:
+        kind = valkey_clients.kind_of(client)
+        if kind is None or kind.is_cluster or pool is None or connection_class is None:
             got = f"{type(client).__module__}.{type(client).__qualname__}{_hint(client)}"
             raise TypeError(f"expected a redis.Redis or redis.asyncio.Redis client of one server, not a {got}")
         if connection_class.__module__.partition(".")[0] == "fakeredis":
@@ -279,13 +272,13 @@ class RedisPyConnector:
                 "wheel_lock.testing.fake_context() starts fakeredis as a server and returns a context for it"
             )
         settings: dict[str, Any] = dict(pool.connection_kwargs)
-        if is_valkeys:
-            connection_class = valkey_clients.as_redis_pys(connection_class, settings)
-        connection_class = self._synchronous(connection_class, settings)
-        if not issubclass(connection_class, AbstractConnection):
-            raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
-        for_asyncio = isinstance(client, redis.asyncio.Redis) or valkey_clients.is_for_asyncio(client)
-        if for_asyncio and settings.get("redis_connect_func") is not None:
+        if kind.package == "valkey":
+            valkey_clients.as_redis_pys(connection_class, settings)
+        asks_sentinels = hasattr(connection_class, "connect_to") and not self.discovers
+        connection_class = valkey_clients.synchronous(connection_class)
+        if asks_sentinels or not issubclass(connection_class, AbstractConnection):
+            raise TypeError(f"connections of the class {pool.connection_class.__name__} are not supported")
+        if kind.for_asyncio and settings.get("redis_connect_func") is not None:
             raise TypeError("a redis_connect_func of an asyncio client cannot be called from the engine's thread")
         self._connection_class: type[AbstractConnection] = connection_class
         self._limited_class = limited(connection_class)
@@ -294,13 +287,13 @@ class RedisPyConnector:
         self._has_connected = False
         self._tls_probed: tuple[Any, Any] | None = None  # the server that was probed for TLS last
         self._tls_mismatch: str | None = None  # the result of that probe
-        for name in (*_REPLACED, *(_ONLY_FOR_ASYNCIO if for_asyncio else ())):
+        for name in (*_REPLACED, *(_ONLY_FOR_ASYNCIO if kind.for_asyncio else ())):
             settings.pop(name, None)
         # The client's own objects, shared with all connectors that are copies of this one.
         self._ties: dict[str, Tie] = tied(settings)
         provider = self._ties["credential_provider"]() if "credential_provider" in self._ties else None
         missing = CredentialProvider.get_credentials
-        if for_asyncio and provider is not None and getattr(type(provider), "get_credentials", missing) is missing:
+        if kind.for_asyncio and provider is not None and getattr(type(provider), "get_credentials", missing) is missing:
             self._ties["credential_provider"] = Tie(provider, _AwaitedCredentials)
         settings.update(
             protocol=2,
@@ -340,13 +333,6 @@ class RedisPyConnector:
         other._settings = {**self._settings, "host": server[0], "port": int(server[1])}
         other.in_cluster = True
         return other
-
-    def _synchronous(self, connection_class: type[Any], settings: dict[str, Any]) -> type[Any]:
-        """Remove settings that only the pool uses; return the class's synchronous counterpart, or itself without one."""
-        if hasattr(connection_class, "connect_to"):
-            raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
-        synchronous: type[Any] = _SYNCHRONOUS.get(connection_class, connection_class)
-        return synchronous
 
     def client(self, timeout_s: float) -> redis.Redis:
         """Return a synchronous client of the same server, each of whose waits takes at most ``timeout_s``."""

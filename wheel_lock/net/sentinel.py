@@ -18,7 +18,6 @@ from typing import Any, Self
 
 import redis
 import redis.asyncio
-import redis.asyncio.sentinel
 import redis.sentinel
 from redis.connection import AbstractConnection
 
@@ -38,13 +37,6 @@ from wheel_lock.protocol.resp import error_text
 from wheel_lock.runtime.greenlets import start_helper_thread
 from wheel_lock.runtime.native import SimpleQueue, allocate_lock
 
-# redis-py's classes, which ask the Sentinels themselves, and those that connect to a known master.
-_REDIS_PYS: dict[type[Any], type[AbstractConnection]] = {
-    redis.sentinel.SentinelManagedConnection: redis.Connection,
-    redis.sentinel.SentinelManagedSSLConnection: redis.SSLConnection,
-    redis.asyncio.sentinel.SentinelManagedConnection: redis.Connection,
-    redis.asyncio.sentinel.SentinelManagedSSLConnection: redis.SSLConnection,
-}
 _MAX_EPOCH = 2**63 - 1
 _MAX_TARGETS = 16  # limit of cached connectors: Sentinels may name new servers for ever
 _OTHERS_S = 0.25  # time limit for the other Sentinels after the first answer
@@ -85,6 +77,9 @@ class SentinelConnector(RedisPyConnector):
         pool: Any = client.connection_pool
         if not pool.is_master:
             raise TypeError("locks are held at a master: take the client from Sentinel.master_for, not from slave_for")
+        self._asks_the_pool = self._connection_class is pool.connection_class  # a user's own does
+        for name in ("connection_pool", "connection_class"):
+            self._ties.pop(name, None)
         self._sentinel = Tie(pool.sentinel_manager)
         self._check_connection: bool = pool.check_connection
         self.service: str = pool.service_name
@@ -94,13 +89,6 @@ class SentinelConnector(RedisPyConnector):
         self.opinions: Opinions = Opinions(len(self.sentinels), time.monotonic)
         self._unanswered: dict[int, float] = {}  # when a question was sent, for each Sentinel that has not answered
         self._targets: dict[Server, SentinelConnector] = {}
-
-    def _synchronous(self, connection_class: type[Any], settings: dict[str, Any]) -> type[Any]:
-        del settings["connection_pool"]
-        settings.pop("connection_class", None)
-        self._asks_the_pool = connection_class not in _REDIS_PYS
-        synchronous: type[Any] = _REDIS_PYS.get(connection_class, connection_class)
-        return synchronous
 
     def let_go(self, *owners: object) -> bool:
         self._sentinel.loosen(owners)

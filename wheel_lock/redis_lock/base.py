@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-import redis.asyncio
 from redis import exceptions
 
 from wheel_lock import valkey_clients
@@ -88,14 +87,14 @@ class Renewed:
 
     def register_scripts(self) -> None:
         """Register redis-py's scripts. Raises TypeError for an unsuitable client, before the class gets its scripts."""
-        is_for_asyncio = isinstance(self.redis, (redis.asyncio.Redis, redis.asyncio.RedisCluster))
-        if (is_for_asyncio or valkey_clients.is_for_asyncio(self.redis)) is not self._for_asyncio:
+        kind = valkey_clients.kind_of(self.redis)
+        if (kind is not None and kind.for_asyncio) is not self._for_asyncio:
             wanted = "an asyncio" if self._for_asyncio else "a synchronous"
             raise TypeError(
                 f"{type(self).__name__} is for {wanted} client, not for a {type(self.redis).__module__} one"
             )
         LockContext.shared(self.redis)
-        if valkey_clients.is_client(self.redis) or valkey_clients.is_cluster_client(self.redis):
+        if kind is not None and kind.package == "valkey":
             for verb in ("release", "extend", "reacquire"):  # the scripts of the class are for redis-py's clients
                 setattr(self, f"lua_{verb}", self.redis.register_script(getattr(self, f"LUA_{verb.upper()}_SCRIPT")))
             return
