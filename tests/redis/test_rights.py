@@ -13,6 +13,7 @@ from tests.support.lock_types import make
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
 from wheel_lock.protocol import scripts
+from wheel_lock.protocol.resp import split_bulk_strings
 
 pytestmark = pytest.mark.servers("real")
 
@@ -95,8 +96,9 @@ def test_what_may_not_be_published_or_called_by_type_is_done_without(fresh: Back
 @BOTH
 def test_the_script_that_looks_for_rights_knows_all_commands(backend: Backend) -> None:
     # And leaves nothing behind, in the form that has to try them out.
-    keys, words = scripts.rights_arguments(keyed=False)
-    assert backend.view.eval(scripts.RIGHTS.plain.source.decode(), keys, *words) == []
+    call = scripts.rights_call(keyed=False)
+    words = split_bulk_strings(call.body)
+    assert backend.view.eval(scripts.RIGHTS.plain.source.decode(), call.keys, *words) == []
     assert backend.view.keys("*") == []
 
 

@@ -18,6 +18,13 @@ from wheel_lock.protocol.server_errors import ServerError
 PLAIN, FLAGGED, SHARDED = range(3)
 """Levels of a server: none of these features; scripts with #!lua flags; sharded pub/sub as well."""
 
+_CODES: dict[type[Exception], str] = {  # of error replies, from which redis-py removes it
+    redis.exceptions.ClusterCrossSlotError: "CROSSSLOT",
+    redis.exceptions.MovedError: "MOVED",
+    redis.exceptions.NoPermissionError: "NOPERM",
+    redis.exceptions.NoScriptError: "NOSCRIPT",
+}
+
 
 class Capabilities(NamedTuple):
     """The capabilities of a server and of its user."""
@@ -39,34 +46,30 @@ def prepare(connection: AbstractConnection, known: Capabilities, *, in_cluster: 
     """
     flagged, keyed = _knows_flags(connection, known)
     level = FLAGGED if flagged else PLAIN
-    if flagged and in_cluster and _has_sharded_pubsub(connection):
-        level = SHARDED
+    if flagged and in_cluster:
+        reply = _asked(connection, "SPUBLISH", "wheel_lock:wake:probe", "0")
+        if not isinstance(reply, ServerError) or reply.code == "MOVED":  # which shows support, too
+            level = SHARDED
     if not flagged:
         try:
             send_and_skip(connection, [("PING",)])
         except redis.exceptions.ConnectionError:  # the server of fakeredis closes a connection after an error reply
             connection.disconnect()
             connection.connect()
-    refusal, missing = _load_scripts(connection, level, keyed)
-    if refusal is not None and not keyed and refusal.wants_keys:
+    found = _load_scripts(connection, level, keyed)
+    if isinstance(found, ServerError) and not keyed and found.wants_keys:
         keyed = True  # the probe, which touches no key, was accepted
-        refusal, missing = _load_scripts(connection, level, keyed)
-    return Capabilities(level, keyed, missing if refusal is None else refusal.forbidden)
+        found = _load_scripts(connection, level, keyed)
+    # Most errors are reported by the next request.
+    return Capabilities(level, keyed, found.forbidden if isinstance(found, ServerError) else read_missing(found))
 
 
 def send_and_skip(connection: AbstractConnection, commands: Sequence[tuple[str, ...]]) -> None:
     """Send commands in one round trip and skip their replies, errors such as missing rights included."""
     for command in commands:
         connection.send_command(*command)
-    _skip_replies(connection, len(commands))
-
-
-def _skip_replies(connection: AbstractConnection, count: int) -> None:
-    for _ in range(count):
-        try:
-            connection.read_response()
-        except redis.exceptions.ResponseError:
-            pass
+    for _ in commands:
+        _read(connection)
 
 
 def read_missing(reply: Reply) -> frozenset[str]:
@@ -76,58 +79,44 @@ def read_missing(reply: Reply) -> frozenset[str]:
     return frozenset(command.decode("ascii", "backslashreplace") for command in reply) & scripts.COMMANDS
 
 
+def _read(connection: AbstractConnection) -> Reply:
+    try:
+        reply: Reply = connection.read_response()
+    except redis.exceptions.ResponseError as error:
+        code = _CODES.get(type(error))
+        reply = ServerError(str(error) if code is None else f"{code} {error}")
+    return reply
+
+
+def _asked(connection: AbstractConnection, *command: str | bytes | int) -> Reply:
+    connection.send_command(*command)
+    return _read(connection)
+
+
 def _knows_flags(connection: AbstractConnection, known: Capabilities) -> tuple[bool, bool]:
     """Return whether the server runs scripts with flags, and whether it refuses calls without keys."""
-    try:
-        return _runs(connection, scripts.FLAG_PROBE, 0), False
-    except redis.exceptions.NoPermissionError:
+    reply = _asked(connection, "EVAL", scripts.FLAG_PROBE, 0)
+    if not isinstance(reply, ServerError):
+        return reply == 1, False
+    if reply.code == "NOPERM":
         return known.level >= FLAGGED, known.keyed  # the reply says nothing about the server
-    except redis.exceptions.ResponseError as error:
-        refusal = _as_server_error(error)
-    if refusal.code == "BUSY":
-        raise redis.exceptions.ConnectionError(error_text(refusal))  # nor does this one: to be tried again later
-    if not refusal.wants_keys:
+    if reply.code == "BUSY":
+        raise redis.exceptions.ConnectionError(error_text(reply))  # nor does this one: to be tried again later
+    if not reply.wants_keys:
         return False, False
-    try:
-        return _runs(connection, scripts.KEYED_FLAG_PROBE, 1, "wheel_lock:probe"), True
-    except redis.exceptions.ResponseError:
-        return False, True
+    return _asked(connection, "EVAL", scripts.KEYED_FLAG_PROBE, 1, "wheel_lock:probe") == 1, True
 
 
-def _runs(connection: AbstractConnection, probe: bytes, *arguments: str | int) -> bool:
-    connection.send_command("EVAL", probe, *arguments)
-    return bool(connection.read_response() == 1)
-
-
-def _has_sharded_pubsub(connection: AbstractConnection) -> bool:
-    """Return whether a node of a cluster supports SPUBLISH; a MOVED reply to it shows that, too."""
-    connection.send_command("SPUBLISH", "wheel_lock:wake:probe", "0")
-    try:
-        connection.read_response()
-    except redis.exceptions.ResponseError as error:
-        return isinstance(error, redis.exceptions.MovedError)
-    return True
-
-
-def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> tuple[ServerError | None, frozenset[str]]:
-    """Load the scripts and call RIGHTS; return its error reply, or None, and the commands that the user may not call."""
-    form, (keys, words) = scripts.RIGHTS.form(level), scripts.rights_arguments(keyed=keyed)
+def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> Reply:
+    """Load the scripts; return the reply to RIGHTS."""
+    call = scripts.rights_call(keyed=keyed)
     for script in scripts.ALL:
         connection.send_command("SCRIPT", "LOAD", script.form(level).source)
-    connection.send_command("EVALSHA", form.sha1, keys, *words)
-    _skip_replies(connection, len(scripts.ALL))  # without the right to load them each call sends its script's text
-    try:
-        try:
-            missing = connection.read_response()
-        except redis.exceptions.NoScriptError:
-            connection.send_command("EVAL", form.source, keys, *words)
-            missing = connection.read_response()
-    except redis.exceptions.ResponseError as error:
-        return _as_server_error(error), frozenset()  # most errors are reported by the next request
-    return None, read_missing(missing)
-
-
-def _as_server_error(error: redis.exceptions.ResponseError) -> ServerError:
-    """Return the error reply that redis-py has raised as ``error``, with the code CROSSSLOT, which redis-py removes."""
-    crosses = isinstance(error, redis.exceptions.ClusterCrossSlotError)
-    return ServerError(f"CROSSSLOT {error}" if crosses else str(error))
+    connection.send_packed_command([call.encode(level, use_eval=False)])
+    for _ in scripts.ALL:
+        _read(connection)  # without the right to load them each call sends its script's text
+    reply = _read(connection)
+    if isinstance(reply, ServerError) and reply.code == "NOSCRIPT":
+        connection.send_packed_command([call.encode(level, use_eval=True)])
+        reply = _read(connection)
+    return reply

@@ -212,16 +212,11 @@ RIGHTS = _load("rights")
 ALL = tuple(script for script in list(globals().values()) if isinstance(script, Script))
 
 
-def rights_arguments(*, keyed: bool) -> tuple[int, list[bytes]]:
-    """Return the number of keys of a call of RIGHTS, and its arguments. ``keyed``: calls without keys are refused."""
-    key = b"wheel_lock:probe:" + secrets.token_hex(16).encode()  # a key that does not exist
-    return int(keyed), [*([key] if keyed else []), key, *map(str.encode, sorted(COMMANDS))]
-
-
 def rights_call(*, keyed: bool) -> Command:
-    """Return the call that finds the commands which the user has no right to call; see :func:`rights_arguments`."""
-    keys, arguments = rights_arguments(keyed=keyed)
-    return Command(RIGHTS, keys, len(arguments), b"".join(map(bulk_string, arguments)))
+    """Return the call that finds the commands which the user may not call. ``keyed``: calls without keys are refused."""
+    key = b"wheel_lock:probe:" + secrets.token_hex(16).encode()  # a key that does not exist
+    arguments = [*([key] if keyed else []), key, *map(str.encode, sorted(COMMANDS))]
+    return Command(RIGHTS, int(keyed), len(arguments), b"".join(map(bulk_string, arguments)))
 
 
 FLAG_PROBE = b"#!lua flags=no-writes,allow-oom,allow-stale,allow-cross-slot-keys\nreturn 1"
