@@ -172,12 +172,12 @@ class RedisPyConnection:
         sock: socket.socket,
         server: Server,
         capabilities: Capabilities,
-        login: Sequence[str] | None,
+        is_described: bool,
     ) -> None:
-        self._connection = [connection]  # emptied by the thread that closes it
+        self._connection: list[Any] = [connection]  # emptied by the thread that closes it
         self.sock = sock
         self.server = server
-        self._login = login  # the arguments of AUTH; None if it is not described
+        self._is_described = is_described
         self.capability: int
         self.keyed: bool
         self.missing_rights: frozenset[str]
@@ -186,7 +186,8 @@ class RedisPyConnection:
     @property
     def description(self) -> dict[str, object] | None:
         """The description by which a keeper makes another one; None if it is passed as it is, or closed."""
-        return described(self._connection[0], self._login) if self._login is not None and self._connection else None
+        connection = self._connection[0] if self._connection and self._is_described else None
+        return None if connection is None else described(connection, connection.wheel_lock_login)
 
     def close(self) -> None:
         """Close the socket at once. No effect if it is closed already.
@@ -231,18 +232,6 @@ class _AwaitedCredentials(CredentialProvider):
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
         return asyncio.run(self._provider.get_credentials_async())
-
-
-class _NotedCredentials(CredentialProvider):
-    """Notes what another provider has returned last."""
-
-    def __init__(self, provider: CredentialProvider) -> None:
-        self._provider = provider
-        self.last: tuple[str, ...] = ()
-
-    def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        self.last = credentials = self._provider.get_credentials()
-        return credentials
 
 
 class RedisPyConnector:
@@ -380,9 +369,6 @@ class RedisPyConnector:
             redis.exceptions.RedisError, OSError: The attempt failed.
         """
         settings = self._limited(timeout_s)
-        is_described = self._connection_class is redis.SSLConnection
-        if is_described and settings.get("credential_provider") is not None:
-            settings["credential_provider"] = _NotedCredentials(settings["credential_provider"])
         connection = self._limited_class(**settings)
         try:
             introduction = _introduction(connection, settings, self.owner or process_owner())
@@ -400,12 +386,12 @@ class RedisPyConnector:
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._has_connected, self._tls_probed = True, None
-            login = _login_of(connection) if is_described else None
             for name, tie in self._ties.items():
                 if tie.loose and name in vars(connection):
                     setattr(connection, name, None)  # needed only to connect, which this connection does once
             server = settings.get("host"), str(settings.get("port"))
-            return RedisPyConnection(connection, sock, server, capabilities, login)
+            is_described = self._connection_class is redis.SSLConnection
+            return RedisPyConnection(connection, sock, server, capabilities, is_described)
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, redis.exceptions.RedisError):
@@ -439,14 +425,6 @@ class RedisPyConnector:
             self._tls_mismatch = disagreement(server, encrypted)
         if self._tls_mismatch is not None:
             raise redis.exceptions.ConnectionError(f"{error}: {self._tls_mismatch}") from error
-
-
-def _login_of(connection: AbstractConnection) -> Sequence[str]:
-    """Return the arguments of AUTH that a connection has sent, if any."""
-    if isinstance(connection.credential_provider, _NotedCredentials):
-        return connection.credential_provider.last
-    user, password = connection.username, connection.password
-    return (user, password or "") if user else (password,) if password else ()
 
 
 def _hint(client: object) -> str:

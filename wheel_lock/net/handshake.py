@@ -10,7 +10,7 @@ that is spent elsewhere, such as in the user's credential provider, does not cou
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import hiredis
@@ -136,7 +136,13 @@ def _check_depth(reply: object) -> None:
 
 
 class _Limited(AbstractConnection):
-    """The mix-in that limits a connection class."""
+    """The mix-in that limits a connection class. Its names are unlike those of users' classes.
+
+    Attributes:
+        wheel_lock_login: The arguments of AUTH that it has sent last, if any.
+    """
+
+    wheel_lock_login: Sequence[str | bytes] = ()
 
     def __init__(self, *, wheel_lock_allowance: Allowance, **settings: Any) -> None:
         self.wheel_lock_allowance = wheel_lock_allowance
@@ -166,6 +172,12 @@ class _Limited(AbstractConnection):
 
     def wheel_lock_wait(self, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
         return self.wheel_lock_allowance.wait(self._sock, self.socket_timeout, call, *arguments, **options)
+
+    def send_command(self, *arguments: Any, **options: Any) -> None:
+        if arguments[0] == "AUTH":
+            self.wheel_lock_login = arguments[1:]
+        own: Any = super()
+        own.send_command(*arguments, **options)
 
     def send_packed_command(self, *arguments: Any, **options: Any) -> None:
         self.wheel_lock_wait(super().send_packed_command, *arguments, **options)
