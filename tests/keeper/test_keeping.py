@@ -29,7 +29,7 @@ from wheel_lock.keeper.entries import read_record
 from wheel_lock.keeper.keeping import NEXT, Keeping, Phase, Sign
 from wheel_lock.keeper.program import MOST_BYTES
 from wheel_lock.net.cluster import ClusterConnector
-from wheel_lock.net.tls_description import described, obstacle
+from wheel_lock.net.tls import described, obstacle
 from wheel_lock.runtime.ends import End
 
 Call = Callable[[], object]

@@ -16,7 +16,7 @@ from redis.retry import Retry
 from wheel_lock import LockContext
 from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, Refusal
 from wheel_lock.net.clients import ServerUrl, UnknownOption, parse
-from wheel_lock.net.tls_mismatch import disagreement
+from wheel_lock.net.tls import disagreement
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.protocol.server_errors import remedy_for
 

@@ -240,14 +240,11 @@ def connector_for(client: AnyClient, owner: str | None = None) -> RedisPyConnect
     Raises:
         TypeError: That client is not supported.
     """
-    connector: RedisPyConnector | ClusterConnector
     like_redis_pys: Any = client  # also one of valkey-py
     kind = valkey_clients.kind_of(client)
     if kind is not None and kind.is_cluster:
-        connector = ClusterConnector(like_redis_pys)
-    elif hasattr(getattr(client, "connection_pool", None), "sentinel_manager"):
-        connector = SentinelConnector(like_redis_pys)
-    else:
-        connector = RedisPyConnector(like_redis_pys)
+        return ClusterConnector(like_redis_pys, owner)
+    asks_sentinels = hasattr(getattr(client, "connection_pool", None), "sentinel_manager")
+    connector = SentinelConnector(like_redis_pys) if asks_sentinels else RedisPyConnector(like_redis_pys)
     connector.owner = owner
     return connector

@@ -20,8 +20,8 @@ from wheel_lock import valkey_clients
 from wheel_lock.net.client_references import Tie
 from wheel_lock.net.connector import (
     NothingListens,
+    RedisPyConnection,
     RedisPyConnector,
-    RoundRobinConnector,
     Server,
     as_server,
     is_refused,
@@ -56,7 +56,7 @@ class ClusterConnector:
         servers: The known masters; at first the startup nodes of the client.
     """
 
-    def __init__(self, client: AnyCluster) -> None:
+    def __init__(self, client: AnyCluster, owner: str | None = None) -> None:
         given = [(str(node.host), str(node.port)) for node in client.nodes_manager.startup_nodes.values()]
         # redis-py adds the nodes of slot maps to them, which may be malformed.
         sound = [server for server in given if as_server("given", server[1]) is not None]
@@ -73,19 +73,11 @@ class ClusterConnector:
         remap = getattr(client.nodes_manager, "address_remap", None)
         self._remap = None if remap is None else Tie(remap)
         self._template = RedisPyConnector(valkey_clients.node_client(client))
+        self._template.owner = owner
         if valkey_clients.greets_as_usual(client):
             # It sends READONLY, which is for replicas, and calls the user's function.
             function = getattr(client, "user_on_connect_func", None)
             self._template.greet_with(None if function is None else Tie(function, _after_on_connect))
-
-    @property
-    def owner(self) -> str | None:
-        """As of :class:`RedisPyConnector`, for all nodes."""
-        return self._template.owner
-
-    @owner.setter
-    def owner(self, owner: str | None) -> None:
-        self._template.owner = owner
 
     @property
     def obstacle(self) -> str | None:
@@ -118,9 +110,9 @@ class ClusterConnector:
     def to(self, server: Server) -> RedisPyConnector:
         return self._template.at(server)
 
-    def listener(self) -> RoundRobinConnector:
+    def listener(self) -> AnyMaster:
         """Return a connector to any master, for subscriptions: a cluster forwards published messages to all nodes."""
-        return RoundRobinConnector(lambda: [self.to(server).listener() for server in self.servers])
+        return AnyMaster(self)
 
     def describe(self) -> str:
         return f"the cluster at {':'.join(map(str, self.servers[0]))}"
@@ -207,6 +199,37 @@ class ClusterConnector:
             return None
         server = as_server(node[0] or b"", node[1], asked)
         return None if server is None else self._place(server[0] or "", server[1])
+
+
+class AnyMaster:
+    """Connects, for subscriptions, to one of the masters of a cluster, and to the next one after a failure."""
+
+    discovers = True
+    in_cluster = False
+
+    def __init__(self, cluster: ClusterConnector) -> None:
+        self._cluster = cluster
+        self._turn = 0
+
+    def _current(self) -> RedisPyConnector:
+        servers = self._cluster.servers
+        return self._cluster.to(servers[self._turn % len(servers)]).listener()
+
+    def listener(self) -> AnyMaster:
+        return self
+
+    def label(self) -> str:
+        return self._current().label()
+
+    def describe(self) -> str:
+        return self._current().describe()
+
+    def connect(self, timeout_s: float) -> RedisPyConnection:
+        try:
+            return self._current().connect(timeout_s)
+        except BaseException:
+            self._turn += 1
+            raise
 
 
 class _SlotMap:

@@ -14,7 +14,6 @@ import re
 import socket
 import ssl
 import traceback
-from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self
 
 import redis
@@ -32,8 +31,7 @@ from wheel_lock import valkey_clients
 from wheel_lock.net.capabilities import Capabilities, prepare, send_and_skip
 from wheel_lock.net.client_references import Tie, tied
 from wheel_lock.net.handshake import Allowance, HandshakeParser, limited
-from wheel_lock.net.tls_description import described, obstacle
-from wheel_lock.net.tls_mismatch import disagreement, may_disagree
+from wheel_lock.net.tls import described, disagreement, may_disagree, obstacle
 from wheel_lock.options import process_owner
 from wheel_lock.protocol.owners import client_name
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
@@ -434,37 +432,6 @@ def _hint(client: object) -> str:
     if isinstance(client, (redis.sentinel.Sentinel, redis.asyncio.sentinel.Sentinel)):
         return ": use the client that its .master_for(name) returns"
     return ""
-
-
-class RoundRobinConnector:
-    """Connects to one of several servers, of which ``choices`` returns the connectors: to the next one after a failure."""
-
-    discovers = True
-    in_cluster = False
-
-    def __init__(self, choices: Callable[[], Sequence[RedisPyConnector]]) -> None:
-        self._choices = choices
-        self._turn = 0
-
-    def _current(self) -> RedisPyConnector:
-        choices = self._choices()
-        return choices[self._turn % len(choices)]
-
-    def listener(self) -> RoundRobinConnector:
-        return self
-
-    def label(self) -> str:
-        return self._current().label()
-
-    def describe(self) -> str:
-        return self._current().describe()
-
-    def connect(self, timeout_s: float) -> RedisPyConnection:
-        try:
-            return self._current().connect(timeout_s)
-        except BaseException:
-            self._turn += 1
-            raise
 
 
 def _introduction(connection: AbstractConnection, settings: dict[str, Any], owner: str) -> list[tuple[str, ...]]:

@@ -13,8 +13,7 @@ from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.engine.requests.bulk_operations import ReleaseMany
 from wheel_lock.engine.topology import cluster
-from wheel_lock.engine.topology.cluster import ClusterRouter
-from wheel_lock.engine.topology.sharded_pubsub import ClusterPubSub
+from wheel_lock.engine.topology.cluster import ClusterPubSub, ClusterRouter
 from wheel_lock.errors import LossReason
 from wheel_lock.lock_types.caller_token import CALLER_TOKEN
 from wheel_lock.net.capabilities import SHARDED

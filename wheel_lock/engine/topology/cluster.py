@@ -16,19 +16,21 @@ from wheel_lock.engine.interfaces import Elsewhere, Later, LeaseGroup, Shard, gr
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.requests.base import Request
-from wheel_lock.engine.topology.sharded_pubsub import ClusterPubSub
 from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, State
+from wheel_lock.net.capabilities import SHARDED
 from wheel_lock.net.cluster import MOST_NODES, ClusterConnector, SlotRange
 from wheel_lock.net.connection import NodeRequest
 from wheel_lock.net.connector import NothingListens, Server, as_server, sanitize
 from wheel_lock.net.node import Node
+from wheel_lock.net.pubsub import Listener, PubSub
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 from wheel_lock.protocol.resp import MalformedReply
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import Backoff
-from wheel_lock.runtime.ends import End
+from wheel_lock.runtime.ends import End, end_all
+from wheel_lock.runtime.failures import guarded
 
 _RETRIED = ("TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", NOT_LOCAL, "READONLY")  # the last one of a demoted master
 _FIRST_MAP_S = 1.0  # for so long bulk work waits for the first map
@@ -362,3 +364,62 @@ class ClusterRouter(SingleRouter):
         for number, renewer in enumerate(masters):
             renewer.every_ticks = _TICKS_EACH * len(masters)
             renewer.tick_share = _TICKS_EACH * number
+
+
+class ClusterPubSub(PubSub):
+    """The subscriptions to the wake-up channels of a whole cluster.
+
+    They use sharded pub/sub where the master has it, so that a message goes to one shard and not to all: each such master
+    gets a connection for its channels. The connection of this object itself serves the channels of all other masters,
+    because all nodes pass on classic messages. When a slot moves, its channels move along.
+    """
+
+    def __init__(self, router: ClusterRouter, connector: ClusterConnector) -> None:
+        state = router.leases.state
+        super().__init__(state.timer, connector.listener(), state.options, state.launch, state)
+        self._router = router
+        self._connector = connector
+        self._shards: dict[Renewer, PubSub] = {}
+        self._subscribed_at: dict[tuple[bytes, Listener], PubSub] = {}
+
+    @property
+    def busy(self) -> bool:
+        return super().busy or any(shard.busy for shard in self._shards.values())
+
+    def _home_of(self, channel: bytes) -> PubSub:
+        """Return the subscriptions to which a channel belongs."""
+        renewer = self._router.shard_of(channel)
+        server = next((node.server for node in renewer.nodes if node.capability == SHARDED), None)
+        if server is None:
+            return self
+        shard = self._shards.get(renewer)
+        if shard is None:
+            router = self._router
+            shard = self._shards[renewer] = router.listen_to(self._connector.to(server).listener(), router.refresh)
+        return shard
+
+    def listen(self, channel: bytes, listener: Listener) -> None:
+        home = self._subscribed_at[channel, listener] = self._home_of(channel)
+        PubSub.listen(home, channel, listener)  # not home.listen(), which is this method if the home is this connection
+
+    def ignore(self, channel: bytes, listener: Listener) -> None:
+        PubSub.ignore(self._subscribed_at.pop((channel, listener), self), channel, listener)
+
+    def rearrange(self) -> None:
+        """Move the subscriptions to channels that live elsewhere by now."""
+        for (channel, listener), home in list(self._subscribed_at.items()):
+            if self._home_of(channel) is not home:
+                self.ignore(channel, listener)
+                guarded(listener, listener.on_subscribed, False)
+                self.listen(channel, listener)
+        for renewer, shard in list(self._shards.items()):
+            if not shard.needed and not self._router.owns_names(renewer):
+                shard.end(End.RETIRED, ConnectionAbortedError("its node owns no hash slots any more"))
+                del self._shards[renewer]
+
+    def end(self, how: End, error: Exception) -> None:
+        end_all(self._shards.values(), how, error)
+        if how is not End.RETIRED:
+            self._shards.clear()
+            self._subscribed_at.clear()
+        super().end(how, error)

@@ -1,19 +1,27 @@
-"""The description of a connection with TLS, by which the keeper of a process that has died makes another one.
+"""TLS: the description of a connection for the keeper, and finding out that only one of client and server speaks it.
 
-A connection without TLS is passed as it is (see keeper/). What is here is all that redis-py uses to connect with TLS, in
-values that JSON has. The other side is wheel_lock/keeper/tls.py.
+By the description the keeper of a process that has died makes another connection; one without TLS is passed as it is (see
+keeper/). It is all that redis-py uses to connect with TLS, in values that JSON has. The other side is keeper/tls.py.
+
+That only one side speaks TLS is reported by neither. A server that expects TLS closes the connection; another takes the
+client's hello for the beginning of a command. So after a failed attempt to connect the port is probed the other way.
 """
 
 from __future__ import annotations
 
 import os
+import socket
+import ssl
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import or_
 from typing import Any
 
+from wheel_lock.net.handshake import HungUp
+
 _MOST_CA_BYTES = 1 << 16  # it goes in one message
+_PROBE_STEP_S = 0.5
 _DESCRIBED = (
     *("ssl_keyfile", "ssl_certfile", "ssl_password", "ssl_ca_certs", "ssl_ca_path", "ssl_ca_data", "ssl_cert_reqs"),
     *("ssl_check_hostname", "ssl_include_verify_flags", "ssl_exclude_verify_flags", "ssl_min_version", "ssl_ciphers"),
@@ -81,3 +89,40 @@ def described(connection: Any, login: Iterable[str | bytes]) -> dict[str, object
 def _path(path: str | bytes | os.PathLike[str] | None) -> str | None:
     """Return a path that means the same in another process, which has a working directory of its own."""
     return None if path is None else os.path.abspath(os.fsdecode(path))
+
+
+def may_disagree(error: Exception, encrypted: bool) -> bool:
+    """Return whether ``error`` of redis-py may mean that only one side speaks TLS: the client if ``encrypted``."""
+    cause = error.__cause__ or error.__context__
+    if encrypted:
+        return isinstance(cause, (TimeoutError, ssl.SSLError))
+    return isinstance(error, HungUp) or isinstance(cause, (ConnectionResetError, BrokenPipeError))
+
+
+def disagreement(server: tuple[str, int], encrypted: bool) -> str | None:
+    """Return an explanation if only one side speaks TLS, else None. Blocks for up to 0.5 s for each step."""
+    if encrypted and _answers_in_plain_text(server):
+        return "the client speaks TLS (rediss://), and the server does not at this port"
+    if not encrypted and _shakes_hands(server):
+        return "the server speaks TLS at this port, and the client does not (see rediss://)"
+    return None
+
+
+def _answers_in_plain_text(server: tuple[str, int]) -> bool:
+    try:
+        with socket.create_connection(server, timeout=_PROBE_STEP_S) as sock:
+            sock.sendall(b"PING\r\n")
+            return sock.recv(1) in (b"+", b"-")
+    except OSError:
+        return False
+
+
+def _shakes_hands(server: tuple[str, int]) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # nothing secret is sent
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with socket.create_connection(server, timeout=_PROBE_STEP_S) as sock, context.wrap_socket(sock):
+            return True
+    except OSError:
+        return False
