@@ -92,7 +92,7 @@ class TlsConnection:
 
     def __init__(self, description: object) -> None:
         assert isinstance(description, dict)
-        self._description: dict[str, Any] = description  # see wheel_lock/net/tls_description.py
+        self._description: dict[str, Any] = description  # see wheel_lock/net/tls.py
         self._timeout_s = _STEP_S
         self._sock: ssl.SSLSocket | None = None
         self._why = ""  # that was said

@@ -104,29 +104,28 @@ class ServerUrl:
         Raises:
             redis.RedisError, redis.RedisClusterException, OSError: The cluster cannot be reached.
         """
-        if self.topology != "cluster":
-            return self._master(settings)
-        nodes = [redis.cluster.ClusterNode(host, port) for host, port in self._servers]
-        return redis.RedisCluster(startup_nodes=nodes, **{**settings, **self._settings})
+        client: redis.Redis | redis.RedisCluster = self._client(redis, settings)
+        return client
 
     def unconnected_client(self, **settings: Any) -> redis.Redis | redis.asyncio.RedisCluster:
         """Return a client to make a context of, without any I/O: that of a cluster is one for asyncio."""
-        if self.topology != "cluster":
-            return self._master(settings)
-        nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in self._servers]
-        return redis.asyncio.RedisCluster(startup_nodes=nodes, **{**settings, **self._settings})
+        client: redis.Redis | redis.asyncio.RedisCluster = self._client(redis.asyncio, settings)
+        return client
 
-    def _master(self, settings: dict[str, Any]) -> redis.Redis:
+    def _client(self, package: Any, settings: dict[str, Any]) -> Any:
+        """Return the client; that of a cluster is from ``package``."""
         if not self.topology:
             return redis.Redis.from_url(self.urls[0], **settings)
+        if self.topology == "cluster":
+            nodes = [package.cluster.ClusterNode(host, port) for host, port in self._servers]
+            return package.RedisCluster(startup_nodes=nodes, **{**settings, **self._settings})
         for_sentinels = {name: value for name, value in settings.items() if name not in _NOT_OF_SENTINELS}
         sentinels = Sentinel(
             self._servers,
             sentinel_kwargs={**for_sentinels, **self._of_sentinels},
             **{**settings, **self._settings},
         )
-        client: redis.Redis = sentinels.master_for(self.service)
-        return client
+        return sentinels.master_for(self.service)
 
 
 def parse(url: str) -> ServerUrl:
@@ -144,14 +143,12 @@ def parse(url: str) -> ServerUrl:
             neither cause nor context.
     """
     scheme = _SCHEME.match(url)
-    found = None
-    if scheme is not None:
-        try:
-            found = _parsed(scheme, url[scheme.end() :])
-        except UnknownOption:
-            raise
-        except _MALFORMED:
-            pass
+    try:
+        found = None if scheme is None else _parsed(scheme, url[scheme.end() :])
+    except UnknownOption:
+        raise
+    except _MALFORMED:
+        found = None
     if found is None:
         raise ValueError(_FORMS)
     return found

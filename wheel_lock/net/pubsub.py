@@ -190,34 +190,24 @@ class PubSub(NodeObserver):
 
     def _on_push(self, reply: Reply) -> None:
         self._silent = False
-        if type(reply) is list and len(reply) == 3 and reply[0] in _MESSAGES and type(reply[2]) is bytes:
-            # First, because a waiter's wake-up takes this way.
-            listeners = self._listeners.get(reply[1]) if type(reply[1]) is bytes else None
-            if listeners is not None and len(listeners) == 1:
-                guarded(listeners[0], listeners[0].on_message, reply[2])
-                return
-        if isinstance(reply, ServerError):
-            # The error does not name a channel. Channels that are confirmed after all are removed again.
-            self._refused |= self._requested
-            self._requested.clear()
-            if self._on_moved is not None and reply.code == "MOVED":
-                self._on_moved()
-                return
-            if self._refused and not self._refusal_logged:
-                self._refusal_logged = True
-                text = "the server refuses to send wake-ups, so waiters have to poll: %s"
-                node, reason = self._node.connector.describe(), error_text(reply)
-                fields = log_fields("subscription_refused", reason=reason, node=node)
-                NOTIFIER.post(partial(logger.warning, extra=fields), text, reason)
+        if type(reply) is not list or len(reply) < 2 or type(reply[1]) is not bytes:
+            if isinstance(reply, ServerError):
+                self._on_refused(reply)
+            elif reply == b"PONG":  # not a push message if there are no subscriptions, all of which were refused
+                self._on_pong()
+            else:
+                raise MalformedReply(f"{reply!r:.40} is not a push message")
             return
-        if reply == b"PONG":  # not a push message if there are no subscriptions, all of which were refused
-            self._on_pong()
-            return
-        if type(reply) is not list or len(reply) < 2 or not isinstance(reply[1], bytes):
-            raise MalformedReply(f"{reply!r:.40} is not a push message")
         what, channel = reply[0], reply[1]
-        listeners = list(self._listeners.get(channel, ()))
-        if what in (b"subscribe", b"ssubscribe"):
+        listeners = tuple(self._listeners.get(channel, ()))
+        if what in _MESSAGES:  # first, because a waiter's wake-up takes this way
+            if len(reply) != 3 or type(reply[2]) is not bytes:
+                raise MalformedReply(f"{reply!r:.40} is not a message")
+            for listener in listeners:
+                guarded(listener, listener.on_message, reply[2])
+            if not listeners and channel not in self._put_off and not self._node.clogged:
+                self._unsubscribe_again(channel)
+        elif what in (b"subscribe", b"ssubscribe"):
             self._requested.discard(channel)
             self._refused.discard(channel)
             if listeners or channel in self._put_off:
@@ -232,13 +222,19 @@ class PubSub(NodeObserver):
             for listener in listeners:
                 guarded(listener, listener.on_subscribed, False)
             self._on_moved()
-        elif what in _MESSAGES:
-            if len(reply) != 3 or not isinstance(reply[2], bytes):
-                raise MalformedReply(f"{reply!r:.40} is not a message")
-            for listener in listeners:
-                guarded(listener, listener.on_message, reply[2])
-            if not listeners and channel not in self._put_off and not self._node.clogged:
-                self._unsubscribe_again(channel)
+
+    def _on_refused(self, error: ServerError) -> None:
+        # The error does not name a channel. Channels that are confirmed after all are removed again.
+        self._refused |= self._requested
+        self._requested.clear()
+        if self._on_moved is not None and error.code == "MOVED":
+            self._on_moved()
+        elif self._refused and not self._refusal_logged:
+            self._refusal_logged = True
+            text = "the server refuses to send wake-ups, so waiters have to poll: %s"
+            node, reason = self._node.connector.describe(), error_text(error)
+            fields = log_fields("subscription_refused", reason=reason, node=node)
+            NOTIFIER.post(partial(logger.warning, extra=fields), text, reason)
 
     def _unsubscribe_again(self, channel: bytes) -> None:
         """Unsubscribe from a channel without listeners: the first UNSUBSCRIBE was refused, or the server is hostile.
