@@ -20,7 +20,7 @@ from redis.exceptions import ConnectionError, InvalidResponse
 from redis.utils import str_if_bytes
 
 from wheel_lock.protocol.reply_reader import NOTHING, TO_QUESTIONS, ReplyReader, as_malformed
-from wheel_lock.protocol.resp import MalformedReply, error_text
+from wheel_lock.protocol.resp import MalformedReply
 
 T = TypeVar("T")
 
@@ -28,7 +28,6 @@ T = TypeVar("T")
 _MOST_BYTES = 32 << 20
 _MAX_DEPTH = 8  # limit for nested lists
 _STEPS = 4  # total time, as a multiple of the limit of one step
-_PARSER_ERRORS = (ValueError, TypeError, LookupError, AttributeError, MemoryError, RecursionError)
 
 
 class HungUp(ConnectionError):
@@ -117,7 +116,7 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
             _check_depth(reply)
         except (OSError, HungUp):
             raise
-        except Exception as error:
+        except Exception as error:  # also of redis-py about an error reply: a MOVED without a port, for example
             text = f"the server's reply is malformed: {as_malformed(error)}"
             raise InvalidResponse(text) from None
         if isinstance(reply, ConnectionError):
@@ -181,13 +180,6 @@ class _Limited(AbstractConnection):
 
     def send_packed_command(self, *arguments: Any, **options: Any) -> None:
         self.wheel_lock_wait(super().send_packed_command, *arguments, **options)
-
-    def read_response(self, *arguments: Any, **options: Any) -> Any:
-        try:
-            return super().read_response(*arguments, **options)
-        except _PARSER_ERRORS as error:  # raised while redis-py parses it: a MOVED without a port, for example
-            text = f"the server's answer is malformed: {error_text(error)}"
-        raise InvalidResponse(text)
 
 
 def limited(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:

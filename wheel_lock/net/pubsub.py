@@ -166,7 +166,6 @@ class PubSub(NodeObserver):
         return pipeline
 
     def _connection_lost(self, on_lost: OnDropped, pipeline: PipelinedConnection, error: Exception) -> None:
-        """Notify the node by ``on_lost``, then the listeners."""
         on_lost(pipeline, error)
         self._end_subscriptions()
 
@@ -363,7 +362,6 @@ class InvalidationFeed(PubSub):
         self._id_awaited = False
         self._idle_pings = 0
         self._known: int | None = None  # the id, before the subscription is confirmed
-        self._lost = False  # the connection is being lost
 
     @property
     def server(self) -> Server | None:
@@ -394,9 +392,8 @@ class InvalidationFeed(PubSub):
                 guarded(self._listener, self._listener.on_stopped)
 
     def trouble(self, node: Node) -> None:
-        if not node.connected and not self._lost and node.last_error is not None and self._listeners:
+        if node.unreachable and node.last_error is not None and self._listeners:
             guarded(self._listener, self._listener.on_unreachable, node.last_error)
-        self._lost = False
 
     def is_needed(self, node: Node) -> bool:
         return super().is_needed(node) and self._listener.is_interested()
@@ -414,9 +411,7 @@ class InvalidationFeed(PubSub):
     def _connection_lost(self, on_lost: OnDropped, pipeline: PipelinedConnection, error: Exception) -> None:
         was_ready = self.client_id is not None
         self.client_id = self._known = None
-        self._lost = True
         super()._connection_lost(on_lost, pipeline, error)
-        self._lost = False
         if self._listeners:
             guarded(self._listener, self._listener.on_ended, error, was_ready)
 

@@ -41,6 +41,7 @@ class Opinions:
         now: Returns the time in seconds.
 
     Attributes:
+        belief: The latest conclusion; None before the first answer.
         on_change: Called with the addresses whenever they differ from the previous ones, in the order of these changes.
     """
 
@@ -48,16 +49,11 @@ class Opinions:
         self._sentinels = sentinels
         self._now = now
         self._given: dict[int, tuple[Opinion, float]] = {}
-        self._belief: Belief | None = None
+        self.belief: Belief | None = None
         self._confirmed_at = -math.inf
         self._changes = 0
         self._guard = allocate_lock()
         self.on_change: Callable[[tuple[Server, ...]], object] = lambda servers: None
-
-    @property
-    def belief(self) -> Belief | None:
-        """The latest conclusion; None before the first answer."""
-        return self._belief
 
     def after_fork_in_child(self) -> None:
         """In a forked child: replace the guard, which a thread of the parent may hold."""
@@ -71,7 +67,7 @@ class Opinions:
             if opinion is None:
                 return
             self._given[sentinel] = opinion, self._now()
-            belief = self._belief
+            belief = self.belief
             if belief is None or (opinion.epoch == belief.epoch and opinion.server in belief.servers):
                 self._confirmed_at = self._now()
 
@@ -91,12 +87,12 @@ class Opinions:
                     continue  # another answer has arrived meanwhile
                 if not choices or not choices[0].servers:
                     return None
-                before, self._belief = self._belief, choices[0]
-                if before is None or before.epoch != self._belief.epoch or before.servers != self._belief.servers:
+                before, self.belief = self.belief, choices[0]
+                if before is None or before.epoch != self.belief.epoch or before.servers != self.belief.servers:
                     self._confirmed_at = self._now()
-                if before is None or set(before.servers) != set(self._belief.servers):
-                    self.on_change(self._belief.servers)
-                return self._belief
+                if before is None or set(before.servers) != set(self.belief.servers):
+                    self.on_change(self.belief.servers)
+                return self.belief
 
     def _choices(self) -> list[Belief]:
         """Return the possible beliefs, best first: the newest epoch, then older ones if the newest may be obsolete."""
@@ -105,7 +101,7 @@ class Opinions:
         if not recent:
             return []
         unconfirmed_s = now - self._confirmed_at
-        believed = self._belief
+        believed = self.belief
         if self._is_majority(len(recent)) and unconfirmed_s >= _RECENT_S:
             believed = None  # the epochs have started from zero again
         epochs = {opinion.epoch for opinion in recent}

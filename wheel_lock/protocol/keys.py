@@ -111,9 +111,8 @@ def companion(prefix: bytes, name: bytes) -> bytes:
 def _tags() -> dict[int, bytes]:
     """Return the shortest hexadecimal number of each slot. Computed once, in about 0.1 s."""
     tags: dict[int, bytes] = {}
-    for candidate in itertools.count():
-        tag = b"%x" % candidate
+    candidates = itertools.count()
+    while len(tags) < SLOTS:
+        tag = b"%x" % next(candidates)
         tags.setdefault(binascii.crc_hqx(tag, 0) % SLOTS, tag)
-        if len(tags) == SLOTS:
-            return tags
-    raise AssertionError("unreachable")
+    return tags
