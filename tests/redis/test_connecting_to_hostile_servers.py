@@ -18,10 +18,10 @@ from tests.support.logged import logged
 from tests.support.redis_server import RedisServer, redis_server_version
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError, LockTimeout, LockUnavailable
+from wheel_lock.net import handshake
 from wheel_lock.net.capabilities import FLAGGED, PLAIN
 from wheel_lock.net.clients import connector_for
 from wheel_lock.net.connector import RedisPyConnector, as_server
-from wheel_lock.net.handshake import Allowance
 from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.protocol.resp import error_text
 
@@ -87,12 +87,11 @@ def test_what_the_users_own_code_takes_is_not_the_servers(redis_server: RedisSer
 
 def test_addresses_that_are_silent_do_not_count() -> None:
     connection_class: Any = RedisPyConnector(redis.Redis())._limited_class
-    allowance = Allowance(3.0)
-    connection = connection_class(wheel_lock_allowance=allowance, socket_connect_timeout=2.0)
-    before = allowance.left_s
+    connection = connection_class(wheel_lock_step_s=3.0, socket_connect_timeout=2.0)
+    before = connection.wheel_lock_left_s
     connection._wheel_lock_began = time.monotonic() - 4.5  # two of them, and half a second for the third
     connection._wheel_lock_spend()
-    assert 0.5 <= before - allowance.left_s < 1.5
+    assert 0.5 <= before - connection.wheel_lock_left_s < 1.5
 
 
 def test_a_server_that_never_stops_talking_is_not_listened_to() -> None:
@@ -110,13 +109,14 @@ def test_a_connection_takes_few_round_trips(monkeypatch: pytest.MonkeyPatch, red
     """
     steps: list[str] = []
 
-    class Counted(Allowance):
-        def wait(self, sock: Any, step_s: float | None, call: Any, *arguments: Any, **options: Any) -> Any:
-            if call.__name__ == "send_packed_command" or steps[-1] != "recv":
-                steps.append(call.__name__)
-            return super().wait(sock, step_s, call, *arguments, **options)
+    wait = handshake._Limited._wheel_lock_wait
 
-    monkeypatch.setattr("wheel_lock.net.connector.Allowance", Counted)
+    def counted(connection: Any, call: Any, *arguments: Any, **options: Any) -> Any:
+        if call.__name__ == "send_packed_command" or steps[-1] != "recv":
+            steps.append(call.__name__)
+        return wait(connection, call, *arguments, **options)
+
+    monkeypatch.setattr(handshake._Limited, "_wheel_lock_wait", counted)
     with redis_server.client() as admin:
         admin.acl_setuser("some", enabled=True, passwords=["+secret"], keys=["*"], channels=["*"], commands=["+@all"])
         client = redis.Redis(port=redis_server.port, username="some", password="secret", db=3)

@@ -36,7 +36,6 @@ else:
     AnyClient = redis.Redis | redis.asyncio.Redis | redis.RedisCluster | redis.asyncio.RedisCluster
 
 _SCHEME = re.compile(r"(?:(?:redis|valkey)(?P<tls>s?)(?:\+(?P<topology>sentinel|cluster))?|(?P<unix>unix))://")
-_AUTHORITY = re.compile(r"[^/?#]*")  # user, password, host and port
 _POOL_SETTINGS = ("connection_class", "max_connections")
 _PATHS = {
     "sentinel": re.compile(r"/(?P<service>[^/?#@]+)(?:/(?P<db>\d*))?"),
@@ -154,19 +153,24 @@ def parse(url: str) -> ServerUrl:
     return found
 
 
+def _parts(rest: str) -> tuple[str, str, str]:
+    """Return the authority (user, password, host and port), the path and the query of a URL without its scheme."""
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    path, _, query = rest[len(authority) :].partition("?")
+    return authority, path, query
+
+
 def _parsed(scheme: re.Match[str], rest: str) -> ServerUrl | None:
     """Return the parts of a URL, or None. Raises one of _MALFORMED if redis-py does not accept a part."""
     plain = "unix://" if scheme["unix"] else f"redis{scheme['tls']}://"
     topology: str = scheme["topology"] or ""
     if not topology:
         return ServerUrl("", (plain + rest,), "", (), {}, {}) if _is_sound(plain, rest) else None
-    authority = _AUTHORITY.match(rest)
-    assert authority is not None
-    path, _, query = rest[authority.end() :].partition("?")
+    authority, path, query = _parts(rest)
     parts = _PATHS[topology].fullmatch(path)
     if parts is None or "#" in query:
         return None
-    login, at, hosts = authority[0].rpartition("@")
+    login, at, hosts = authority.rpartition("@")
     options = parse_qsl(query, keep_blank_values=True)
     for_sentinels = {_OF_SENTINELS[name]: value for name, value in options if name in _OF_SENTINELS}
     if topology == "cluster" and for_sentinels:
@@ -198,17 +202,15 @@ def _is_sound(scheme: str, rest: str) -> bool:
     Raises:
         UnknownOption: It has an option that does not exist.
     """
-    authority = _AUTHORITY.match(rest)
-    assert authority is not None
-    path, _, query = rest[authority.end() :].partition("?")
-    ended_early = "@" not in authority[0] and ("@" in path or "@" in query.partition("=")[0])
-    if ended_early and (authority[0] or scheme != "unix://"):
+    authority, path, query = _parts(rest)
+    ended_early = "@" not in authority and ("@" in path or "@" in query.partition("=")[0])
+    if ended_early and (authority or scheme != "unix://"):
         return False  # a slash, question mark or number sign in the password has ended the host
     if scheme != "unix://" and _DATABASE.fullmatch(path) is None:
         return False
     for name, _ in parse_qsl(query, keep_blank_values=True):
         if name not in _OPTIONS:
-            _refuse(name, ended="@" in authority[0] and "@" not in query)
+            _refuse(name, ended="@" in authority and "@" not in query)
             return False
     try:
         settings: dict[str, Any] = parse_url(scheme + rest)

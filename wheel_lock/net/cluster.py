@@ -74,6 +74,7 @@ class ClusterConnector:
         self._remap = None if remap is None else Tie(remap)
         self._template = RedisPyConnector(valkey_clients.node_client(client))
         self._template.owner = owner
+        self._template.in_cluster = True
         if valkey_clients.greets_as_usual(client):
             # It sends READONLY, which is for replicas, and calls the user's function.
             function = getattr(client, "user_on_connect_func", None)

@@ -30,7 +30,7 @@ from redis.retry import Retry
 from wheel_lock import valkey_clients
 from wheel_lock.net.capabilities import Capabilities, prepare, send_and_skip
 from wheel_lock.net.client_references import Tie, tied
-from wheel_lock.net.handshake import Allowance, HandshakeParser, limited
+from wheel_lock.net.handshake import HandshakeParser, limited
 from wheel_lock.net.tls import described, disagreement, may_disagree, obstacle
 from wheel_lock.options import process_owner
 from wheel_lock.protocol.owners import client_name
@@ -314,11 +314,10 @@ class RedisPyConnector:
         if greeting is not None:
             self._ties["redis_connect_func"] = greeting
 
-    def at(self, server: Server) -> RedisPyConnector:
-        """Return a connector with the same settings to a node of the same cluster."""
+    def at(self, server: Server) -> Self:
+        """Return a connector with the same settings to another server."""
         other = copy.copy(self)
         other._settings = {**self._settings, "host": server[0], "port": int(server[1])}
-        other.in_cluster = True
         return other
 
     def client(self, timeout_s: float) -> redis.Redis:
@@ -333,7 +332,7 @@ class RedisPyConnector:
         settings = self._given()
         for what in ("socket_timeout", "socket_connect_timeout"):
             settings[what] = min(settings.get(what) or timeout_s, timeout_s)
-        settings["wheel_lock_allowance"] = Allowance(timeout_s)
+        settings["wheel_lock_step_s"] = timeout_s
         return settings
 
     def _check(self, connection: AbstractConnection) -> None:
@@ -434,20 +433,17 @@ def _hint(client: object) -> str:
     return ""
 
 
-def _introduction(connection: AbstractConnection, settings: dict[str, Any], owner: str) -> list[tuple[str, ...]]:
-    """Return the commands that name the connection in CLIENT LIST; redis-py's own would take two more round trips."""
-    commands: list[tuple[str, ...]] = []
-    if not settings.get("client_name"):
-        commands.append(("CLIENT", "SETNAME", client_name(owner)))
-    return [*commands, *(("CLIENT", "SETINFO", what, str(value)) for what, value in _library(connection) if value)]
+def _introduction(connection: Any, settings: dict[str, Any], owner: str) -> list[tuple[str, ...]]:
+    """Return the commands that name the connection and the library in CLIENT LIST.
 
-
-def _library(connection: AbstractConnection) -> list[tuple[str, str | None]]:
-    """Return the library's name and version for CLIENT SETINFO, and keep redis-py from sending them itself."""
-    described: Any = connection
-    if hasattr(described, "driver_info"):
-        driver, described.driver_info = described.driver_info, None
-        return [] if driver is None else [("LIB-NAME", driver.formatted_name), ("LIB-VER", driver.lib_version)]
-    named = [("LIB-NAME", getattr(described, "lib_name", None)), ("LIB-VER", getattr(described, "lib_version", None))]
-    described.lib_name = described.lib_version = None  # redis-py 7.0
-    return named
+    redis-py is kept from sending its own, which would take two more round trips.
+    """
+    if hasattr(connection, "driver_info"):
+        driver, connection.driver_info = connection.driver_info, None
+        name, version = (None, None) if driver is None else (driver.formatted_name, driver.lib_version)
+    else:  # redis-py 7.0
+        name, version = getattr(connection, "lib_name", None), getattr(connection, "lib_version", None)
+        connection.lib_name = connection.lib_version = None
+    commands = [] if settings.get("client_name") else [("CLIENT", "SETNAME", client_name(owner))]
+    library = ("LIB-NAME", name), ("LIB-VER", version)
+    return [*commands, *(("CLIENT", "SETINFO", what, str(value)) for what, value in library if value)]

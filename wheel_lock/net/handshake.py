@@ -34,36 +34,6 @@ class HungUp(ConnectionError):
     """The server has closed the connection."""
 
 
-class Allowance:
-    """The remaining time and bytes of one attempt to connect. ``step_s`` limits one step, four times that all waits."""
-
-    def __init__(self, step_s: float) -> None:
-        self.step_s = step_s
-        self.left_s: float = step_s * _STEPS
-        self._left_bytes = _MOST_BYTES
-
-    def limit(self, sock: Any, step_s: float | None) -> None:
-        """Limit the next wait on ``sock`` to ``step_s``, or the time that is left. Raises TimeoutError if none is left."""
-        if self.left_s <= 0.0:
-            raise TimeoutError("the server has taken too long in all")
-        sock.settimeout(self.left_s if step_s is None else min(step_s, self.left_s))
-
-    def wait(self, sock: Any, step_s: float | None, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Return what ``call`` returns, which waits on ``sock`` for the server."""
-        self.limit(sock, step_s)
-        began = time.monotonic()
-        try:
-            return call(*arguments, **options)
-        finally:
-            self.left_s -= time.monotonic() - began
-
-    def take(self, size: int) -> None:
-        """Subtract the number of received bytes. Raises OSError if it exceeds the limit."""
-        self._left_bytes -= size
-        if self._left_bytes < 0:
-            raise OSError(f"the server has sent more than {_MOST_BYTES} bytes")
-
-
 class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
     """The parser of limited connections, which reads ``socket_read_size`` bytes at once, or 64 KiB if that is more."""
 
@@ -107,10 +77,9 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
         try:
             while (reply := reader.gets()) is NOTHING:
                 if not reader.more(fresh):
-                    data = connection.wheel_lock_wait(connection._sock.recv, self._read_size)
+                    data = connection.wheel_lock_receive(self._read_size)
                     if not data:
                         raise HungUp("Connection closed by server.")
-                    connection.wheel_lock_allowance.take(len(data))
                     reader.feed(data)
                 fresh = False
             _check_depth(reply)
@@ -135,16 +104,19 @@ def _check_depth(reply: object) -> None:
 
 
 class _Limited(AbstractConnection):
-    """The mix-in that limits a connection class. Its names are unlike those of users' classes.
+    """The mix-in that limits a connection class, ``step_s`` for one step and four times that for all waits.
 
     Attributes:
+        wheel_lock_left_s: The time that is left.
         wheel_lock_login: The arguments of AUTH that it has sent last, if any.
     """
 
     wheel_lock_login: Sequence[str | bytes] = ()
 
-    def __init__(self, *, wheel_lock_allowance: Allowance, **settings: Any) -> None:
-        self.wheel_lock_allowance = wheel_lock_allowance
+    def __init__(self, *, wheel_lock_step_s: float, **settings: Any) -> None:
+        self._wheel_lock_step_s = wheel_lock_step_s
+        self.wheel_lock_left_s = wheel_lock_step_s * _STEPS
+        self._wheel_lock_left_bytes = _MOST_BYTES
         self._wheel_lock_began = 0.0
         super().__init__(**settings)
 
@@ -156,7 +128,7 @@ class _Limited(AbstractConnection):
 
     def _wrap_socket_with_ssl(self, sock: Any) -> Any:
         self._wheel_lock_spend()
-        self.wheel_lock_allowance.limit(sock, sock.gettimeout())
+        self._wheel_lock_limit(sock, sock.gettimeout())
         return super()._wrap_socket_with_ssl(sock)  # type: ignore[misc]  # classes for TLS have it
 
     def _wheel_lock_spend(self) -> None:
@@ -164,13 +136,33 @@ class _Limited(AbstractConnection):
 
         A host name may have several addresses, which are tried one after the other, each for the whole limit of a step.
         """
-        allowance, now = self.wheel_lock_allowance, time.monotonic()
-        address_s: float = getattr(self, "socket_connect_timeout", None) or allowance.step_s
-        allowance.left_s -= (now - self._wheel_lock_began) % address_s
+        now = time.monotonic()
+        address_s: float = getattr(self, "socket_connect_timeout", None) or self._wheel_lock_step_s
+        self.wheel_lock_left_s -= (now - self._wheel_lock_began) % address_s
         self._wheel_lock_began = now
 
-    def wheel_lock_wait(self, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        return self.wheel_lock_allowance.wait(self._sock, self.socket_timeout, call, *arguments, **options)
+    def _wheel_lock_limit(self, sock: Any, step_s: float | None) -> None:
+        if self.wheel_lock_left_s <= 0.0:
+            raise TimeoutError("the server has taken too long in all")
+        sock.settimeout(self.wheel_lock_left_s if step_s is None else min(step_s, self.wheel_lock_left_s))
+
+    def _wheel_lock_wait(self, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Return what ``call`` returns, which waits for the server."""
+        self._wheel_lock_limit(self._sock, self.socket_timeout)
+        began = time.monotonic()
+        try:
+            return call(*arguments, **options)
+        finally:
+            self.wheel_lock_left_s -= time.monotonic() - began
+
+    def wheel_lock_receive(self, size: int) -> bytes:
+        """Return at most ``size`` bytes that the server sends. Raises OSError after too much time, or too many bytes."""
+        sock: Any = self._sock
+        data: bytes = self._wheel_lock_wait(sock.recv, size)
+        self._wheel_lock_left_bytes -= len(data)
+        if self._wheel_lock_left_bytes < 0:
+            raise OSError(f"the server has sent more than {_MOST_BYTES} bytes")
+        return data
 
     def send_command(self, *arguments: Any, **options: Any) -> None:
         if arguments[0] == "AUTH":
@@ -179,9 +171,9 @@ class _Limited(AbstractConnection):
         own.send_command(*arguments, **options)
 
     def send_packed_command(self, *arguments: Any, **options: Any) -> None:
-        self.wheel_lock_wait(super().send_packed_command, *arguments, **options)
+        self._wheel_lock_wait(super().send_packed_command, *arguments, **options)
 
 
 def limited(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Return a subclass of ``connection_class`` with the additional argument ``wheel_lock_allowance``."""
+    """Return a subclass of ``connection_class`` with the additional argument ``wheel_lock_step_s``."""
     return type(connection_class.__name__, (_Limited, connection_class), {"__module__": connection_class.__module__})

@@ -131,8 +131,7 @@ class SentinelConnector(RedisPyConnector):
         if server not in self._targets:
             if len(self._targets) >= _MAX_TARGETS:
                 self._targets.clear()
-            target = copy.copy(self)
-            target._settings = {**self._settings, "host": server[0], "port": int(server[1])}
+            target = self.at(server)
             if self._asks_the_pool:
                 found = _FoundMaster(self.service, self._sentinel, self._check_connection, server)
                 target._settings["connection_pool"] = found
