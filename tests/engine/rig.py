@@ -31,8 +31,9 @@ from wheel_lock.errors import ContextClosed, LossReason
 from wheel_lock.lease import NO_OWNER, Event, Lease, Owner, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.lock_types.base import LockType
+from wheel_lock.net.capabilities import PLAIN, Capabilities
 from wheel_lock.net.connection import PipelinedConnection
-from wheel_lock.net.connector import Connection
+from wheel_lock.net.connector import Connection, Server
 from wheel_lock.net.pubsub import PubSub
 from wheel_lock.observe import ContextStats, LostEvent
 from wheel_lock.options import ContextOptions, lock_name, lock_options
@@ -231,25 +232,9 @@ class _Socket(socket.socket):
         return super().recv(bufsize, flags)
 
 
-class PairConnection:
-    """A connection that is one end of a socket pair."""
-
-    missing_rights: frozenset[str] = frozenset()
-    description: dict[str, object] | None = None
-    keyed: bool = False
-
-    def __init__(
-        self, sock: socket.socket, capability: int = 0, address: tuple[str | None, str] = ("pair", "0")
-    ) -> None:
-        self.sock = sock
-        self.capability = capability
-        self.server = address
-
-    def close(self) -> None:
-        self.sock.close()
-
-    def after_fork_in_child(self) -> None:
-        socket.close(self.sock.detach())
+def pair_connection(sock: socket.socket, server: Server = ("pair", "0"), capability: int = PLAIN) -> Connection:
+    """Return a connection that is one end of a socket pair."""
+    return Connection(sock, server, Capabilities(capability))
 
 
 class ScriptedConnector:
@@ -302,7 +287,7 @@ class ScriptedConnector:
         sock.setblocking(False)
         self.sockets.append(sock)
         self.servers.append(ScriptedServer(theirs))
-        return PairConnection(sock, self.flagged, self.address)
+        return pair_connection(sock, self.address, self.flagged)
 
     def close(self) -> None:
         """Close both ends of all connections, those for wake-ups included."""

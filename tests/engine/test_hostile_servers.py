@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.engine.rig import FINE, NIL, OK, NotingRequest, PairConnection, Rig, array, integer, names
+from tests.engine.rig import FINE, NIL, OK, NotingRequest, Rig, array, integer, names, pair_connection
 from tests.hostile.fuzzing import Listener, wired
 from tests.support.background import Background
 from tests.support.tls import TlsFiles
@@ -74,7 +74,7 @@ def asking(
 ) -> tuple[PipelinedConnection, list[NotingRequest], list[Exception]]:
     """A channel, its requests, which are on the wire, and the errors with which it was lost."""
     asked, lost = [NotingRequest() for _ in range(count)], list[Exception]()
-    channel = PipelinedConnection(rig.timer, PairConnection(sock), None, nothing, lambda _, error: lost.append(error))
+    channel = PipelinedConnection(rig.timer, pair_connection(sock), None, nothing, lambda _, error: lost.append(error))
     for request in asked:
         channel.send(request)
     rig.timer.turn()
@@ -92,7 +92,7 @@ def drive(rig: Rig, until: Callable[[], bool]) -> None:
 def test_a_flood_of_messages_is_heard_a_part_in_each_turn(rig: Rig, pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     heard: list[Reply] = []
-    channel = PushConnection(rig.timer, PairConnection(ours), None, nothing, nothing)
+    channel = PushConnection(rig.timer, pair_connection(ours), None, nothing, nothing)
     channel.on_push = heard.append
     theirs.settimeout(0.0)
     count = 0

@@ -17,6 +17,7 @@ import pytest
 import redis.asyncio
 
 from tests.direct.opened import on_path, opened
+from tests.engine.rig import pair_connection
 from tests.keeper.test_program import LONG_S, Served
 from tests.keeper.test_record import new_lease
 from tests.support.redis_server import RedisServer
@@ -511,7 +512,7 @@ def test_a_fork_in_an_attempt_leaves_the_child_none_of_its_descriptors(rig: Rig)
     ours, connection = socket.socketpair()
     (attempt,) = rig.keeping._attempts
     assert attempt.session is not None
-    attempt.connection = SimpleNamespace(after_fork_in_child=lambda: os.close(connection.detach()))
+    attempt.connection = pair_connection(connection)
     inodes = [os.fstat(end.fileno()).st_ino for end in (attempt.session, connection)]
     if (pid := os.fork()) == 0:
         left = 1

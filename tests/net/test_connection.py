@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.engine.rig import NotingRequest, PairConnection
+from tests.engine.rig import NotingRequest, pair_connection
 from wheel_lock.net import brief_wait
 from wheel_lock.net.brief_wait import BriefWait
 from wheel_lock.net.connection import PipelinedConnection
@@ -104,7 +104,7 @@ class ChannelMachine(RuleBasedStateMachine):
             sock.setblocking(False)
         self.timer = Turner()
         self.lost: list[Exception] = []
-        connection: Any = PairConnection(ours)
+        connection: Any = pair_connection(ours)
         if self.secure:
             connection.sock = SecureSocket(ours)
         timer: Any = self.timer
@@ -305,7 +305,7 @@ def test_a_reply_that_is_there_is_read_in_the_turn_of_its_request() -> None:
     timer = HashedWheelTimer(clock=clock, threaded=False)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    channel = PipelinedConnection(timer, PairConnection(ours), None, lambda: None, lambda *_: None)
+    channel = PipelinedConnection(timer, pair_connection(ours), None, lambda: None, lambda *_: None)
     first, second, third = [NotingRequest(b"PING\r\n") for _ in range(3)]
     channel.send(first)
     timer.turn()

@@ -13,12 +13,12 @@ import hiredis
 import redis
 from redis.sentinel import Sentinel
 
-from tests.simulation.network import Link, SimulatedConnection, reach
+from tests.simulation.network import Link, connection_over, reach
 from wheel_lock.net.handshake import HandshakeParser
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
-    from wheel_lock.net.connector import RedisPyConnector
+    from wheel_lock.net.connector import Connection, RedisPyConnector
 
 
 class Dialogue:
@@ -124,7 +124,7 @@ def replacements(world: World) -> dict[str, Any]:
     def link_of(connector: RedisPyConnector) -> Link:
         return world.process.link(world.host_named(connector._settings["host"]))
 
-    def connect(connector: RedisPyConnector, timeout_s: float) -> SimulatedConnection:
+    def connect(connector: RedisPyConnector, timeout_s: float) -> Connection:
         link = link_of(connector)
         reach(link, timeout_s)
         link.host.greet(connector._runs_scripts)
@@ -134,7 +134,7 @@ def replacements(world: World) -> dict[str, Any]:
         except BaseException:
             dialogue.sock.close()
             raise
-        return SimulatedConnection(dialogue.sock, link.host)
+        return connection_over(dialogue.sock, link.host)
 
     def client(connector: RedisPyConnector, timeout_s: float) -> Client:
         return Client(link_of(connector), timeout_s)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from tests.simulation.scheduler import Dice
+from wheel_lock.net.capabilities import Capabilities
+from wheel_lock.net.connector import Connection
 from wheel_lock.protocol import scripts
 from wheel_lock.runtime.poller import Watch
 
@@ -390,22 +392,9 @@ class Poller:
         self._socks.clear()
 
 
-class SimulatedConnection:
-    """A connection that has been made, as a connector hands it over."""
-
-    def __init__(self, sock: Any, host: Host) -> None:
-        self.sock = sock
-        self.capability = host.capability
-        self.server: tuple[str | None, str] = (host.name, "6379")
-        self.missing_rights: frozenset[str] = frozenset()
-        self.description: dict[str, object] | None = None
-        self.keyed = False
-
-    def close(self) -> None:
-        self.sock.close()
-
-    def after_fork_in_child(self) -> None:
-        self.sock.detach()
+def connection_over(sock: Any, host: Host) -> Connection:
+    """Return a connection that has been made, as a connector hands it over."""
+    return Connection(sock, (host.name, "6379"), Capabilities(host.capability))
 
 
 def reach(link: Link, timeout_s: float) -> None:
@@ -440,12 +429,12 @@ class SimulatedConnector:
         other._runs_scripts = False
         return other
 
-    def connect(self, timeout_s: float) -> SimulatedConnection:
+    def connect(self, timeout_s: float) -> Connection:
         link = self._link
         reach(link, timeout_s)
         link.host.greet(self._runs_scripts)
         self._on_connected(link.host)
-        return SimulatedConnection(link.connect(), link.host)
+        return connection_over(link.connect(), link.host)
 
     def label(self) -> str:
         return self.describe()

@@ -19,8 +19,8 @@ from redis.connection import AbstractConnection
 from wheel_lock import valkey_clients
 from wheel_lock.net.client_references import Tie
 from wheel_lock.net.connector import (
+    Connection,
     NothingListens,
-    RedisPyConnection,
     RedisPyConnector,
     Server,
     as_server,
@@ -225,7 +225,7 @@ class AnyMaster:
     def describe(self) -> str:
         return self._current().describe()
 
-    def connect(self, timeout_s: float) -> RedisPyConnection:
+    def connect(self, timeout_s: float) -> Connection:
         try:
             return self._current().connect(timeout_s)
         except BaseException:

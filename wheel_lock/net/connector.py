@@ -124,21 +124,67 @@ def as_server(host: object, port: object, asked: Server | None = None) -> Server
     return (name, str(int(number))) if 1 <= int(number) <= _MAX_PORT else None
 
 
-class Connection(Protocol):
-    """A connected, authenticated socket without unanswered commands, and the server's :class:`Capabilities`."""
+def _disconnect(connections: list[AbstractConnection]) -> None:
+    """Disconnect the connection in the list, so that it is collected on this thread: its finaliser disconnects, too."""
+    connections.pop().disconnect()
 
-    sock: socket.socket
-    capability: int
-    keyed: bool
-    missing_rights: frozenset[str]
-    server: Server
+
+class Connection:
+    """A connected, authenticated socket without unanswered commands, and the server's :class:`Capabilities`.
+
+    Args:
+        sock: The socket.
+        server: The address.
+        capabilities: The server's.
+        made: The connection of redis-py that has handed its socket over, if any.
+        is_described: True if a keeper makes another one, by its description.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        server: Server,
+        capabilities: Capabilities,
+        made: AbstractConnection | None = None,
+        *,
+        is_described: bool = False,
+    ) -> None:
+        self._made: list[Any] = [made]  # emptied by the thread that closes it
+        self._is_described = is_described
+        self.sock = sock
+        self.server = server
+        self.capability: int
+        self.keyed: bool
+        self.missing_rights: frozenset[str]
+        self.capability, self.keyed, self.missing_rights = capabilities
 
     @property
-    def description(self) -> dict[str, object] | None: ...
+    def description(self) -> dict[str, object] | None:
+        """The description by which a keeper makes another one; None if it is passed as it is, or closed."""
+        made = self._made[0] if self._made and self._is_described else None
+        return None if made is None else described(made, made.wheel_lock_login)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the socket at once. No effect if it is closed already.
 
-    def after_fork_in_child(self) -> None: ...
+        The rest of redis-py's disconnect may wait for locks, because it may collect metrics and the class may be a user's.
+        So it runs on the notifier thread.
+        """
+        made, self._made = self._made, []
+        if made:
+            try:
+                self.sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # the server has closed it already
+            self.sock.close()
+            if made[0] is not None:
+                NOTIFIER.post(_disconnect, made)
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: close the child's copy of the descriptor without sending anything to the server."""
+        fd = self.sock.detach()
+        if fd >= 0:
+            socket.close(fd)
 
 
 class Connector(Protocol):
@@ -154,59 +200,6 @@ class Connector(Protocol):
     def describe(self) -> str: ...
 
     def label(self) -> str: ...
-
-
-def _disconnect(connections: list[AbstractConnection]) -> None:
-    """Disconnect the connection in the list, so that it is collected on this thread: its finaliser disconnects, too."""
-    connections.pop().disconnect()
-
-
-class RedisPyConnection:
-    """A redis-py connection whose socket has been handed over."""
-
-    def __init__(
-        self,
-        connection: AbstractConnection,
-        sock: socket.socket,
-        server: Server,
-        capabilities: Capabilities,
-        is_described: bool,
-    ) -> None:
-        self._connection: list[Any] = [connection]  # emptied by the thread that closes it
-        self.sock = sock
-        self.server = server
-        self._is_described = is_described
-        self.capability: int
-        self.keyed: bool
-        self.missing_rights: frozenset[str]
-        self.capability, self.keyed, self.missing_rights = capabilities
-
-    @property
-    def description(self) -> dict[str, object] | None:
-        """The description by which a keeper makes another one; None if it is passed as it is, or closed."""
-        connection = self._connection[0] if self._connection and self._is_described else None
-        return None if connection is None else described(connection, connection.wheel_lock_login)
-
-    def close(self) -> None:
-        """Close the socket at once. No effect if it is closed already.
-
-        The rest of redis-py's disconnect may wait for locks, because it may collect metrics and the class may be a user's.
-        So it runs on the notifier thread.
-        """
-        connection, self._connection = self._connection, []
-        if connection:
-            try:
-                self.sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # the server has closed it already
-            self.sock.close()
-            NOTIFIER.post(_disconnect, connection)
-
-    def after_fork_in_child(self) -> None:
-        """In a forked child: close the child's copy of the descriptor without sending anything to the server."""
-        fd = self.sock.detach()
-        if fd >= 0:
-            socket.close(fd)
 
 
 # Settings that are replaced or dropped.
@@ -355,7 +348,7 @@ class RedisPyConnector:
         """Return what metrics call the server: a text that does not change as long as the context lives."""
         return self.describe()
 
-    def connect(self, timeout_s: float) -> RedisPyConnection:
+    def connect(self, timeout_s: float) -> Connection:
         """Connect, authenticate, load the scripts.
 
         Args:
@@ -388,7 +381,7 @@ class RedisPyConnector:
                     setattr(connection, name, None)  # needed only to connect, which this connection does once
             server = settings.get("host"), str(settings.get("port"))
             is_described = self._connection_class is redis.SSLConnection
-            return RedisPyConnection(connection, sock, server, capabilities, is_described)
+            return Connection(sock, server, capabilities, connection, is_described=is_described)
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, redis.exceptions.RedisError):

@@ -24,8 +24,8 @@ from redis.connection import AbstractConnection
 from wheel_lock import valkey_clients
 from wheel_lock.net.client_references import Tie
 from wheel_lock.net.connector import (
+    Connection,
     NothingListens,
-    RedisPyConnection,
     RedisPyConnector,
     Server,
     as_failure,
@@ -113,7 +113,7 @@ class SentinelConnector(RedisPyConnector):
         self.opinions.after_fork_in_child()
         self._unanswered.clear()
 
-    def connect(self, timeout_s: float) -> RedisPyConnection:
+    def connect(self, timeout_s: float) -> Connection:
         """Ask the Sentinels, and connect to the master that they name.
 
         Raises:
