@@ -263,9 +263,6 @@ class PubSub(NodeObserver):
                 self._subscribe([channel for channel in again if channel in self._listeners])
         self._set_ping()
 
-    def rearrange(self) -> None:
-        """Move subscriptions to the nodes that own their channels. No effect with one node."""
-
     def leave_for(self, masters: Collection[Server], error: Exception) -> None:
         """Subscribe only at the master, which has the addresses ``masters``; drop another connection with ``error``."""
         self._node.leave_for(masters, error)

@@ -46,6 +46,7 @@ class ClusterRouter(SingleRouter):
 
     keeps_groups: bool = False
     shards: list[Renewer]
+    wakeups: ClusterPubSub
     known: bool = False  # until a node has sent its slot map
 
     def __init__(self, leases: LeaseTable, connector: ClusterConnector) -> None:
@@ -387,7 +388,6 @@ class ClusterPubSub(PubSub):
         return super().busy or any(shard.busy for shard in self._shards.values())
 
     def _home_of(self, channel: bytes) -> PubSub:
-        """Return the subscriptions to which a channel belongs."""
         renewer = self._router.shard_of(channel)
         server = next((node.server for node in renewer.nodes if node.capability == SHARDED), None)
         if server is None:
