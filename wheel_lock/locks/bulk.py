@@ -93,8 +93,11 @@ class BulkAcquire(Generic[Name, AnyLock]):
         self._locks: LocksByName[Name, AnyLock] = LocksByName(engine, new_lock)
         self._rows: list[Rows] = []
         self._owner: Owner = NO_OWNER  # of all leases
-        self._waits = AcquireEach(engine.wait_queues, options, future) if waits else None
-        self._bulk = self._waits or AcquireMany(engine.leases, options, future, all_or_nothing)
+        self._bulk = (
+            AcquireEach(engine.wait_queues, options, future)
+            if waits
+            else AcquireMany(engine.leases, options, future, all_or_nothing)
+        )
 
     def submit(self) -> Iterator[None]:
         """Make the locks and submit their leases part by part, so that the server works on one while the next is made."""
@@ -103,7 +106,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         engine.submit(partial(self._bulk.begin, len(self._distinct), self._limit_s))
         tokens, left = new_tokens(engine.token_head), iter(self._distinct.items())
         extras = None
-        in_rows = engine.keeps_groups and not engine.options.watch
+        in_rows = engine.keeps_groups and not engine.options.watch and not isinstance(self._bulk, AcquireEach)
         while part := list(itertools.islice(left, _PART)):
             if extras is None:
                 pattern = self._new_lock(part[0][0])
@@ -114,7 +117,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
                 names, keys = zip(*part[start : start + engine.options.batch_size], strict=True)
                 rows.append(Rows(names, b"".join(map(lease_args, keys, tokens)), group, self._owner, extras))
             self._rows += rows
-            if in_rows and isinstance(self._bulk, AcquireMany):
+            if in_rows:
                 engine.submit(partial(self._bulk.add_rows, rows))
             else:
                 engine.submit(partial(self._bulk.add, list(itertools.chain(*rows))))
@@ -135,7 +138,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
     def outcome(self) -> dict[Name, AnyLock | None]:
         """Return the lock of each name, or None if that was not acquired."""
         locks, heir, complete = self._locks, self._owner.heir, True
-        later: Mapping[Lease, Lease] = {} if self._waits is None else self._waits.granted
+        later: Mapping[Lease, Lease] = self._bulk.granted if isinstance(self._bulk, AcquireEach) else {}
         for rows in self._rows:
             rows.belong_to(heir)
             if not rows.made and heir is NO_OWNER:
@@ -151,8 +154,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
                     lock = self._new_lock(lease.name)
                     lock._lease = lease
                     locks.put(lease.name, lock)
-        refused = isinstance(self._bulk, AcquireMany) and self._bulk.refused
-        if refused or (self._all_or_nothing and not complete):
+        if self._bulk.refused or (self._all_or_nothing and not complete):
             return dict.fromkeys(self._distinct)
         return locks
 

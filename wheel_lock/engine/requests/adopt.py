@@ -14,9 +14,9 @@ from functools import partial
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import acquiring_node_of, group_of
-from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.leases import BelowEngine, LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.bulk import BulkCall, Stage
+from wheel_lock.engine.requests.bulk import Stage
 from wheel_lock.engine.requests.bulk_operations import release_unwanted
 from wheel_lock.errors import (
     InvalidHandoff,
@@ -25,6 +25,7 @@ from wheel_lock.errors import (
     LockTimeout,
     LockUnavailable,
     copied,
+    internal_error,
     quoted,
 )
 from wheel_lock.lease import Lease
@@ -90,7 +91,7 @@ class Adopt(Acquire):
 Adoption = tuple[Lease, LockOptions, Handoff]  # the arguments of one Adopt
 
 
-class AdoptMany(BulkCall):
+class AdoptMany(BelowEngine):
     """Take over many exported leases, each by a call of its own, many of which are on their way at a time.
 
     The caller adds them while it still makes others, and seals the operation after the last. A node that does not answer
@@ -184,6 +185,11 @@ class AdoptMany(BulkCall):
             request.give_up()
         granted, self._granted = self._granted, []
         release_unwanted(self.table, granted)
+
+    def crashed(self, error: Exception) -> None:
+        """Fail the call, and undo it."""
+        self.give_up()
+        self._future.set_exception(internal_error(error, None))
 
 
 def adopted_too_late(name: str | bytes) -> LockNotAcquired:

@@ -12,11 +12,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Shard, group_of, shared_group
-from wheel_lock.engine.leases import BelowEngine, LeaseTable
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest
-from wheel_lock.errors import WheelLockError, internal_error
+from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import Reply, exceptions
@@ -32,23 +31,6 @@ class Stage(enum.IntEnum):
     SEALED = 1  # all have been put in
     STOPPED = 2  # no more batches are sent
     UNDOING = 3  # and what was granted is released
-
-
-class BulkCall(BelowEngine):
-    """A caller's call about many leases. A failure of the library's own code in it undoes the call and ends no other."""
-
-    __slots__ = ()
-
-    _future: Future[None]
-
-    def give_up(self) -> None:
-        """Release what was granted, or may have been: the caller has stopped waiting."""
-        raise NotImplementedError
-
-    def crashed(self, error: Exception) -> None:
-        """Fail the call, and undo it."""
-        self.give_up()
-        self._future.set_exception(internal_error(error, None))
 
 
 class NodeBacklog:

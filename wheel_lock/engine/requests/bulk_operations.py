@@ -60,18 +60,13 @@ class AcquireMany(BulkOperation):
         self._options = options
         self._granted: list[Sequence[Lease]] = []  # by batches
         self._losses_before = sum(table.state.counters.lost.values())
-        self.error: WheelLockError | None = None
+        self.error: Exception | None = None
         self.held_back: HeldBack | None = None
 
     @property
     def refused(self) -> bool:
         """True if none is granted, because one of those that are wanted together is not."""
         return self.stage is Stage.UNDOING and self.error is None
-
-    def take_granted(self) -> list[Lease]:
-        """Take out the leases that were granted, which :meth:`give_up` releases no more."""
-        granted, self._granted = self._granted, []
-        return list(chain(*granted))
 
     def node_on(self, shard: Shard) -> Node:
         return shard.acquiring_node
@@ -127,7 +122,7 @@ class AcquireMany(BulkOperation):
         self.table.reject(batch.leases, batch.maybe_executed, batch.node)
         self._stop(error)
 
-    def _stop(self, error: WheelLockError) -> None:
+    def _stop(self, error: Exception) -> None:
         self.stop_sending()
         self.error = self.error or error
 
@@ -143,13 +138,17 @@ class AcquireMany(BulkOperation):
             # What was granted is not held any more when the caller receives the error.
             self._undo(begun=partial(self._future.set_exception, self.error))
         elif self.stage is Stage.SEALED and not self._incomplete:
-            if self.held_back is not None:
-                self.held_back.open()
-            self._future.set_result(None)
+            self._complete()
         else:
             self.stage = Stage.UNDOING
             # The future follows the releases: a caller that retries must not find its own grants on the server.
             self._undo(lambda: self._future.set_result(None))
+
+    def _complete(self) -> None:
+        """Complete the future: the caller has the locks."""
+        if self.held_back is not None:
+            self.held_back.open()
+        self._future.set_result(None)
 
     @property
     def _incomplete(self) -> bool:

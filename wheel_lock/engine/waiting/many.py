@@ -7,15 +7,16 @@ wheel for all of them. (Names of which none is wanted without the others are acq
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.loss_events import HeldBack
+from wheel_lock.engine.leases import BelowEngine
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, least_s
-from wheel_lock.engine.requests.bulk import BulkCall
-from wheel_lock.engine.requests.bulk_operations import AcquireMany, release_many, release_unwanted
+from wheel_lock.engine.requests.bulk import Stage
+from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.errors import internal_error
 from wheel_lock.lease import Lease, State
@@ -50,7 +51,7 @@ class NameWaiter(Waiter):
             self.queue.on_waiter_timeout(self)
 
 
-class AcquireEach(BulkCall, WheelEntry):
+class AcquireEach(AcquireMany, BelowEngine, WheelEntry):
     """Acquire many locks, each on its own, and wait for those that others hold. An error releases all that were granted.
 
     Timer's thread only, but for the constructor. On the wheel it waits for the time limit, or for its next look whether the
@@ -63,63 +64,35 @@ class AcquireEach(BulkCall, WheelEntry):
 
     Attributes:
         granted: The granted lease of each name that was waited for, by the lease of its first try.
-        held_back: As for :class:`AcquireMany`.
     """
 
-    __slots__ = (
-        "_first",
-        "_first_until",
-        "_future",
-        "_held",
-        "_leases",
-        "_limit_s",
-        "_options",
-        "_over",
-        "_queues",
-        "_refused",
-        "_until",
-        "_waiters",
-        "granted",
-        "group",
-        "held_back",
-        "table",
-    )
-
     def __init__(self, queues: Registry, options: LockOptions, future: Future[None]) -> None:
+        super().__init__(queues.table, options, future)
         self.tick = -1
         self.group: RequestTimeouts = REQUEST_TIMEOUTS
-        self.table: LeaseTable = queues.table
         self._queues = queues
-        self._options = options
-        self._future = future
-        answered: Future[None] = Future(partial(guarded, self, self._first_answered))
-        self._first: AcquireMany | None = AcquireMany(self.table, options, answered)
-        self._leases: list[Lease] = []
-        self._held: list[Lease] = []  # granted by the first try
-        self._refused: list[Lease] = []  # by the first try; their waiters are still to begin
+        self._leases: list[Lease] | None = []  # of the first try; None when that is over
+        self._refused: deque[Lease] = deque()  # by the first try; their waiters are still to begin
         self._waiters: dict[Lease, NameWaiter] = {}
         self._limit_s = 0.0
         self._first_until: float | None = None
         self._until: float | None = None
-        self._over = False
         self.granted: dict[Lease, Lease] = {}
-        self.held_back: HeldBack | None = None
 
     def begin(self, expected: int, limit_s: float | None = None) -> None:
         """Reserve room for ``expected`` leases; ``limit_s`` is the time limit of the whole call in seconds."""
-        assert self._first is not None
         timer = self.table.timer
         if limit_s is not None:
             self._limit_s = max([limit_s, *map(least_s, self.table.router.nodes)])
             self._first_until, self._until = timer.now + self._limit_s, timer.now + limit_s
-            self._first.limited = True
+            self.limited = True
         self._schedule()
-        self._first.begin(expected)
+        super().begin(expected)
 
     @property
     def _end_of_turn(self) -> float | None:
         """Until when the first try may last, or the waits behind it: one least time of a try for both."""
-        return self._until if self._first is None else self._first_until
+        return self._until if self._leases is None else self._first_until
 
     def _schedule(self) -> None:
         timer, when = self.table.timer, self._end_of_turn
@@ -128,57 +101,50 @@ class AcquireEach(BulkCall, WheelEntry):
         if when is not None:
             timer.wheel.schedule(self, timer.scale.ceil(when))
 
+    def _cancel(self) -> None:
+        if self.tick >= 0:
+            self.table.timer.wheel.cancel(self)
+
     def add(self, leases: Sequence[Lease]) -> None:
-        """Add leases; see :class:`AcquireMany`."""
-        if self._over or self._first is None:
-            self.table.reject(leases, False)
-            return
-        self._leases.extend(leases)
-        self._first.add(leases)
+        if self._leases is not None:
+            self._leases.extend(leases)
+        super().add(leases)
 
-    def seal(self) -> None:
-        """Declare that all leases have been added."""
-        if self._first is not None:
-            self._first.seal()
+    def _complete(self) -> None:
+        """Take the answers to the first try, and begin to wait for what it was refused."""
+        guarded(self, self._wait)
 
-    def _first_answered(self) -> None:
-        """Take the answer to the bulk try, and begin to wait for what it was refused."""
-        first = self._first
-        if first is None or self._over:
-            return
-        if first.error is not None:
-            self._fail(first.error)
-            return
-        self._first = None  # its future refers to this object: a cycle
-        self._held = first.take_granted()
-        self._refused = [lease for lease in self._leases if lease.state is State.REFUSED]
-        self._leases.clear()
+    def _wait(self) -> None:
+        leases, self._leases = self._leases or [], None
+        self._refused.extend(lease for lease in leases if lease.state is State.REFUSED)
         if self._until is not None:
             if self.table.timer.now >= self._until:
                 self._refused.clear()
-            if self.tick >= 0:
-                self.table.timer.wheel.cancel(self)
+            self._cancel()
             self._schedule()
         elif self._refused:
             keys = {lease.key for lease in self._refused}
-            self.table.refuse_endless(self._refused[0].owner, keys, self._fail, len(self._held))
-        self._begin_some()
+            self.table.refuse_endless(self._refused[0].owner, keys, self._fail, sum(map(len, self._granted)))
+        self._in_parts(self._new_waiters(), NameWaiter.begin)
+        self._complete_if_done()
 
-    def _begin_some(self) -> None:
-        """Begin to wait for the next names, in the order in which they were given."""
-        if self._over:
-            return
-        part, self._refused = self._refused[:_PART], self._refused[_PART:]
-        for lease in part:
+    def _new_waiters(self) -> Iterator[NameWaiter]:
+        """Make the waiters, one after the other, in the order in which their names were given."""
+        while self._refused:
+            lease = self._refused.popleft()
             answered: Future[Sequence[Lease] | None] = Future(partial(guarded, self, self._answered, lease))
             waiter = NameWaiter(self._queues, self._options, (lease,), False, True, self._until, answered)
             waiter.began_at = self.table.timer.now
             self._waiters[lease] = waiter
-            waiter.begin()
-        if self._refused:
-            self.table.timer.post(self._begin_some, self)
-        else:
-            self._complete_if_done()
+            yield waiter
+
+    def _in_parts(self, waiters: Iterator[NameWaiter], step: Callable[[NameWaiter], object]) -> None:
+        """Call ``step`` for each of the waiters, a part of them in each step of the timer's thread."""
+        part = list(islice(waiters, _PART))
+        for waiter in part:
+            step(waiter)
+        if len(part) == _PART:
+            self.table.timer.post(partial(self._in_parts, waiters, step), self)
 
     def _answered(self, lease: Lease) -> None:
         """Take the end of the wait for one name; called in the middle of a step of its queue."""
@@ -189,79 +155,46 @@ class AcquireEach(BulkCall, WheelEntry):
             self._fail(waiter.future.error)
             return
         granted = waiter.future.result()
-        if granted is not None and self._over:
-            release_unwanted(self.table, granted)  # given up, and granted before its turn to be undone came
-        elif granted is not None:
+        if granted is not None:
             self.granted[lease] = granted[0]
+            self._granted.append(granted)
         self._complete_if_done()
 
     def _complete_if_done(self) -> None:
-        if not (self._over or self._waiters or self._refused):
-            self._end()
-            if self.held_back is not None:
-                self.held_back.open()
-            self._future.set_result(None)
+        if self.error is None and not (self._waiters or self._refused):
+            self._cancel()
+            super()._complete()
 
     def on_timeout(self, now: float) -> None:
         """End all waits if the time of the call is up; give up if its event loop was closed, which cancels no task."""
-        if self._over:
-            return
+        if self._future.done or self.stage is Stage.UNDOING:
+            return  # it has ended in the same step
         if self._future.abandoned:
             self.give_up()
             return
         until = self._end_of_turn
         if until is None or self.table.timer.scale.ceil(until) > self.table.timer.wheel.now:
             self._schedule()
-            return
-        if self._first is not None:
-            self._first.time_up(self._limit_s)
-            return
-        self._refused.clear()  # refused a moment ago, if any are left
-        self._end_some(list(self._waiters.values()))
-        self._complete_if_done()
-
-    def _end_some(self, waiters: list[NameWaiter]) -> None:
-        for waiter in waiters[:_PART]:
-            waiter.time_up()
-        if waiters[_PART:] and not self._over:
-            self.table.timer.post(partial(self._end_some, waiters[_PART:]), self)
-
-    def _end(self) -> None:
-        self._over = True
-        if self.tick >= 0:
-            self.table.timer.wheel.cancel(self)
+        elif self._leases is not None:
+            self.time_up(self._limit_s)
+        else:
+            self._refused.clear()  # refused a moment ago, if any are left
+            self._in_parts(iter(list(self._waiters.values())), NameWaiter.time_up)
+            self._complete_if_done()
 
     def _fail(self, error: Exception) -> None:
         """Complete the call with an error. What was granted is released in a step of its own."""
-        if not self._over:
-            self._end()
-            self.table.timer.post(self._undo, self)
-            self._future.set_exception(error)
+        if not self._future.done:
+            self._stop(error)
+            self._refused.clear()
+            self.table.timer.post(self.give_up, self)
 
-    def give_up(self) -> None:
-        """Release what was granted, or may have been: the caller has stopped waiting."""
-        self._end()
-        self._undo()
-
-    def _undo(self) -> None:
-        first, self._first = self._first, None
-        if self.held_back is not None:
-            self.held_back.close()
-        if first is not None:
-            first.give_up()
-        held = [*self._held, *self.granted.values()]
-        self._held.clear()
-        release_many(self.table, held, Future(noop))
+    def _undo(self, then: Callable[[], object] = noop, begun: Callable[[], object] = noop) -> None:
+        self._cancel()
         self._refused.clear()
-        self._give_up_some()
-
-    def _give_up_some(self) -> None:
-        for lease in list(self._waiters)[:_PART]:
-            waiter = self._waiters.pop(lease, None)
-            if waiter is not None:
-                waiter.give_up()
-        if self._waiters:
-            self.table.timer.post(self._give_up_some, self)
+        waiters, self._waiters = self._waiters, {}
+        super()._undo(then, begun)
+        self._in_parts(iter(waiters.values()), NameWaiter.give_up)
 
     def crashed(self, error: Exception) -> None:
         """Fail the call; its waits, and the leases that it was granted, are undone."""
