@@ -47,8 +47,8 @@ BY_HAND = tuple(
         ),
         (
             "what is acquired in bulk is not recorded",
-            "engine/requests/bulk.py",
-            "return self.leases if self._bulk.acquires else ()",
+            "engine/requests/bulk_operations.py",
+            "return self.leases",
             "return ()",
         ),
         (

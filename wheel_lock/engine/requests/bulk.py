@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from wheel_lock.engine.interfaces import Shard, group_of, shared_group
+from wheel_lock.engine.interfaces import group_of, shared_group
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest
 from wheel_lock.errors import WheelLockError
@@ -81,27 +81,24 @@ class NodeBacklog:
 
 
 class BulkBatch(CallerRequest):
-    """One script call of a bulk operation."""
+    """One script call of a bulk operation: the release of its leases, unless it is of a subclass."""
 
     __slots__ = ("_bulk", "backlog", "leases")
 
     leases: Sequence[Lease]
 
     def __init__(self, bulk: BulkOperation, leases: Sequence[Lease], backlog: NodeBacklog) -> None:
-        super().__init__(bulk.table, bulk.node_on(shared_group(leases).renewer), like(leases).name)
+        super().__init__(bulk.table, self.node_on(shared_group(leases).renewer), like(leases).name)
         self._bulk = bulk
         self.leases = leases
         self.backlog: NodeBacklog = backlog
 
-    def node_on(self, shard: Shard) -> Node:
-        return self._bulk.node_on(shard)
-
-    def outlasts_refusal(self, *, first: bool) -> bool:
-        return self._bulk.limited or not first
-
     def encode(self, capability: int) -> bytes:
         if not self.repeatable:
-            left = self._bulk.to_send(self.leases)
+            now = self.timer.clock.now()
+            # The key of one that has lapsed may be a namesake's by now.
+            self._bulk.lapsed([lease for lease in self.leases if now >= lease.deadline])
+            left = [lease for lease in self.leases if now < lease.deadline]
             if not left:
                 self.finish()
                 # Not here: the caller of start() may be about to start other batches, which belong to the outcome.
@@ -110,15 +107,8 @@ class BulkBatch(CallerRequest):
             self.leases = left
         return super().encode(capability)
 
-    def may_grant(self) -> Sequence[Lease]:
-        return self.leases if self._bulk.acquires else ()
-
     def call(self) -> Command:
-        return self._bulk.call(self.leases)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return self._bulk.needs(self.leases)
+        return group_of(self.leases[0]).lock_type.release_many(self.leases)
 
     def value_reply(self, reply: Reply) -> None:
         failed = dict(exceptions(reply, len(self.leases)))
@@ -130,10 +120,6 @@ class BulkBatch(CallerRequest):
         if not errors or not self.redirect(errors[0]):
             self.finish()
             self._bulk.batch_done(self, failed)
-
-    @property
-    def may_wait(self) -> bool:
-        return self._bulk.may_wait and not self.sent_asking
 
     @property
     def awaited(self) -> bool:
@@ -158,13 +144,10 @@ class BulkOperation:
     Attributes:
         stage: Its stage.
         most_in_flight: The most batches that may be in flight at a node.
-        limited: True if the caller waits, and has a time limit of its own: also for a server that was never there.
     """
 
     most_in_flight: int = 8  # enough to keep the server busy, few enough to let renewals in between
-    limited: bool = False
-    may_wait = False  # batches wait for room in a full connection
-    acquires = False
+    batch_class: type[BulkBatch] = BulkBatch
     releases = False  # batches count as awaited after their call has ended, because other owners wait for the locks
 
     def __init__(self, table: LeaseTable) -> None:
@@ -222,7 +205,7 @@ class BulkOperation:
         self.stage = max(self.stage, Stage.STOPPED)
 
     def _start(self, leases: Sequence[Lease], backlog: NodeBacklog) -> None:
-        batch = BulkBatch(self, leases, backlog)
+        batch = self.batch_class(self, leases, backlog)
         backlog.in_flight += 1
         self._in_flight.add(batch)
         batch.start()
@@ -237,25 +220,12 @@ class BulkOperation:
         early, self._early = self._early, []
         return itertools.chain(early, *[backlog.take_remaining() for backlog in self._backlogs.values()])
 
-    def node_on(self, shard: Shard) -> Node:
-        """Return the node for a batch: the shard's connection for acquires, or the other one."""
-        return shard.node
-
     def begin_batch(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Called before a batch is sent; return those of ``leases`` that it is about."""
         return leases
 
-    def to_send(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Called before each try of a batch with caller tokens; return those of ``leases`` that it is still about."""
-        return leases
-
-    def call(self, leases: Sequence[Lease]) -> Command:
-        """Return the call about one batch: their release, unless it is an acquire."""
-        return group_of(leases[0]).lock_type.release_many(leases)
-
-    def needs(self, leases: Sequence[Lease]) -> frozenset[str]:
-        """Return the commands that the user must be allowed to call, or a batch is refused."""
-        return frozenset()
+    def lapsed(self, leases: Sequence[Lease]) -> None:
+        """Called before each try of a batch with caller tokens, with those that it is not about any more."""
 
     def batch_done(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
         """Handle the outcome of one batch, and go on."""

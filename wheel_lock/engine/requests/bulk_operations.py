@@ -35,6 +35,35 @@ _LOSSES_A_TURN = 2000  # of a close that releases nothing: four milliseconds of 
 _BATCHES_MEANWHILE = 2  # in flight at a node while others have not begun, so that messages wait no longer for replies
 
 
+class AcquireBatch(BulkBatch):
+    """One call of a bulk acquire."""
+
+    __slots__ = ()
+
+    _bulk: AcquireMany
+
+    def node_on(self, shard: Shard) -> Node:
+        return shard.acquiring_node
+
+    def outlasts_refusal(self, *, first: bool) -> bool:
+        return self._bulk.limited or not first
+
+    def may_grant(self) -> Sequence[Lease]:
+        return self.leases
+
+    def call(self) -> Command:
+        params = shared_group(self.leases)
+        return batch_call(scripts.ACQUIRE_MANY, params.lock_type, self.leases, params.ttl)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return needs_of(group_of(self.leases[0]).lock_type, self.leases[0], renewed=self._bulk.renewed)
+
+    @property
+    def may_wait(self) -> bool:
+        return not self.sent_asking
+
+
 class AcquireMany(BulkOperation):
     """Acquire many locks, each on its own. An error releases all that were granted.
 
@@ -43,11 +72,11 @@ class AcquireMany(BulkOperation):
 
     Attributes:
         error: The error that ends the operation, or None.
+        limited: True if the caller waits, and has a time limit of its own: also for a server that was never there.
         held_back: The callback of the leases, which is opened when the caller has them; None if there is none.
     """
 
-    may_wait = True
-    acquires = True
+    batch_class = AcquireBatch
 
     def __init__(
         self, table: LeaseTable, options: LockOptions, future: Future[None], all_or_nothing: bool = False
@@ -61,6 +90,7 @@ class AcquireMany(BulkOperation):
         self._granted: list[Sequence[Lease]] = []  # by batches
         self._losses_before = sum(table.state.counters.lost.values())
         self.error: Exception | None = None
+        self.limited: bool = False
         self.held_back: HeldBack | None = None
 
     @property
@@ -68,8 +98,10 @@ class AcquireMany(BulkOperation):
         """True if none is granted, because one of those that are wanted together is not."""
         return self.stage is Stage.UNDOING and self.error is None
 
-    def node_on(self, shard: Shard) -> Node:
-        return shard.acquiring_node
+    @property
+    def renewed(self) -> bool:
+        """True if the leases are renewed."""
+        return self._options.renew_every_s is not None
 
     def batch_done(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
         """Handle the outcome of one batch when enough replicas have it, and go on."""
@@ -86,13 +118,6 @@ class AcquireMany(BulkOperation):
             super().batch_done(batch, failed)
         else:
             self.batch_failed(batch, error)
-
-    def call(self, leases: Sequence[Lease]) -> Command:
-        params = shared_group(leases)
-        return batch_call(scripts.ACQUIRE_MANY, params.lock_type, leases, params.ttl)
-
-    def needs(self, leases: Sequence[Lease]) -> frozenset[str]:
-        return needs_of(group_of(leases[0]).lock_type, leases[0], renewed=self._options.renew_every_s is not None)
 
     def take(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
         self._give_places_back(len(batch.leases))
@@ -321,15 +346,9 @@ class ReleaseMany(BulkOperation):
         self._all_begun()
         self.pump()
 
-    def to_send(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Return ``leases`` without those that have lapsed, which are lost: the key of one may be a namesake's by now."""
-        now = self.table.timer.clock.now()
-        lapsed = [lease for lease in leases if now >= lease.deadline]
-        if lapsed:
-            self.table.mark_lost(lapsed)
-            self._losses.update({lease.name: lease.loss for lease in lapsed if lease.loss is not None})
-            leases = [lease for lease in leases if now < lease.deadline]
-        return leases
+    def lapsed(self, leases: Sequence[Lease]) -> None:
+        self.table.mark_lost(leases)
+        self._losses.update({lease.name: lease.loss for lease in leases if lease.loss is not None})
 
     def take(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
         if batch.maybe_executed_before:  # "gone" and "taken" are the success of an earlier try, whose reply was lost
@@ -425,11 +444,6 @@ class Sweep(BulkOperation):
             leases = [lease for lease in leases if lease.state <= State.EXTENDING]
         self._lose(leases)
         return [lease for lease in leases if lease.state is State.LOST]
-
-    def to_send(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Return ``leases`` without those that have lapsed: the key of one may be a namesake's by now."""
-        now = self.table.timer.clock.now()
-        return [lease for lease in leases if now < lease.deadline]
 
     def _lose(self, leases: Iterable[Lease]) -> None:
         # A lease in the middle of its release is ended by the reply to that.
