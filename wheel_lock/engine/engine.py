@@ -16,9 +16,7 @@ from wheel_lock.engine.leases import LeaseTable, leases_of
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.extend import Extend
-from wheel_lock.engine.requests.force_release import ForceRelease
-from wheel_lock.engine.requests.look import Look, look_at
-from wheel_lock.engine.requests.query import Query
+from wheel_lock.engine.requests.query import ForceRelease, Look, Query, look_at
 from wheel_lock.engine.requests.release import release
 from wheel_lock.engine.shutdown import Shutdown, Swaps
 from wheel_lock.engine.state import EngineState, Launch

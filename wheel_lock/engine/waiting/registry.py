@@ -8,7 +8,7 @@ from operator import attrgetter
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.look import look_at
+from wheel_lock.engine.requests.query import look_at
 from wheel_lock.engine.waiting.fair_queue import FairWaitQueue
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue, WaitQueue
