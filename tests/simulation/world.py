@@ -15,13 +15,13 @@ import wheel_lock.engine.renewal.checks
 import wheel_lock.engine.renewal.flow
 import wheel_lock.engine.renewal.renewer
 import wheel_lock.engine.requests.acquire_all
-import wheel_lock.engine.requests.adopt
 import wheel_lock.engine.requests.bulk
 import wheel_lock.engine.requests.bulk_operations
 import wheel_lock.engine.topology.cluster
 import wheel_lock.engine.waiting.many
 import wheel_lock.engine.waiting.wait_queue
 import wheel_lock.locks.bulk
+import wheel_lock.locks.handoff
 import wheel_lock.locks.leader
 import wheel_lock.net.connection
 import wheel_lock.net.node
@@ -82,7 +82,7 @@ _SMALL: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
     (_package.engine.requests.bulk_operations, "LEASES_A_TURN", (1, 2)),
     (_package.engine.requests.bulk_operations, "_LOSSES_A_TURN", (1, 2)),
     (_package.engine.requests.acquire_all, "_MOST_TOGETHER", (2, 3)),
-    (_package.engine.requests.adopt, "MOST_IN_FLIGHT", (1,)),
+    (_package.locks.handoff, "_PART", (1,)),
     (_package.engine.waiting.many, "_PART", (1, 2)),
     (_package.engine.waiting.wait_queue, "_IN_A_ROW", (1, 2)),
     (_package.locks.bulk, "_PART", (1, 2)),

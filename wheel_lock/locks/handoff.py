@@ -22,7 +22,7 @@ from wheel_lock.protocol.handoff import Handoff
 
 NewLock = Callable[[LockType, str | bytes, LockOptions], AnyLock]
 
-_PART = 500  # texts that are written, or read, before other tasks have their turn
+_PART = 500  # texts that are written, or read, before other tasks have their turn, or adoptions on their way at a time
 
 
 def adopted_type(handoff: Handoff) -> LockType:
@@ -105,7 +105,6 @@ class BulkAdoption(Generic[AnyLock]):
         texts: The results of exports; None is skipped.
         new_lock: Returns the lock object for a lock type, a name and options.
         thread_local: As for locks.
-        future: Completed when each of them is adopted or has failed.
 
     Raises:
         TypeError: ``texts`` is a str or bytes.
@@ -117,7 +116,6 @@ class BulkAdoption(Generic[AnyLock]):
         texts: Iterable[str | None],
         new_lock: NewLock[AnyLock],
         thread_local: bool,
-        future: Future[None],
     ) -> None:
         if isinstance(texts, (str, bytes)):
             raise TypeError(f"texts must be several texts, not one {type(texts).__name__}")
@@ -127,10 +125,10 @@ class BulkAdoption(Generic[AnyLock]):
         self._thread_local = thread_local
         self._handoffs: dict[bytes, Handoff] = {}
         self._locks: dict[str | bytes, tuple[AnyLock, Lease] | None] = {}
-        self._many = AdoptMany(engine.leases, future)
+        self._many = AdoptMany(engine.leases)
 
-    def submit(self) -> Iterator[None]:
-        """Read all texts, then make the locks and submit their adoptions, both part by part.
+    def read(self) -> Iterator[None]:
+        """Read the texts part by part.
 
         Raises:
             InvalidHandoff: A text is malformed, or has been changed, or two are of one lock; nothing has been sent.
@@ -143,12 +141,13 @@ class BulkAdoption(Generic[AnyLock]):
                 raise InvalidHandoff(f"Two of the texts are of the lock {quoted(handoff.name)}", handoff.name)
             if number % _PART == 0:
                 yield
+
+    def parts(self) -> Iterator[Callable[[Future[None]], object]]:
+        """Make the locks part by part; yield what adopts each, and completes a future when that is done."""
         left = iter(self._handoffs.items())
         while part := list(itertools.islice(left, _PART)):
             adoptions = [adoption for key, handoff in part if (adoption := self._adoption(key, handoff)) is not None]
-            self._engine.submit(partial(self._many.add, adoptions))
-            yield
-        self._engine.submit(self._many.seal)
+            yield partial(self._many.begin, adoptions)
 
     def _adoption(self, key: bytes, handoff: Handoff) -> Adoption | None:
         """Make the lock, and return what is to be adopted; None if its ``max_hold`` is over."""

@@ -275,18 +275,20 @@ def adopt_many(
 ) -> Steps[dict[str | bytes, AnyLock | None]]:
     """Adopt exported leases; return the lock object of each name, or None. ``more`` are further arguments of its class."""
     engine = side._engine
-    adopted: CallerFuture[None] = side._new_future()
 
     def new_lock(lock_type: LockType, name: str | bytes, options: LockOptions) -> AnyLock:
         return lock_class(engine, lock_type, name, options, on_lost, **more)
 
-    many = BulkAdoption(engine, texts, new_lock, thread_local, adopted)
-    adopted.if_undeliverable(many.give_up)
+    many = BulkAdoption(engine, texts, new_lock, thread_local)
     try:
-        for _ in many.submit():
-            yield from adopted.pause()
-        yield from adopted.wait()
-        adopted.result()
+        for _ in many.read():
+            yield from side._new_future().pause()
+        for adopt_part in many.parts():
+            adopted: CallerFuture[None] = side._new_future()
+            adopted.if_undeliverable(many.give_up)
+            engine.submit(partial(adopt_part, adopted))
+            yield from adopted.wait()
+            adopted.result()
         return many.outcome()
     except LocksNotAdopted:
         raise  # it has the locks that were adopted

@@ -7,16 +7,14 @@ and no command of the exporter that is still in flight can affect the adopted le
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from wheel_lock.engine.future import Future
+from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import acquiring_node_of, group_of
 from wheel_lock.engine.leases import BelowEngine, LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.bulk import Stage
 from wheel_lock.engine.requests.bulk_operations import release_unwanted
 from wheel_lock.errors import (
     InvalidHandoff,
@@ -36,8 +34,6 @@ from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.failures import guarded
-
-MOST_IN_FLIGHT = 500  # adoptions: enough to fill a round trip, few enough to let renewals in between
 
 
 class Adopt(Acquire):
@@ -92,72 +88,49 @@ Adoption = tuple[Lease, LockOptions, Handoff]  # the arguments of one Adopt
 
 
 class AdoptMany(BelowEngine):
-    """Take over many exported leases, each by a call of its own, many of which are on their way at a time.
+    """Take over many exported leases, each by a call of its own. A node that does not answer gets no more calls.
 
-    The caller adds them while it still makes others, and seals the operation after the last. A node that does not answer
-    gets no more calls. Timer's thread only, but for the constructor.
-
-    Args:
-        table: The leases of the engine.
-        future: Completed when each adoption is granted or has failed.
+    The caller hands over the next part of them when the one before has been answered. Timer's thread only, but for the
+    constructor.
 
     Attributes:
         errors: The error of each lease that was not granted.
     """
 
-    def __init__(self, table: LeaseTable, future: Future[None]) -> None:
+    def __init__(self, table: LeaseTable) -> None:
         self.table = table
         self.errors: dict[Lease, Exception] = {}
-        self._future = future
-        self._left: deque[Adoption] = deque()
+        self._future: Future[None] = Future(noop)  # of the latest part
         self._in_flight: dict[Lease, Adopt] = {}
         self._granted: list[Lease] = []
         self._silent: dict[Node, Exception] = {}
-        self._stage = Stage.FILLING
-        self._sending = False
-        self._waits_for_map = False
+        self._given_up = False
 
-    def add(self, adoptions: Sequence[Adoption]) -> None:
-        """Add adoptions, and send as many as may be on their way."""
-        self._left.extend(adoptions)
+    def begin(self, adoptions: Sequence[Adoption], future: Future[None]) -> None:
+        """Adopt a part of the leases; complete ``future`` when each of them is granted or has failed."""
+        self._future = future
         router = self.table.router
-        if not (router.known or self._waits_for_map or self.table.state.closed):
-            self._waits_for_map = True
-            router.when_known(self._map_is_known)
-        self._send()
+        if router.known or self.table.state.closed:
+            self._send(adoptions)
+        else:
+            router.when_known(partial(guarded, self, self._send, adoptions))
 
-    def seal(self) -> None:
-        """Declare that all have been added."""
-        self._stage = max(self._stage, Stage.SEALED)
-        self._send()
-
-    def _map_is_known(self) -> None:
-        self._waits_for_map = False
-        guarded(self, self._send)
-
-    def _send(self) -> None:
-        if self._sending or self._waits_for_map or self._stage is Stage.STOPPED:
+    def _send(self, adoptions: Sequence[Adoption]) -> None:
+        if self._given_up:  # while the slot map was waited for
+            self.table.reject([lease for lease, _, _ in adoptions], False)
             return
-        self._sending = True  # a call that is refused here is answered before ``begin`` returns
-        try:
-            while self._left and len(self._in_flight) < MOST_IN_FLIGHT:
-                self._send_one(*self._left.popleft())
-        finally:
-            self._sending = False
-        if self._stage is Stage.SEALED and not self._left and not self._in_flight:
-            self._stage = Stage.STOPPED
-            self._future.set_result(None)
-
-    def _send_one(self, lease: Lease, options: LockOptions, handoff: Handoff) -> None:
-        self.table.router.assign(lease)
-        error = self._silent.get(acquiring_node_of(lease))
-        if error is not None:
-            self.table.reject([lease], False)
-            self.errors[lease] = copied(error)
-            return
-        answered: Future[bool] = Future(partial(guarded, self, self._answered, lease))
-        self._in_flight[lease] = request = Adopt(self.table, lease, options, handoff, answered)
-        request.begin()
+        for lease, options, handoff in adoptions:
+            self.table.router.assign(lease)
+            error = self._silent.get(acquiring_node_of(lease))
+            if error is None:
+                answered: Future[bool] = Future(partial(guarded, self, self._answered, lease))
+                self._in_flight[lease] = Adopt(self.table, lease, options, handoff, answered)
+            else:
+                self.table.reject([lease], False)
+                self.errors[lease] = copied(error)
+        for request in list(self._in_flight.values()):
+            request.begin()
+        self._complete_if_done()
 
     def _answered(self, lease: Lease) -> None:
         request = self._in_flight.pop(lease, None)
@@ -172,13 +145,15 @@ class AdoptMany(BelowEngine):
             self._granted.append(lease)
         else:
             self.errors[lease] = adopted_too_late(lease.name)
-        self._send()
+        self._complete_if_done()
+
+    def _complete_if_done(self) -> None:
+        if not self._in_flight:
+            self._future.set_result(None)
 
     def give_up(self) -> None:
         """Release what was adopted, or may have been: the caller has stopped waiting. The other texts can still be used."""
-        self._stage = Stage.STOPPED
-        self.table.reject([lease for lease, _, _ in self._left], False)
-        self._left.clear()
+        self._given_up = True
         requests = list(self._in_flight.values())
         self._in_flight.clear()
         for request in requests:
