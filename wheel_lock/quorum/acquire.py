@@ -242,7 +242,7 @@ class QuorumWaits(WaitQueueRegistry):
 
     def __init__(self, table: LeaseTable) -> None:
         self.table = table
-        self.long_waits: LongWaits = LongWaits(table.state, self._longest)
+        self._long_waits = LongWaits(table.state, self._longest)
         self._reset()
 
     def _reset(self) -> None:

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from operator import attrgetter
-from typing import Protocol
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.state import EngineState
+from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.errors import counted, quoted
 from wheel_lock.lock_types.holders import LockState
 from wheel_lock.observe.log_fields import log_fields
@@ -21,18 +21,10 @@ logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _LONG_S = 10.0
 _LEAST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 2.0  # between two looks at the waits; none follows when there are no more
+_LOOK_S = 1.0  # the longest time for which the holder of a lock is asked for
 _NAMES_IN_LOG = 5
 
-Look = Callable[["str | bytes", Future[list[LockState]]], object]
-
-
-class LongWait(Protocol):
-    """A wait as its length is watched; implemented by ``Waiter``."""
-
-    @property
-    def name(self) -> str | bytes: ...
-    @property
-    def began_at(self) -> float: ...
+Look = Callable[["list[str | bytes]", float, Future[list[LockState]]], object]
 
 
 class LongWaits:
@@ -43,10 +35,10 @@ class LongWaits:
     Args:
         state: The state of the engine.
         first: Returns the longest wait for each name.
-        look: Queries the state of a lock; None if no holder can be asked for.
+        look: Queries the states of locks, see ``look_at``; None if no holder can be asked for.
     """
 
-    def __init__(self, state: EngineState, first: Callable[[], Iterable[LongWait]], look: Look | None = None) -> None:
+    def __init__(self, state: EngineState, first: Callable[[], Iterable[Waiter]], look: Look | None = None) -> None:
         self._state = state
         self._first = first
         self._look = look
@@ -72,7 +64,7 @@ class LongWaits:
             next_at = min((wait.began_at for wait in waits if wait.name not in self._reported), default=now)
             self._watch_later(min(max(next_at + _LONG_S - now, _LEAST_PAUSE_S), _LONGEST_PAUSE_S))
 
-    def _waits(self) -> tuple[Collection[LongWait], list[LongWait]]:
+    def _waits(self) -> tuple[Collection[Waiter], list[Waiter]]:
         """Return the longest wait for each name, and those of them that are long."""
         timer = self._state.timer
         waits = {wait.name: wait for wait in self._first()}.values()
@@ -86,7 +78,7 @@ class LongWaits:
             self._log(names, None)
         else:
             asked: Future[list[LockState]] = Future(lambda: guarded(None, self._log, names, asked))
-            self._look(names[0], asked)
+            self._look(names[:1], _LOOK_S, asked)
 
     def _log(self, names: list[str | bytes], asked: Future[list[LockState]] | None) -> None:
         """Log the waits for ``names`` that go on."""

@@ -3,38 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 
-from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import group_of
-from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.leases import BelowEngine, LeaseTable
 from wheel_lock.engine.requests.query import look_at
 from wheel_lock.engine.waiting.fair_queue import FairWaitQueue
 from wheel_lock.engine.waiting.long_waits import LongWaits
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue, WaitQueue
-from wheel_lock.engine.waiting.waiter import Registry, Waiter
-from wheel_lock.errors import LockUnavailable, copied, internal_error
+from wheel_lock.engine.waiting.waiter import FirstWaiter, Waiter
+from wheel_lock.errors import ContextClosed, LockUnavailable, TooManyLocks, WheelLockError, copied, internal_error
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import Contention
-from wheel_lock.lock_types.holders import LockState
 from wheel_lock.net.pubsub import Listener, PubSub
 from wheel_lock.runtime.ends import REFUSALS, End
 from wheel_lock.runtime.failures import contain, guarded
 
-_LOOK_S = 1.0  # the longest time for which the holder of a lock is asked for
 
+class WaitQueueRegistry(BelowEngine):
+    """All wait queues of one engine; see :class:`Registry`. Timer's thread only.
 
-class WaitQueueRegistry(Registry):
-    """All wait queues of one engine. Timer's thread only."""
-
-    queues: dict[bytes, BaseWaitQueue]
+    Args:
+        table: The leases of the engine.
+        pubsub: The subscriptions that wake waiters.
+    """
 
     def __init__(self, table: LeaseTable, pubsub: PubSub) -> None:
-        super().__init__(table, pubsub)
-        self.long_waits: LongWaits = LongWaits(table.state, self._longest, self._look)
+        self.table = table
+        self.pubsub: PubSub = pubsub
+        self._long_waits = LongWaits(table.state, self._longest, partial(look_at, table))
+        self._reset()
+
+    def _reset(self) -> None:
+        self.queues: dict[bytes, BaseWaitQueue] = {}
+        self.in_flight: dict[bytes, FirstWaiter] = {}
+        self.pollers: set[Waiter] = set()
+        self.waiting: int = 0
 
     def __len__(self) -> int:
         return len(self.queues)
+
+    @property
+    def count(self) -> int:
+        """The number of callers that wait."""
+        return self.waiting + len(self.pollers)
+
+    def admit(self, name: str | bytes) -> WheelLockError | None:
+        """Have one more caller wait; return why it may not, or None if it may."""
+        if self.table.state.closed:
+            return ContextClosed("The context has been closed", name)
+        most = self.table.state.options.max_waiting
+        if most is not None and self.count >= most:
+            return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context", name)
+        self._long_waits.watch()
+        return None
 
     def waits(self) -> list[tuple[str | bytes, int, float]]:
         """Return for each name its number of waiters and when the longest wait began. From any thread. O(names).
@@ -54,14 +77,13 @@ class WaitQueueRegistry(Registry):
         pollers = sorted(self.pollers, key=attrgetter("began_at"), reverse=True)  # of one name the last one counts
         return [waiter for waiter in (*pollers, *firsts) if waiter is not None and not waiter.stands_by]
 
-    def _look(self, name: str | bytes, future: Future[list[LockState]]) -> None:
-        look_at(self.table, [name], _LOOK_S, future)
-
     def find(self, queue_key: bytes) -> BaseWaitQueue | None:
+        """Return the queue of ``queue_key`` if it has waiters, or its lock is held by this process; else None."""
         queue = self.queues.get(queue_key)
         return queue if queue is not None and (queue or queue.held_here) else None
 
     def open(self, waiter: Waiter) -> BaseWaitQueue:
+        """Return the queue of the lock that ``waiter`` waits for, after creating it if there is none."""
         queue = self.queues.get(waiter.queue_key)
         if queue is None:
             queue_class = FairWaitQueue if waiter.lock_type.contention is Contention.SERVER_QUEUE else WaitQueue
@@ -70,6 +92,7 @@ class WaitQueueRegistry(Registry):
         return queue
 
     def close(self, queue_key: bytes, queue: Listener, channel: bytes) -> None:
+        """Drop an empty queue."""
         if self.queues.get(queue_key) is queue:  # else all queues were dropped in the very step in which it came due
             del self.queues[queue_key]
             self.pubsub.ignore(channel, queue)
@@ -105,10 +128,11 @@ class WaitQueueRegistry(Registry):
             queue.ended(lease)
 
     def listened(self, lease: Lease, woken: int) -> None:
-        if self.queues and (queue := self._queue_of(lease)) is not None:
+        if (queue := self._queue_of(lease)) is not None:
             guarded(self, queue.listened, woken)
 
     def crashed(self, error: Exception) -> None:
+        """Fail all waiters: any of them may be inconsistent. Held leases are not in doubt."""
         self.table.state.deaths += 1  # seen by a caller whose waiter was lost half-way
         self._fail(internal_error(error, None))
         self.pubsub.end(End.FAILED, error)

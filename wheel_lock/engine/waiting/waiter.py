@@ -14,16 +14,7 @@ from wheel_lock.engine.leases import BelowEngine, LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire, PlainAcquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, end_of_try, least_s, no_answer
 from wheel_lock.engine.requests.bulk_operations import release_unwanted
-from wheel_lock.engine.waiting.long_waits import LongWaits
-from wheel_lock.errors import (
-    ContextClosed,
-    LockAlreadyHeld,
-    TooManyLocks,
-    WheelLockError,
-    copied,
-    internal_error,
-    quoted,
-)
+from wheel_lock.errors import LockAlreadyHeld, WheelLockError, copied, internal_error, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.net.connector import is_refused
@@ -33,7 +24,7 @@ from wheel_lock.net.request_queue import Parking
 from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import lease_args
-from wheel_lock.runtime.failures import guarded
+from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.wheel import WheelEntry
 
@@ -62,64 +53,29 @@ class FirstWaiter(Protocol):
     def as_waiter(self) -> Waiter: ...
 
 
-class Registry(BelowEngine):
-    """The wait queues of one engine, as waiters and queues see them: the base class of ``WaitQueueRegistry``.
-
-    Args:
-        table: The leases of the engine.
-        pubsub: The subscriptions that wake waiters.
+class Registry(FailureDomain, Protocol):
+    """The wait queues of one engine, as waiters and queues see them; implemented by ``WaitQueueRegistry``.
 
     Attributes:
-        long_waits: Warns of waits that last for long.
+        table: The leases of the engine.
+        pubsub: The subscriptions that wake waiters.
         in_flight: By queue key, the waiter that makes the first try while there is no queue.
         pollers: The waiters that poll.
-        queues: The wait queues, by queue key.
         waiting: The number of waiters in queues.
     """
 
-    long_waits: LongWaits
-    queues: Mapping[bytes, QueueOfWaiters]
-
-    def __init__(self, table: LeaseTable, pubsub: PubSub) -> None:
-        self.table = table
-        self.pubsub = pubsub
-        self._reset()
-
-    def _reset(self) -> None:
-        self.queues = {}
-        self.in_flight: dict[bytes, FirstWaiter] = {}
-        self.pollers: set[Waiter] = set()
-        self.waiting: int = 0
+    table: LeaseTable
+    pubsub: PubSub
+    in_flight: dict[bytes, FirstWaiter]
+    pollers: set[Waiter]
+    waiting: int
 
     @property
-    def count(self) -> int:
-        """The number of callers that wait."""
-        return self.waiting + len(self.pollers)
-
-    def admission_error(self, name: str | bytes) -> WheelLockError | None:
-        """Return why one more caller may not wait, or None if it may."""
-        if self.table.state.closed:
-            return ContextClosed("The context has been closed", name)
-        most = self.table.state.options.max_waiting
-        if most is not None and self.count >= most:
-            return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context", name)
-        return None
-
-    def find(self, queue_key: bytes) -> QueueOfWaiters | None:
-        """Return the queue of ``queue_key`` if it has waiters, or its lock is held by this process; else None."""
-        raise NotImplementedError
-
-    def open(self, waiter: Waiter) -> QueueOfWaiters:
-        """Return the queue of the lock that ``waiter`` waits for, after creating it if there is none."""
-        raise NotImplementedError
-
-    def close(self, queue_key: bytes, queue: Listener, channel: bytes) -> None:
-        """Drop an empty queue."""
-        raise NotImplementedError
-
-    def crashed(self, error: Exception) -> None:
-        """Fail all waiters: any of them may be inconsistent. Held leases are not in doubt."""
-        raise NotImplementedError
+    def queues(self) -> Mapping[bytes, QueueOfWaiters]: ...  # by queue key
+    def admit(self, name: str | bytes) -> WheelLockError | None: ...
+    def find(self, queue_key: bytes) -> QueueOfWaiters | None: ...
+    def open(self, waiter: Waiter) -> QueueOfWaiters: ...
+    def close(self, queue_key: bytes, queue: Listener, channel: bytes) -> None: ...
 
 
 class Waiter(BelowEngine, WheelEntry):
@@ -427,11 +383,10 @@ class Waiter(BelowEngine, WheelEntry):
 
     def _admitted(self) -> bool:
         """Return True if it may wait; fail it otherwise."""
-        error = self._queues.admission_error(self.name)
+        error = self._queues.admit(self.name)
         if error is not None:
             self.fail(error)
             return False
-        self._queues.long_waits.watch()
         # Readers and permits are not asked about: an owner's reads are one hold, and it may have several permits.
         if (
             self.until is None
