@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 from wheel_lock.diagnostics.tracing import trace
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.interfaces import Wait
-from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
+from wheel_lock.engine.waiting.many import MultiLockWaiter
 from wheel_lock.errors import LockLost, LockNotHeld, LossReason, copied, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE

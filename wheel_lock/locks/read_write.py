@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.requests.swap import Swap
+from wheel_lock.engine.requests.adopt import Swap
 from wheel_lock.errors import ContextClosed, LockAlreadyHeld, WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import FENCED_WRITE, READ, WRITE

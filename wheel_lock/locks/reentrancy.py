@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from wheel_lock.engine.requests.swap import Swap
+from wheel_lock.engine.requests.adopt import Swap
 from wheel_lock.errors import LockAlreadyHeld, LockUnavailable, UpgradeRefused, WheelLockError, quoted
 from wheel_lock.lease import Lease, Owner, State
 from wheel_lock.lock_types.base import LockType

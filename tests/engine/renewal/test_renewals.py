@@ -15,7 +15,7 @@ from tests.support.logged import logged
 from wheel_lock.block import Block
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.renewal.overdue import Overdue
-from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
+from wheel_lock.engine.waiting.many import MultiLockWaiter
 from wheel_lock.errors import LockServerError, LockTimeout, LossReason
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import READ

@@ -14,7 +14,7 @@ from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire_all import AcquireAll
 from wheel_lock.engine.requests.adopt import Adopt, Adoption, AdoptMany
 from wheel_lock.engine.requests.execution import BOTH, EARLIER, LATEST, NONE, NOT_EXECUTED, SENT, Execution
-from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
+from wheel_lock.engine.waiting.many import MultiLockWaiter
 from wheel_lock.errors import (
     ContextClosed,
     InvalidHandoff,

@@ -11,7 +11,7 @@ import pytest
 from tests.engine.rig import FINE, START, Rig, breaking, error, failure, integer
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later
-from wheel_lock.engine.requests.swap import Swap
+from wheel_lock.engine.requests.adopt import Swap
 from wheel_lock.errors import LockLost, LockNotHeld, LockUnavailable, LossReason, WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import READ, WRITE

@@ -573,7 +573,7 @@ OLD_BUGS = tuple(
         ),
         (
             "a late downgrade makes its caller a reader",
-            "engine/requests/swap.py",
+            "engine/requests/adopt.py",
             "in_time = self.timer.clock.now() < self.lease.deadline",
             "in_time = True",
         ),
