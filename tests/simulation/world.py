@@ -82,7 +82,7 @@ _SMALL: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
     (_package.engine.requests.bulk_operations, "LEASES_A_TURN", (1, 2)),
     (_package.engine.requests.bulk_operations, "_LOSSES_A_TURN", (1, 2)),
     (_package.engine.requests.acquire_all, "_MOST_TOGETHER", (2, 3)),
-    (_package.locks.handoff, "_PART", (1,)),
+    (_package.locks.handoff, "PART", (1,)),
     (_package.engine.waiting.many, "_PART", (1, 2)),
     (_package.engine.waiting.wait_queue, "_IN_A_ROW", (1, 2)),
     (_package.locks.bulk, "_PART", (1, 2)),

@@ -22,7 +22,7 @@ from wheel_lock.protocol.handoff import Handoff
 
 NewLock = Callable[[LockType, str | bytes, LockOptions], AnyLock]
 
-_PART = 500  # texts that are written, or read, before other tasks have their turn, or adoptions on their way at a time
+PART = 500  # texts that are written, or read, before other tasks have their turn, or adoptions on their way at a time
 
 
 def adopted_type(handoff: Handoff) -> LockType:
@@ -46,15 +46,14 @@ def adopted_options(handoff: Handoff, thread_local: bool) -> LockOptions:
     return handoff.options(max_hold=left_s, thread_local=thread_local)
 
 
-class BulkExport:
-    """An export of many locks, on the caller's side.
+def leases_to_export(
+    engine: Engine, locks: Iterable[BaseLock | None]
+) -> dict[str | bytes, tuple[BaseLock, Lease | None]]:
+    """Return by name each of ``locks`` with its lease, or with None if it is lost. All are checked before any is exported.
 
     Args:
         engine: The engine of the context.
-        locks: The locks; None is skipped. All of them are checked before the first is exported.
-
-    Attributes:
-        leases: The leases to export.
+        locks: The locks; None is skipped.
 
     Raises:
         LockNotHeld, WrongThread: The caller cannot export one of them.
@@ -62,39 +61,23 @@ class BulkExport:
         TypeError: One of them is not a lock.
         ValueError: Two of them have one name, or one belongs to another context.
     """
-
-    def __init__(self, engine: Engine, locks: Iterable[BaseLock | None]) -> None:
-        self._prefix = engine.options.prefix
-        self._locks: dict[str | bytes, BaseLock] = {}
-        self._leases: dict[str | bytes, Lease] = {}
-        for lock in locks:
-            if lock is None:
-                continue
-            if not isinstance(lock, BaseLock):
-                raise TypeError(f"only locks can be exported, not {type(lock).__name__}")
-            if lock._engine is not engine:
-                raise of_another_context(lock)
-            if self._locks.setdefault(lock.name, lock) is not lock:
-                raise ValueError(f"two of the locks to export have the name {quoted(lock.name)}")
-        for name, lock in self._locks.items():
-            try:
-                self._leases[name] = lock._to_change("export")
-            except LockLost:
-                continue  # its text is None
-        self.leases: list[Lease] = list(self._leases.values())
-        self._texts: dict[str | bytes, str] = {}
-
-    def write(self) -> Iterator[None]:
-        """Write the texts part by part. They are of use to an adopter only when the locks are exported."""
-        for number, (name, lease) in enumerate(self._leases.items(), 1):
-            self._texts[name] = self._locks[name]._handoff(lease).to_text(self._prefix)
-            if number % _PART == 0:
-                yield
-
-    def outcome(self, lost: set[Lease]) -> dict[str | bytes, str | None]:
-        """Return the text of each name, or None for a lock that was lost before."""
-        gone = {name for name, lease in self._leases.items() if lease in lost} if lost else ()
-        return {name: None if name in gone else self._texts.get(name) for name in self._locks}
+    by_name: dict[str | bytes, BaseLock] = {}
+    for lock in locks:
+        if lock is None:
+            continue
+        if not isinstance(lock, BaseLock):
+            raise TypeError(f"only locks can be exported, not {type(lock).__name__}")
+        if lock._engine is not engine:
+            raise of_another_context(lock)
+        if by_name.setdefault(lock.name, lock) is not lock:
+            raise ValueError(f"two of the locks to export have the name {quoted(lock.name)}")
+    leases: dict[str | bytes, tuple[BaseLock, Lease | None]] = {}
+    for name, lock in by_name.items():
+        try:
+            leases[name] = lock, lock._to_change("export")
+        except LockLost:
+            leases[name] = lock, None
+    return leases
 
 
 class BulkAdoption(Generic[AnyLock]):
@@ -139,13 +122,13 @@ class BulkAdoption(Generic[AnyLock]):
             adopted_type(handoff)
             if self._handoffs.setdefault(lock_name(handoff.name, prefix), handoff) != handoff:
                 raise InvalidHandoff(f"Two of the texts are of the lock {quoted(handoff.name)}", handoff.name)
-            if number % _PART == 0:
+            if number % PART == 0:
                 yield
 
     def parts(self) -> Iterator[Callable[[Future[None]], object]]:
         """Make the locks part by part; yield what adopts each, and completes a future when that is done."""
         left = iter(self._handoffs.items())
-        while part := list(itertools.islice(left, _PART)):
+        while part := list(itertools.islice(left, PART)):
             adoptions = [adoption for key, handoff in part if (adoption := self._adoption(key, handoff)) is not None]
             yield partial(self._many.begin, adoptions)
 

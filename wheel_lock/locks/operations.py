@@ -50,7 +50,7 @@ from wheel_lock.locks.bulk import (
     read_all,
 )
 from wheel_lock.locks.callers import RELEASED, CallerFuture, Side
-from wheel_lock.locks.handoff import BulkAdoption, BulkExport, adopted_options, adopted_type
+from wheel_lock.locks.handoff import PART, BulkAdoption, adopted_options, adopted_type, leases_to_export
 from wheel_lock.locks.multi import BaseMultiLock
 from wheel_lock.locks.read_write import BaseReadLock, BaseWriteLock
 from wheel_lock.options import LockOptions, checked_wait, extension_ms, lock_name, plain_name
@@ -250,16 +250,23 @@ def adopt(
 
 def export_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[dict[str | bytes, str | None]]:
     """Export ``locks``; return the text of each name, or None for a lock that was lost before."""
-    engine, bulk = side._engine, BulkExport(side._engine, locks)
+    engine = side._engine
+    to_export = leases_to_export(engine, locks)
+    leases = [lease for _, lease in to_export.values() if lease is not None]
+    texts: dict[str | bytes, str | None] = dict.fromkeys(to_export)
     exported: CallerFuture[set[Lease]] = side._new_future()
-    undo = partial(engine.undo_export, bulk.leases, exported)
+    undo = partial(engine.undo_export, leases, exported)
     exported.if_undeliverable(undo)
     try:
-        for _ in bulk.write():
-            yield from exported.pause()
-        engine.submit(partial(engine.export_many, bulk.leases, exported))
+        for number, (name, (lock, lease)) in enumerate(to_export.items(), 1):
+            if lease is not None:  # of use to an adopter only when the locks are exported
+                texts[name] = lock._handoff(lease).to_text(engine.options.prefix)
+            if number % PART == 0:
+                yield from exported.pause()
+        engine.submit(partial(engine.export_many, leases, exported))
         yield from exported.wait()
-        return bulk.outcome(exported.result())
+        texts.update(dict.fromkeys(lease.name for lease in exported.result()))  # those that were lost meanwhile
+        return texts
     except BaseException:
         engine.post_if_open(undo)  # the texts reach no caller
         raise
