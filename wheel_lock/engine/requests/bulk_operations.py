@@ -227,24 +227,25 @@ class AcquireMany(BulkOperation):
             if self.error is None:  # else the caller receives that as soon as all releases have begun
                 self._future.set_result(None)  # another owner holds one of the locks
             return
-        in_flight, self._in_flight = self._in_flight, set()
-        slow = next(iter(in_flight), None)
+        slow = next(iter(self._in_flight), None)
         error = no_answer(slow.node if slow else self.table.router.shards[0].node, slow.name if slow else None, limit_s)
+        self._abandon(error)
+        self._stop(error)
+        self.finished()
+
+    def _abandon(self, error: WheelLockError) -> None:
+        """End the batches in flight, which have no outcome, because of ``error``."""
+        in_flight, self._in_flight = self._in_flight, set()
         for batch in in_flight:
             batch.finish()
             self.miss(batch, error)
-        self._stop(error)
-        self.finished()
 
     def give_up(self) -> None:
         """Release what was granted, or may have been: the caller has stopped waiting."""
         self.stop_sending()
         if self.held_back is not None:
             self.held_back.close()
-        for batch in list(self._in_flight):
-            batch.finish()
-            self.miss(batch, WheelLockError("given up"))
-        self._in_flight.clear()
+        self._abandon(WheelLockError("given up"))
         self.finished()
         self._undo()
 

@@ -247,8 +247,8 @@ class MultiLockWaiter(Waiter):
     def prepare(self, tried: Callable[[], object]) -> None:
         """Prepare nothing: the name it waits for, and the number of calls of a try, may change before the next try."""
 
-    def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
-        return AcquireAll(self.table, leases, self.options, future)
+    def _new_try(self, leases: Sequence[Lease], tried: Callable[[], object], waiting: bool) -> Acquire:
+        return AcquireAll(self.table, leases, self.options, Future(partial(guarded, self, tried)))
 
     def _poll(self) -> None:
         self.refused_by(self.request)

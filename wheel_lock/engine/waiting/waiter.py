@@ -292,9 +292,7 @@ class Waiter(BelowEngine, WheelEntry):
 
     def _new_try(self, leases: Sequence[Lease], tried: Callable[[], object], waiting: bool) -> Acquire:
         future: Future[bool] = Future(partial(guarded, self, tried))
-        return self._new_request(leases, future, self._waiter_ttl_ms if waiting else 0)
-
-    def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
+        waiter_ttl_ms = self._waiter_ttl_ms if waiting else 0
         return PlainAcquire(self.table, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
 
     def _other_leases(self) -> Sequence[Lease]:
