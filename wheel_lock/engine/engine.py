@@ -16,7 +16,7 @@ from wheel_lock.engine.leases import LeaseTable, leases_of
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.extend import Extend
-from wheel_lock.engine.requests.query import ForceRelease, Look, Query, look_at
+from wheel_lock.engine.requests.query import ForceRelease, Query, look_at, look_up
 from wheel_lock.engine.requests.release import release
 from wheel_lock.engine.shutdown import Shutdown, Swaps
 from wheel_lock.engine.state import EngineState, Launch
@@ -260,7 +260,7 @@ class Engine(EngineState):
 
     def look(self, name: str | bytes, future: Future[LockState]) -> None:
         """Query the state of the lock of a name, of whatever kind it is."""
-        Look(self.leases, name, future).start()
+        look_up(self.leases, name, future)
 
     def look_at(self, names: Sequence[str | bytes], limit_s: float, future: Future[list[LockState]]) -> None:
         """Query the states of several locks at once, within ``limit_s`` seconds; those without an answer are left out."""

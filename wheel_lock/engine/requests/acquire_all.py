@@ -25,20 +25,15 @@ _MOST_TOGETHER = 500  # locks of one call, which keeps the server from all else
 
 
 class _Part(Acquire):
-    """The call about some of the locks of a try, all of them or none.
+    """The call about some of the locks of a try, all of them or none."""
 
-    Attributes:
-        blocker: The first lease that another owner holds; None if the call failed for another reason.
-    """
-
-    __slots__ = ("_whole", "blocker")
+    __slots__ = ("_whole",)
 
     name: str | bytes | None
 
     def __init__(self, whole: AcquireAll, leases: Sequence[Lease], options: LockOptions, future: Future[bool]) -> None:
         super().__init__(whole.table, leases, options, future)
         self._whole = whole
-        self.blocker: Lease | None = None
 
     def error_reply(self, error: ServerError) -> None:
         if len(self.leases) == 1 or error.code != NOT_LOCAL:
@@ -65,8 +60,8 @@ class _Part(Acquire):
             index, *rest = reply
             if type(index) is int and 1 <= index <= len(self.leases):
                 refusal = self._lock_type.parse_acquire(rest, again=False, waiting=True)
-                self.blocker = self.leases[index - 1]
-                self.name = self.blocker.name if isinstance(refusal, Refusal) and refusal.is_data else self.name
+                self._whole.blocker = blocker = self.leases[index - 1]
+                self.name = blocker.name if isinstance(refusal, Refusal) and refusal.is_data else self.name
                 return refusal
         raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
 
@@ -134,7 +129,7 @@ class AcquireAll(Acquire):
             self._granted.extend(part.leases)
             self.begin()
         else:
-            self.blocker, self.retry_ms = part.blocker, part.retry_ms
+            self.retry_ms = part.retry_ms
             # The future follows the releases: a caller that retries must not find its own grants on the server.
             self._undo_all(lambda: self.future.set_result(False))
 

@@ -71,40 +71,29 @@ class Query(CallerRequest, Generic[T]):
         self._future.set_exception(error)
 
 
-class Look(Query[LockState]):
-    """The query for the state of a lock. ``limit_s``, if given, bounds it further than the ``response_timeout``."""
-
-    __slots__ = ()
-
-    def __init__(
-        self, table: LeaseTable, name: str | bytes, future: Future[LockState], limit_s: float | None = None
-    ) -> None:
-        # The key itself is enough, and a user may have no right to its companions.
-        key = lock_name(name, table.state.options.prefix)
-        super().__init__(table, name, key, look(key, companions=False), parse_look, future)
-        if limit_s is not None:
-            self.limit_s: float = min(self.limit_s, limit_s)
+def look_up(table: LeaseTable, name: str | bytes, future: Future[LockState], limit_s: float | None = None) -> None:
+    """Query the state of a lock. ``limit_s``, if given, bounds that further than the ``response_timeout``."""
+    # The key itself is enough, and a user may have no right to its companions.
+    key = lock_name(name, table.state.options.prefix)
+    query = Query(table, name, key, look(key, companions=False), parse_look, future)
+    if limit_s is not None:
+        query.limit_s = min(query.limit_s, limit_s)
+    query.start()
 
 
 def look_at(table: LeaseTable, names: Sequence[str | bytes], limit_s: float, future: Future[list[LockState]]) -> None:
-    """Look at several names at once; the result of ``future`` has the states of those that were answered in time.
+    """Look up several names, at least one, at once: within ``limit_s`` seconds.
 
-    Args:
-        table: The lease table of the engine.
-        names: The names, at least one.
-        limit_s: The time limit of the whole, in seconds.
-        future: Receives the states, in the order of the names.
+    The result of ``future`` has the states of those that were answered in time, in the order of the names.
     """
-    answers: list[Future[LockState]] = []
 
     def answered() -> None:
-        if len(answers) == len(names) and all(answer.done for answer in answers):
+        if all(answer.done for answer in answers):
             future.set_result([answer.result() for answer in answers if answer.error is None])
 
-    for _ in names:
-        answers.append(Future(partial(guarded, table.state, answered)))
+    answers: list[Future[LockState]] = [Future(partial(guarded, table.state, answered)) for _ in names]
     for name, answer in zip(names, answers, strict=True):
-        Look(table, name, answer, limit_s).start()
+        look_up(table, name, answer, limit_s)
 
 
 class ForceRelease(Query["int | None"]):

@@ -233,10 +233,9 @@ class MultiLockWaiter(Waiter):
             held_back.open()
         super().succeed(leases)
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Try for all of them: the answer to another waiter's try for one of them says nothing about the others."""
         if not self.over:
-            self.began_at: float = self.table.timer.now
             # A lease that is lost before all are granted was never the caller's. A refused try in parts removes some.
             leases = self._template
             self._held_back = {lease: HeldBack(lease.on_lost) for lease in leases if lease.on_lost is not None}
