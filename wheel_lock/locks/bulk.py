@@ -17,7 +17,6 @@ from wheel_lock.lease import NO_OWNER, Extras, Lease, Owner, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, call_site
 from wheel_lock.locks.locks_by_name import LocksByName, as_they_are
-from wheel_lock.observe import LostEvent
 from wheel_lock.options import LockOptions, lock_name, plain_name, seconds
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.rows import Rows
@@ -111,7 +110,9 @@ class BulkAcquire(Generic[Name, AnyLock]):
             if extras is None:
                 pattern = self._new_lock(part[0][0])
                 self._owner = pattern._new_owner()
-                extras = Extras(self._held_back(pattern._loss_callback()), self._call_site)
+                if (on_lost := pattern._loss_callback()) is not None:
+                    self._bulk.held_back = HeldBack(on_lost)  # nothing is called until the caller has the locks
+                extras = Extras(self._bulk.held_back, self._call_site)
             rows = []
             for start in range(0, len(part), engine.options.batch_size):
                 names, keys = zip(*part[start : start + engine.options.batch_size], strict=True)
@@ -123,13 +124,6 @@ class BulkAcquire(Generic[Name, AnyLock]):
                 engine.submit(partial(self._bulk.add, list(itertools.chain(*rows))))
             yield
         engine.submit(self._bulk.seal)
-
-    def _held_back(self, on_lost: Callable[[LostEvent], object] | None) -> Callable[[LostEvent], object] | None:
-        """Return what is to be called for losses: nothing, until the caller has the locks."""
-        if on_lost is None:
-            return None
-        self._bulk.held_back = HeldBack(on_lost)
-        return self._bulk.held_back
 
     def give_up(self) -> None:
         """Undo all of it, for a caller that waits no more. From any thread."""

@@ -275,7 +275,7 @@ class Swap(LeaseRequest):
         return options
 
     def failed(self, error: WheelLockError) -> None:
-        self._end(self.maybe_executed)
+        self._end()
         self._fail(error)
 
     def _fail(self, error: WheelLockError) -> None:
@@ -284,9 +284,9 @@ class Swap(LeaseRequest):
         for future in self._releases:
             future.set_exception(error)
 
-    def _end(self, clean_up: bool) -> None:
-        """End both leases; with ``clean_up`` if the server may have granted the new one."""
-        self.table.reject([self.new], clean_up)
+    def _end(self) -> None:
+        """End both leases, of which the server may have granted the new one."""
+        self.table.reject([self.new], self.maybe_executed)
         self._end_unconfirmed()
         self.table.clean_up([self.lease])
 
@@ -312,7 +312,7 @@ class Swap(LeaseRequest):
         """End both leases: the caller has stopped waiting. Pending releases of the new one fail."""
         if not self.finished:
             self.finish()
-            self._end(self.maybe_executed)
+            self._end()
             self._fail(self.lease.lost_error())
         elif self.new.state <= EXTENDING:
             release_many(self.table, [self.new], Future(noop))

@@ -103,8 +103,6 @@ class ForceRelease(Query["int | None"]):
     certainly not executed.
 
     Args:
-        table: The lease table of the engine.
-        name: The lock's name.
         seen: The state with the expected holders, which the server compares with those that it has.
         own: The leases of this engine among them. If they are released they are lost: their keys are gone.
         future: Receives the number of holders that were removed, 0 if there is none any more, or None if they have changed.

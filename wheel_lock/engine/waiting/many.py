@@ -57,12 +57,7 @@ class AcquireEach(AcquireMany, BelowEngine, WheelEntry):
     the wheel for all of them. (Names of which none is wanted without the others are acquired as a multi-lock is.)
 
     Timer's thread only, but for the constructor. On the wheel it waits for the time limit, or for its next look whether the
-    caller is still there.
-
-    Args:
-        queues: The wait queues of the engine.
-        options: How to acquire.
-        future: Completed when each lock is granted, or the time is up.
+    caller is still there. Its future is completed when each lock is granted, or the time is up.
 
     Attributes:
         granted: The granted lease of each name that was waited for, by the lease of its first try.

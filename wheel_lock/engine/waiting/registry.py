@@ -22,12 +22,7 @@ from wheel_lock.runtime.failures import contain, guarded
 
 
 class WaitQueueRegistry(BelowEngine):
-    """All wait queues of one engine; see :class:`Registry`. Timer's thread only.
-
-    Args:
-        table: The leases of the engine.
-        pubsub: The subscriptions that wake waiters.
-    """
+    """All wait queues of one engine; see :class:`Registry`. Timer's thread only."""
 
     def __init__(self, table: LeaseTable, pubsub: PubSub) -> None:
         self.table = table
