@@ -178,10 +178,7 @@ class BulkOperation:
             self.pump()
 
     def _backlog_of(self, node: Node) -> NodeBacklog:
-        backlog = self._backlogs.get(node)
-        if backlog is None:
-            backlog = self._backlogs[node] = NodeBacklog(node)
-        return backlog
+        return self._backlogs.setdefault(node, NodeBacklog(node))
 
     def pump(self) -> None:
         """Send as many batches as may be in flight; finish when none is left."""

@@ -212,10 +212,7 @@ class MultiLockWaiter(Waiter):
     @property
     def name(self) -> str | bytes:
         """The name that it waits for: that which its latest try has found held."""
-        request = self._request
-        if isinstance(request, AcquireAll) and request.blocker is not None:
-            return request.blocker.name
-        return next((lease.name for lease in self._template if lease.key == self.key), super().name)
+        return next(lease.name for lease in self._template if lease.key == self.key)
 
     def _another(self, first: Lease) -> Lease:
         lease = super()._another(first)
@@ -243,10 +240,6 @@ class MultiLockWaiter(Waiter):
 
     def _new_try(self, leases: Sequence[Lease], tried: Callable[[], object], waiting: bool) -> Acquire:
         return AcquireAll(self.table, leases, self.options, Future(partial(guarded, self, tried)))
-
-    def _poll(self) -> None:
-        self.refused_by(self.request)
-        super()._poll()
 
     def refused_by(self, request: Acquire) -> bool:
         """Wait for the name that is held elsewhere; return True if it is another name than before."""

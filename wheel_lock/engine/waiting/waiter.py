@@ -346,13 +346,14 @@ class Waiter(BelowEngine, WheelEntry):
             self.succeed(request.leases)
         elif not self._blocking:
             self.refuse()
-        elif self._polls:
-            self._poll()
-        elif self._time_is_up:
-            self.refuse()  # its try waited for a connection
         else:
             self.refused_by(request)
-            self._join_queue()
+            if self._polls:
+                self._poll()
+            elif self._time_is_up:
+                self.refuse()  # its try waited for a connection
+            else:
+                self._join_queue()
 
     def _warn_of_other_type(self, found: str) -> None:
         """Log, once a wait, that the lock's key holds a value of another type, which expires."""
