@@ -17,7 +17,6 @@ from wheel_lock.engine.renewal.condition import WELL, Sign
 from wheel_lock.engine.renewal.flow import Flow
 from wheel_lock.engine.renewal.groups import Groups
 from wheel_lock.engine.renewal.overdue import Overdue
-from wheel_lock.engine.renewal.tracking import Tracking
 from wheel_lock.engine.requests.cleanup import Cleanup
 from wheel_lock.engine.requests.replication import Confirmed, ReplicationBarrier, new_node
 from wheel_lock.errors import LossReason
@@ -168,11 +167,8 @@ class Renewer(BelowEngine, NodeObserver):
     Attributes:
         flow: The renewals.
         nodes: The node, once for each of its connections.
-        tracking: Has the node report changes of keys; None if the locks are not watched.
         every_ticks, tick_share: Each node of several has ticks of its own: those with remainder ``tick_share``.
     """
-
-    tracking: Tracking | None = None
 
     def __init__(self, table: LeaseTable, router: Router, connector: Connector) -> None:
         self.table = table

@@ -9,6 +9,9 @@ lock that is released soon after its acquire costs the server nothing.
 BCAST, which needs no reads, is no alternative: the names of locks have no common prefix, so each context would be sent the
 name of every key that any client of the server writes, the renewals of all other contexts included.
 
+A registration ends when its key changes, by whatever command. So it is no request that registers its keys but the
+connection, behind each request about held leases, also behind one that is sent again.
+
 A server may refuse all that, or hang up. Then losses are noticed at renewals, as without tracking.
 """
 
@@ -17,15 +20,21 @@ from __future__ import annotations
 import enum
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from wheel_lock.engine.interfaces import Shard
+from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
 from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.engine.requests.base import Request
 from wheel_lock.lease import EXTENDING, Lease
-from wheel_lock.net.connection import BareCommand
+from wheel_lock.net.connection import BareCommand, NodeRequest, PipelinedConnection
+from wheel_lock.net.connector import Connector
+from wheel_lock.net.node import Node
 from wheel_lock.net.pubsub import InvalidationFeed, InvalidationListener
-from wheel_lock.protocol.resp import MalformedReply, Reply, error_text
+from wheel_lock.protocol.resp import MalformedReply, Reply, error_text, name_arg
 from wheel_lock.protocol.server_errors import NOT_NOW, ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.ends import ANEW, End
@@ -41,6 +50,7 @@ _UNKNOWN_ID = "does not exist"  # in the error reply to CLIENT TRACKING about th
 _UNREACHABLE = 3  # attempts in a row to connect the feed, after which their failure is logged
 _RECONNECT_S = 5.0  # at most, between two attempts to connect the feed
 _NOT_NOW_S = 1.0  # before a server that is busy or loading is asked again
+_REFUSALS = ("NOPERM", "ERR")  # of a registration; other errors concern this moment, or this key
 
 
 class WatchedKeys:
@@ -86,21 +96,59 @@ class TrackingState(enum.Enum):
     ON = enum.auto()
 
 
-class _TrackingCommand(BareCommand):
-    """CLIENT TRACKING, on the connection for renewals."""
+class _Command(BareCommand):
+    """A command on the connection for renewals: a proxy may hang up at it."""
 
-    def __init__(self, tracking: Tracking, client_id: int, opt_in: bool) -> None:
-        words = [b"CLIENT", b"TRACKING", b"ON", b"REDIRECT", b"%d" % client_id, b"NOLOOP"]
-        super().__init__(*words, *([b"OPTIN"] if opt_in else []))
+    def __init__(self, tracking: Tracking, *words: bytes) -> None:
+        super().__init__(*words)
         self._tracking = tracking
+
+    def on_connection_lost(self, error: Exception) -> None:
+        self._tracking.interrupted(error)
+
+
+class _TurnOn(_Command):
+    """CLIENT TRACKING."""
 
     def on_reply(self, reply: Reply) -> None:
         if reply != b"OK" and not isinstance(reply, ServerError):
             raise MalformedReply(f"{reply!r:.40} is no reply to CLIENT TRACKING")
         self._tracking.answered(self, reply if isinstance(reply, ServerError) else None)
 
-    def on_connection_lost(self, error: Exception) -> None:
-        self._tracking.interrupted(error)
+
+class _Announcement(_Command):
+    """CLIENT CACHING YES: the next command registers the keys that it reads."""
+
+    def on_reply(self, reply: Reply) -> None:
+        if isinstance(reply, ServerError) and reply.code in _REFUSALS:
+            self._tracking.refused(reply)
+
+
+class _Registration(_Command):
+    """EXISTS, by which the server registers the keys of ``leases``: one that is deleted afterwards is reported.
+
+    A key that was deleted after the command before it and before this one is not counted in the reply. A lease that has
+    been released meanwhile is: its release comes behind this command.
+    """
+
+    def __init__(self, tracking: Tracking, leases: Sequence[Lease]) -> None:
+        self._tracking = tracking
+        self._leases = leases
+        names = b"".join([name_arg(lease.lease_args) for lease in leases])
+        self._bytes = b"*%d\r\n$6\r\nEXISTS\r\n%b" % (1 + len(leases), names)
+
+    def on_reply(self, reply: Reply) -> None:
+        if isinstance(reply, ServerError):
+            if reply.code in _REFUSALS:
+                self._tracking.refused(reply)
+            else:  # a slot that is being migrated, a server that is busy
+                self._tracking.renewer.flow.checks.register_later(self._leases)
+        elif type(reply) is not int:
+            raise MalformedReply(f"{reply!r:.40} is no number of keys")
+        else:
+            self._tracking.registered()
+            if reply < len(self._leases):
+                self._tracking.renewer.doubt(self._leases)
 
 
 class Tracking(InvalidationListener):
@@ -108,25 +156,26 @@ class Tracking(InvalidationListener):
 
     Args:
         renewer: The renewer of the node.
-        table: The leases of the engine.
         watched: The watched leases of the engine.
 
     Attributes:
+        renewer: The argument.
+        opts_in: True if reads are registered behind CLIENT CACHING YES only.
         feed: The connection on which invalidations arrive.
         wanted: True if the node has been asked to report, or is to be asked.
     """
 
-    def __init__(self, renewer: Shard, table: LeaseTable, watched: WatchedKeys) -> None:
-        self._renewer = renewer
+    def __init__(self, renewer: WatchingRenewer, watched: WatchedKeys) -> None:
+        self.renewer = renewer
         self._watched = watched
-        self._timer = table.timer
-        state = table.state
+        self._timer = renewer.timer
+        state = renewer.table.state
         connector = renewer.node.connector
         options = replace(state.options, backoff_max_s=max(state.options.backoff_max_s, _RECONNECT_S))
         self.feed: InvalidationFeed = InvalidationFeed(
             self._timer, connector.listener(), options, state.launch, renewer, self
         )
-        self._opt_in = not renewer.node.declares
+        self.opts_in: bool = not renewer.node.declares
         self._logged = False
         self._reset()
 
@@ -135,11 +184,13 @@ class Tracking(InvalidationListener):
         self.feed.end(how, error)
         if how in ANEW:
             self._reset()
+        if how is End.FORKED:
+            self._watched.clear()
 
     def _reset(self) -> None:
         self.wanted: bool = False
         self._state = TrackingState.OFF
-        self._asked: _TrackingCommand | None = None
+        self._asked: _TurnOn | None = None
         self._restarts = 0  # in a row
         self._unreachable = 0  # attempts in a row to connect the feed that have failed
         self._feed_since = -math.inf
@@ -158,11 +209,6 @@ class Tracking(InvalidationListener):
     def registers(self) -> bool:
         """True if what is read from now on is registered, unless CLIENT TRACKING in flight fails."""
         return self._state is not TrackingState.OFF
-
-    @property
-    def opts_in(self) -> bool:
-        """True if reads are registered behind CLIENT CACHING YES only."""
-        return self._opt_in
 
     def want(self) -> None:
         """Begin to track unless that has begun. Called for each grant."""
@@ -188,14 +234,14 @@ class Tracking(InvalidationListener):
         """Note that the connection for renewals is suspected or lost, or could not be made."""
         if self._trouble_since is None:
             self._trouble_since = self._timer.now
-        if not self._renewer.node.connected:
+        if not self.renewer.node.connected:
             self._switch_off()
 
     def _switch_off(self) -> None:
         self._state, self._asked = TrackingState.OFF, None
 
     def _ask(self, *, first: bool) -> None:
-        node, client_id = self._renewer.node, self.feed.client_id
+        node, client_id = self.renewer.node, self.feed.client_id
         if self._state is not TrackingState.OFF or client_id is None or not node.ready:
             return
         if self.feed.server != node.server:
@@ -204,10 +250,11 @@ class Tracking(InvalidationListener):
             self._unavailable("a service that routes calls by their keys cannot redirect invalidations")
             return
         self._state = TrackingState.ASKED_FIRST if first else TrackingState.ASKED
-        self._asked = _TrackingCommand(self, client_id, self._opt_in)
+        words = [b"CLIENT", b"TRACKING", b"ON", b"REDIRECT", b"%d" % client_id, b"NOLOOP"]
+        self._asked = _TurnOn(self, *words, *([b"OPTIN"] if self.opts_in else []))
         node.send(self._asked)
 
-    def answered(self, command: _TrackingCommand, error: ServerError | None) -> None:
+    def answered(self, command: _TurnOn, error: ServerError | None) -> None:
         """Take the reply to ``command``."""
         if command is not self._asked:
             return  # the feed has been replaced meanwhile
@@ -216,15 +263,15 @@ class Tracking(InvalidationListener):
             before, self._state = self._state, TrackingState.ON
             self._restarts = self._unreachable = 0
             if before is TrackingState.ASKED:
-                self._renewer.doubt(None)
+                self.renewer.doubt(None)
         elif error.code in NOT_NOW:
             self._switch_off()
             self._timer.cancel(self._again)
-            self._again = self._timer.call_at(self._timer.now + _NOT_NOW_S, self._ask_again, self._renewer)
+            self._again = self._timer.call_at(self._timer.now + _NOT_NOW_S, self._ask_again, self.renewer)
         elif _UNKNOWN_ID in str(error) and self._restarts < _MOST_RESTARTS:
             self._switch_off()
             self._restarts += 1
-            self._timer.post(self._restart_feed, self._renewer)
+            self._timer.post(self._restart_feed, self.renewer)
         else:
             self._unavailable(error_text(error))
 
@@ -266,7 +313,7 @@ class Tracking(InvalidationListener):
         """Stop asking, and log it the first time."""
         self._switch_off()
         self._rest_until = self._timer.now + _REST_S
-        self._timer.post(self.feed.stop, self._renewer)  # not while its reply is being read
+        self._timer.post(self.feed.stop, self.renewer)  # not while its reply is being read
         self._log(reason)
 
     def _log(self, reason: str) -> None:
@@ -278,12 +325,12 @@ class Tracking(InvalidationListener):
 
     @property
     def _place(self) -> str:
-        return self._renewer.node.connector.describe()
+        return self.renewer.node.connector.describe()
 
     # -- the feed ----------------------------------------------------------------------------------------------------
 
     def is_interested(self) -> bool:
-        return self._renewer.is_needed(self._renewer.node)
+        return self.renewer.is_needed(self.renewer.node)
 
     def on_subscribed(self, holds: bool) -> None:
         return  # on_ready() and on_ended() say more
@@ -298,7 +345,7 @@ class Tracking(InvalidationListener):
 
     def on_refused(self, error: ServerError) -> None:
         if error.code in NOT_NOW:
-            self._timer.call_at(self._timer.now + _NOT_NOW_S, lambda now: self._restart_feed(), self._renewer)
+            self._timer.call_at(self._timer.now + _NOT_NOW_S, lambda now: self._restart_feed(), self.renewer)
         else:
             self._unavailable(error_text(error))
 
@@ -309,7 +356,7 @@ class Tracking(InvalidationListener):
 
     def on_unreachable(self, error: Exception) -> None:
         self._unreachable += 1
-        if self._unreachable == _UNREACHABLE and self._renewer.node.ready:
+        if self._unreachable == _UNREACHABLE and self.renewer.node.ready:
             self._log(error_text(error))
 
     def on_stopped(self) -> None:
@@ -317,12 +364,82 @@ class Tracking(InvalidationListener):
         self.wanted = self._timer.now < self._rest_until  # else it was closed because nothing is held
 
     def on_invalidated(self, keys: Sequence[bytes] | None) -> None:
-        self._renewer.doubt(None if keys is None else self._watched.find(keys))
+        self.renewer.doubt(None if keys is None else self._watched.find(keys))
 
     @property
     def above(self) -> FailureDomain:
-        return self._renewer
+        return self.renewer
 
     def crashed(self, error: Exception) -> None:
         """Stop tracking: it only marks leases to be checked, so none is in doubt."""
         self._unavailable("an internal error")
+
+
+class _RegisteringConnection(PipelinedConnection):
+    """The connection for renewals: the keys of held leases are registered behind each request about them."""
+
+    def __init__(self, renewer: WatchingRenewer, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._renewer = renewer
+
+    def send(self, request: NodeRequest) -> None:
+        super().send(request)
+        if isinstance(request, Request):
+            self._renewer.register(request.leases)
+
+
+class WatchingRenewer(Renewer):
+    """Keeps the leases of one node alive, and has the server report changes of their keys. Timer's thread only."""
+
+    def __init__(self, table: LeaseTable, router: Router, connector: Connector, watched: WatchedKeys) -> None:
+        super().__init__(table, router, connector)
+        self._watched = watched
+        self.tracking: Tracking = Tracking(self, watched)
+        self._parts.append(self.tracking)
+
+    # -- leases ------------------------------------------------------------------------------------------------------
+
+    def granted(self, leases: Sequence[Lease], now: float) -> None:
+        super().granted(leases, now)
+        if group_of(leases[0]).lock_type.watchable:
+            for lease in self._watched.add(leases):
+                group_of(lease).renewer.doubt([lease])
+            if self.tracking.registers:
+                self.flow.checks.settle(leases)
+            else:
+                self.tracking.want()
+
+    def register(self, leases: Sequence[Lease]) -> None:
+        """Register the keys of those ``leases`` that are watched here, behind the command that was sent just now."""
+        tracking = self.tracking
+        if not (self.flow.checks.registers and tracking.registers and self.node.connected):
+            return
+        held = [lease for lease in leases if lease.state <= EXTENDING and self._watches(group_of(lease))]
+        if not tracking.opts_in:
+            for lease in held:  # the keys of one command must be in one hash slot
+                self.node.send(_Registration(tracking, [lease]))
+        elif held:
+            self.node.send(_Announcement(tracking, b"CLIENT", b"CACHING", b"YES"))
+            self.node.send(_Registration(tracking, held))
+
+    def _watches(self, group: LeaseGroup) -> bool:
+        return group.lock_type.watchable and group.renewer is self
+
+    # -- the node ----------------------------------------------------------------------------------------------------
+
+    @property
+    def new_connection(self) -> Callable[..., PipelinedConnection]:
+        return partial(_RegisteringConnection, self)
+
+    def ready(self, node: Node, *, new: bool) -> None:
+        if node is self.node:
+            self.tracking.node_ready(new=new)
+        super().ready(node, new=new)
+        if node is self.node and new:  # what is held is verified, but for leases whose extension has been sent already
+            extending = [lease for lease in self.overdue.snapshot() if lease.state is EXTENDING]
+            self.flow.checks.settle([lease for lease in extending if self._watches(group_of(lease))])
+
+    def trouble(self, node: Node) -> None:
+        if node is self.node:
+            self.tracking.node_in_trouble()
+        super().trouble(node)

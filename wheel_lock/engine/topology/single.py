@@ -7,8 +7,7 @@ from collections.abc import Callable
 from wheel_lock.engine.interfaces import Router
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
-from wheel_lock.engine.renewal.tracking import Tracking, WatchedKeys
-from wheel_lock.engine.renewal.watching import WatchingRenewer
+from wheel_lock.engine.renewal.tracking import Tracking, WatchedKeys, WatchingRenewer
 from wheel_lock.net.connector import Connector
 from wheel_lock.net.pubsub import PubSub
 from wheel_lock.runtime.ends import End, end_all
@@ -55,7 +54,7 @@ class SingleRouter(Router):
     @property
     def trackings(self) -> list[Tracking]:
         """The tracking of each node, if held locks are watched."""
-        return [tracking for renewer in self.shards if (tracking := renewer.tracking) is not None]
+        return [renewer.tracking for renewer in self.shards if isinstance(renewer, WatchingRenewer)]
 
     @property
     def watching(self) -> bool:
