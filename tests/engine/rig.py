@@ -23,7 +23,7 @@ import pytest
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.renewal.condition import AWAY
+from wheel_lock.engine.renewal.retries import AWAY
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry

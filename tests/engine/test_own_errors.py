@@ -75,7 +75,6 @@ OF_RENEWALS = (
     "engine/renewal/flow.py",
     "engine/renewal/renewer.py",
     "engine/renewal/retries.py",
-    "engine/renewal/overdue.py",
     "engine/leases.py",
     "net/node.py",
     "net/connection.py",

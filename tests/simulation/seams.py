@@ -17,7 +17,6 @@ import wheel_lock.aio.call
 import wheel_lock.aio.primitives
 import wheel_lock.engine.loss_events
 import wheel_lock.engine.renewal.flow
-import wheel_lock.engine.renewal.overdue
 import wheel_lock.engine.renewal.retries
 import wheel_lock.engine.requests.adopt
 import wheel_lock.engine.requests.bulk
@@ -187,7 +186,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (_package.aio.call, "_themselves", WeakKeyDictionary()),
         (_package.sync.primitives, "threading", SimpleNamespace(get_ident=lambda: world.caller.number)),  # type: ignore[union-attr]
         (_package.aio.primitives, "id", world.number_of),
-        (_package.engine.renewal.overdue, "id", world.number_of),
+        (_package.engine.renewal.retries, "id", world.number_of),
         (_package.redis_lock.grants, "id", world.number_of),
         (_package.redis_lock.base, "LockContext", SimpleNamespace(shared=lambda client: client.context)),
         (_package.sync.leader, "threading", threads),

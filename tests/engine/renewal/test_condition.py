@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.rig import Rig
-from wheel_lock.engine.renewal.condition import AWAY, NEXT, REJECTING, WELL, Condition, Sign
-from wheel_lock.engine.renewal.retries import Retries
+from wheel_lock.engine.renewal.retries import AWAY, NEXT, REJECTING, WELL, Condition, Retries, Sign
 from wheel_lock.lock_types import EXCLUSIVE
 
 SIGNS = st.lists(st.sampled_from(Sign))

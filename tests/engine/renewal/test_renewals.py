@@ -14,7 +14,7 @@ from tests.engine.waiting_rig import Wait, WaitingRig
 from tests.support.logged import logged
 from wheel_lock.block import Block
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.renewal.overdue import Overdue
+from wheel_lock.engine.renewal.retries import Overdue
 from wheel_lock.engine.waiting.many import MultiLockWaiter
 from wheel_lock.errors import LockServerError, LockTimeout, LossReason
 from wheel_lock.lease import Lease, State
@@ -266,7 +266,7 @@ def test_the_trouble_of_a_call_splits_the_block_and_its_leases_are_renewed_or_lo
     before = leases[0].deadline
     trouble(rig)
     assert {lease.block for lease in leases} == {None}
-    assert set(leases) <= set(rig.engine.router.renewer.overdue)
+    assert set(leases) <= set(rig.engine.router.renewer.overdue.snapshot())
     assert {lease.deadline for lease in leases} == {before}
     rig.connector.refusal = ConnectionRefusedError("not listening")
     rig.go_to(before)

@@ -14,10 +14,9 @@ from wheel_lock.block import Block, belong_together, calls_for, in_order, parts_
 from wheel_lock.engine.interfaces import Later, LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.checks import BLOCKED, EarlyChecks
-from wheel_lock.engine.renewal.condition import WELL, Sign
 from wheel_lock.engine.renewal.joint import JointTicks
 from wheel_lock.engine.renewal.outages import Outage
-from wheel_lock.engine.renewal.retries import Retries
+from wheel_lock.engine.renewal.retries import WELL, Retries, Sign
 from wheel_lock.engine.requests.base import Request, in_calls
 from wheel_lock.engine.requests.execution import BY_SHA1
 from wheel_lock.errors import LossReason
@@ -174,7 +173,7 @@ class Flow:
         self.joint: JointTicks = JointTicks(shard, table.timer)
         self.retries: Retries = Retries(shard, table, self._retry)
         self.checks: EarlyChecks = EarlyChecks(shard, table, self.send, self._takes_more)
-        self.outage: Outage = Outage(table, shard, self._is_well)
+        self.outage: Outage = Outage(table, shard, self.retries)
         self.table = table
         self._router = router
         self._node = shard.node
@@ -182,7 +181,6 @@ class Flow:
         self._options = table.state.options
         self._counters = table.state.counters
         self._in_flight = 0
-        self._drained_in_flight = 0  # the number of these that are about overdue leases
         self._silent: set[Batch] = set()  # batches that were not answered within their time limit
 
     @property
@@ -193,11 +191,6 @@ class Flow:
     def _takes_more(self) -> bool:
         """Return whether the node answers, does not refuse renewals, and has room for another call."""
         return self.retries.condition.accepts and self._in_flight < self._options.max_calls_in_flight
-
-    def _is_well(self) -> bool:
-        """Return whether the node answers, and no lease is overdue, refused, or in a call that repeats its renewal."""
-        retries = self.retries
-        return retries.condition.accepts and not (self._drained_in_flight or retries.resting or retries.overdue)
 
     def stop(self) -> None:
         """Cancel all alarms, after the death of the thread: another flow takes the place of this one."""
@@ -262,7 +255,7 @@ class Flow:
             nearest = mark_sent(leases)
         batch = Batch(self, group, leases, drained, early)
         self._in_flight += 1
-        self._drained_in_flight += drained
+        self.retries.in_flight += drained
         self._counters.batches += 1
         # Silence is suspicious after a sixth of the timeout, or after half of the time left if that is less.
         timer = self._timer
@@ -286,7 +279,7 @@ class Flow:
             return 0 if self._in_flight or self.retries.pausing else 1
         most = min(_DRAIN_CALLS * self._node.calls_for_a_batch, _MOST_DRAIN_CALLS)
         # Due renewals in flight do not count here: with a long round trip there may always be more of them.
-        return min(most - self._drained_in_flight, self._options.max_calls_in_flight - self._in_flight)
+        return min(most - self.retries.in_flight, self._options.max_calls_in_flight - self._in_flight)
 
     def drain(self) -> None:
         """Send overdue leases, nearest deadline first, as far as there is room; each reply makes room for more."""
@@ -309,7 +302,7 @@ class Flow:
     def _retire(self, batch: Batch) -> None:
         """Remove a batch that has been answered, or will not be."""
         self._in_flight -= 1
-        self._drained_in_flight -= batch.drained
+        self.retries.in_flight -= batch.drained
         self._silent.discard(batch)
         self._timer.wheel.cancel(batch)
         if batch.overdue:

@@ -7,10 +7,11 @@ scheduled for a node without leases.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from wheel_lock.engine.interfaces import Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.renewal.retries import Retries
 from wheel_lock.errors import counted
 from wheel_lock.lease import Lease
 from wheel_lock.observe.log_fields import log_fields
@@ -26,20 +27,18 @@ _LOGGED_AFTER_S = 1.0
 
 
 class Outage:
-    """The outage of one node, if there is one. Timer's thread only, except for the log records.
-
-    ``well`` returns whether the node answers, and has confirmed all renewals.
+    """The outage of one node, if there is one: until there are no retries. Timer's thread only, except for the log records.
 
     Attributes:
         since: When it began, in seconds of the timer's clock; None while the node is well.
     """
 
-    __slots__ = ("_alarm", "_in_log", "_posted", "_refusal", "_shard", "_table", "_well", "since")
+    __slots__ = ("_alarm", "_in_log", "_posted", "_refusal", "_retries", "_shard", "_table", "since")
 
-    def __init__(self, table: LeaseTable, shard: Shard, well: Callable[[], bool]) -> None:
+    def __init__(self, table: LeaseTable, shard: Shard, retries: Retries) -> None:
         self._table = table
         self._shard = shard
-        self._well = well
+        self._retries = retries
         self.since: float | None = None
         self._refusal: ServerError | None = None  # the latest error reply to a renewal
         self._alarm: Alarm | None = None
@@ -81,8 +80,8 @@ class Outage:
             logger.warning("%s, and %s held there: %s", text, shown, cause, extra=fields)
 
     def look(self) -> None:
-        """End the outage, if there is one, if the node is well."""
-        if self.since is None or not self._well():
+        """End the outage, if there is one, if all renewals are confirmed."""
+        if self.since is None or not self._retries.settled:
             return
         since, self.since, self._refusal = self.since, None, None
         self._table.timer.cancel(self._alarm)

@@ -13,10 +13,9 @@ from wheel_lock.block import Block, all_plain, belong_together, block_of
 from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
 from wheel_lock.engine.leases import BelowEngine, LeaseTable
 from wheel_lock.engine.loss_events import log_given_up
-from wheel_lock.engine.renewal.condition import WELL, Sign
 from wheel_lock.engine.renewal.flow import Flow
 from wheel_lock.engine.renewal.groups import Groups
-from wheel_lock.engine.renewal.overdue import Overdue
+from wheel_lock.engine.renewal.retries import WELL, Overdue, Sign
 from wheel_lock.engine.requests.cleanup import Cleanup
 from wheel_lock.engine.requests.replication import Confirmed, ReplicationBarrier, new_node
 from wheel_lock.errors import LossReason
@@ -145,19 +144,16 @@ class RenewalGroup:
             if lease.state is not held or lease in timer.wheel:
                 continue  # a call before this one in the same turn has ended it, or put it on the wheel again
             at_limit = lease.limits is not None and lease.at_limit
-            abandoned = lease.owner.ended and not timer.goes_on
             if self.renewer.lapses_now(lease) or lease.loss is not None or now >= lease.deadline:
                 table.mark_lost([lease])
-            elif abandoned:
-                table.mark_lost([lease], LossReason.ABANDONED)
             else:
-                if lease.owner.ended:  # its last release may wait behind the rest of a message
+                if lease.owner.ended:
                     ended.append(lease)
                 if at_limit:
                     self.schedule(lease, now)
                 else:
                     live.append(lease)
-        table.abandon_later(ended)
+        self.renewer.flow.retries.abandon(ended)
         return [entry for entry in live if entry.state is held]  # a loss may have ended another one, too
 
 

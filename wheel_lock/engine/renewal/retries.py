@@ -1,19 +1,152 @@
-"""Retries: the overdue leases of one node are watched until their deadlines, and taken as the node's condition allows."""
+"""Retries: what is unconfirmed at one node is watched until its deadline, and sent again as the node's condition allows.
+
+The condition is what the server has last said: one table, which only signs of it change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+import enum
+import heapq
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+from sortedcontainers import SortedKeyList
 
 from wheel_lock.engine.interfaces import LeaseGroup, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.renewal.condition import AWAY, NEXT, REJECTING, WELL, Condition, Sign
-from wheel_lock.engine.renewal.overdue import Overdue
 from wheel_lock.engine.requests.base import in_calls
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import HELD, OVERDUE, Event, Lease
 from wheel_lock.protocol.scripts import Script
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import Backoff
+
+
+class Condition(enum.Enum):
+    """The condition of a node, as its renewals show it.
+
+    Attributes:
+        accepts: What is due is sent, and checked ahead of its time. Else it becomes overdue.
+        probes: One call about overdue leases is sent at a time, with pauses.
+    """
+
+    AWAY = (False, False)  # there is no connection, or a silent one
+    WELL = (True, False)
+    REJECTING = (False, True)  # the server answers renewals with an error
+    NOT_NOW = (True, True)  # a proxy: the server behind it for each call can execute nothing (BUSY, LOADING ...)
+
+    def __init__(self, accepts: bool, probes: bool) -> None:
+        self.accepts: bool = accepts
+        self.probes: bool = probes
+
+
+class Sign(enum.Enum):
+    """A sign of the condition of a node."""
+
+    TROUBLE = enum.auto()  # the connection was lost, or is silent
+    READY = enum.auto()  # it is connected, or answers again
+    REFUSED = enum.auto()  # a renewal call was refused, of a script that was not refused before
+    EXECUTED = enum.auto()  # a renewal call was executed
+    GRANTED = enum.auto()  # an acquire was executed
+    ALL_NOT_NOW = enum.auto()  # a proxy: so was each call since the last pause refused
+    OTHERWISE = enum.auto()  # a proxy: a call was answered otherwise
+
+
+AWAY, WELL, REJECTING, NOT_NOW = Condition
+
+# What has no line here changes nothing.
+NEXT: dict[tuple[Condition, Sign], Condition] = {
+    (AWAY, Sign.READY): WELL,
+    (WELL, Sign.TROUBLE): AWAY,
+    (WELL, Sign.REFUSED): REJECTING,
+    (WELL, Sign.ALL_NOT_NOW): NOT_NOW,
+    (REJECTING, Sign.TROUBLE): AWAY,
+    (REJECTING, Sign.READY): WELL,
+    (REJECTING, Sign.EXECUTED): WELL,
+    (REJECTING, Sign.GRANTED): WELL,
+    (NOT_NOW, Sign.TROUBLE): AWAY,
+    (NOT_NOW, Sign.READY): WELL,
+    (NOT_NOW, Sign.REFUSED): REJECTING,
+    (NOT_NOW, Sign.OTHERWISE): WELL,
+}
+
+
+def _urgency(lease: Lease) -> tuple[float, float]:
+    return lease.deadline, id(lease)  # the id makes removal logarithmic if thousands share one deadline
+
+
+def _script_of(lease: Lease) -> Script:
+    return group_of(lease).lock_type.renew
+
+
+class Overdue:
+    """Leases ordered by local deadline, which must not change while a lease is in the set.
+
+    There is a list for each of the few renewal scripts, because a server may refuse one script and not another: however
+    many leases are refused, they must not delay the others.
+    """
+
+    def __init__(self) -> None:
+        self._by_script: defaultdict[Script, SortedKeyList[Lease, tuple[float, float]]] = defaultdict(
+            lambda: SortedKeyList(key=_urgency)
+        )
+
+    def __len__(self) -> int:
+        return sum(map(len, list(self._by_script.values())))  # a copy, in one step, because other threads call this
+
+    def snapshot(self) -> list[Lease]:
+        """Return a copy, or [] if the set changes meanwhile. From any thread."""
+        try:
+            return list(itertools.chain.from_iterable(self._by_script.values()))
+        except (IndexError, RuntimeError):
+            return []
+
+    @property
+    def first_deadline(self) -> float | None:
+        """The nearest local deadline, or None if the set is empty."""
+        return min((leases[0].deadline for leases in self._by_script.values() if leases), default=None)
+
+    def add(self, leases: Iterable[Lease]) -> None:
+        """Add leases that are not in the set. O(n log n)."""
+        for script, some in itertools.groupby(leases, _script_of):
+            self._by_script[script].update(some)
+
+    def discard(self, lease: Lease) -> None:
+        """Remove ``lease`` if it is in the set. O(log n)."""
+        self._by_script[_script_of(lease)].discard(lease)
+
+    @property
+    def scripts(self) -> list[Script]:
+        """The renewal scripts of the leases."""
+        return list(self._by_script)
+
+    def take(self, most: int, wanted: Callable[[Lease], bool], scripts: Iterable[Script]) -> list[Lease]:
+        """Remove and return, nearest deadline first, up to ``most`` leases of ``scripts`` that are ``wanted``.
+
+        O(most), if most of them are.
+        """
+        lists = [self._by_script[script] for script in scripts]
+        first = list(itertools.islice(heapq.merge(*lists, key=_urgency), most))
+        if all(map(wanted, first)):
+            for script, number in Counter(map(_script_of, first)).items():
+                del self._by_script[script][:number]
+            return first
+        taken = list(itertools.islice(filter(wanted, heapq.merge(*lists, key=_urgency)), most))
+        for lease in taken:
+            self.discard(lease)
+        return taken
+
+    def pop_until(self, deadline: float) -> list[Lease]:
+        """Remove and return, in order, all leases whose local deadline is at or before ``deadline``."""
+        popped: list[Lease] = []
+        for leases in self._by_script.values():
+            stop = leases.bisect_key_right((deadline, math.inf))
+            popped += leases.islice(0, stop)
+            del leases[:stop]
+        popped.sort(key=_urgency)
+        return popped
 
 
 class Retries:
@@ -31,6 +164,7 @@ class Retries:
         refused: Scripts that the server has refused since it last executed them, perhaps for lack of a right; the latest
             last. Calls of other scripts find out whether it refuses all, and do not wait for these.
         backoff: The pauses.
+        in_flight: The number of calls in flight about leases that were taken.
     """
 
     def __init__(self, shard: Shard, table: LeaseTable, retry: Callable[[], object]) -> None:
@@ -45,6 +179,7 @@ class Retries:
         self.refused: dict[Script, None] = {}
         # The answers of a proxy since the last pause: True for each refusal because the server can execute nothing now.
         self._answers: set[bool] = set()
+        self.in_flight: int = 0
         self.backoff: Backoff = Backoff(options.backoff_first_s, options.backoff_max_s)
         self._pause: Alarm | None = None
         self._watch: Alarm | None = None
@@ -154,29 +289,22 @@ class Retries:
         if calls <= 0:
             return []
         rejecting = self.condition is REJECTING
-        batches = self._take(calls, besides=self.refused)
+        batches = self._take(calls, [script for script in self.overdue.scripts if script not in self.refused])
         if self._pause is None:
             for script in tuple(self.refused):
                 if not (rejecting and batches):
-                    batches += self._take(1, of=script)
+                    batches += self._take(1, [script])
             if self.refused and not rejecting:
                 self.pause()
         return batches
 
-    def _take(
-        self, calls: int, *, of: Script | None = None, besides: Container[Script] = ()
-    ) -> list[tuple[LeaseGroup, list[Lease]]]:
-        """Take leases of one script, or besides some."""
+    def _take(self, calls: int, scripts: Iterable[Script]) -> list[tuple[LeaseGroup, list[Lease]]]:
         size = self._shard.node.batch_size
         batches: list[tuple[LeaseGroup, list[Lease]]] = []
         # All leases taken may have ended owners; no reply would come for them, so the next ones are taken.
-        while not batches and (taken := self.overdue.take(calls * size, self._is_due, of=of, besides=besides)):
+        while not batches and (taken := self.overdue.take(calls * size, self._is_due, scripts)):
             by_group: dict[LeaseGroup, list[Lease]] = {}
-            ended = [lease for lease in taken if lease.owner.ended]
-            if self._timer.goes_on:
-                self._table.abandon_later(ended)  # and renewed meanwhile, as due leases are
-            else:
-                self._table.mark_lost(ended, LossReason.ABANDONED)
+            self.abandon([lease for lease in taken if lease.owner.ended])
             for lease in taken:
                 if lease.state is OVERDUE:
                     by_group.setdefault(group_of(lease), []).append(lease)
@@ -185,6 +313,18 @@ class Retries:
         for _, leases in batches[calls:]:
             self.overdue.add(leases)  # many small groups: the remaining ones wait for replies
         return batches[:calls]
+
+    def abandon(self, leases: Sequence[Lease]) -> None:
+        """End leases whose owners have ended. Behind messages that are left they are renewed meanwhile."""
+        if self._timer.goes_on:
+            self._table.abandon_later(leases)
+        else:
+            self._table.mark_lost(leases, LossReason.ABANDONED)
+
+    @property
+    def settled(self) -> bool:
+        """True if the node answers, and no lease is overdue, refused, or in a call that repeats its renewal."""
+        return self.condition.accepts and not (self.in_flight or self.resting or self.overdue)
 
     def _is_due(self, lease: Lease) -> bool:
         return lease.state is OVERDUE and lease not in self.resting
