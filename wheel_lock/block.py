@@ -167,11 +167,6 @@ def in_order(entries: Iterable[Lease | Block]) -> list[Lease]:
     return leases
 
 
-def calls_for(entries: Sequence[Lease | Block], most: int) -> int:
-    """Return how many calls ``entries`` take, at most: a block that is not merged fills more than half of one."""
-    return -(-2 * sum([entry.size for entry in entries]) // most) if len(entries) > 1 else 1
-
-
 def all_plain(entries: Iterable[Lease | Block], now: float) -> bool:
     """Return whether all are HELD, valid, without limits, and of owners that have not ended. Runs for every renewal."""
     held = HELD

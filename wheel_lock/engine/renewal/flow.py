@@ -8,16 +8,17 @@ batch it may be there as one of a block: leases that one call has confirmed stay
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 
-from wheel_lock.block import Block, belong_together, calls_for, in_order, parts_of
+from wheel_lock.block import Block, belong_together, in_order, parts_of
 from wheel_lock.engine.interfaces import Later, LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.checks import BLOCKED, EarlyChecks
 from wheel_lock.engine.renewal.joint import JointTicks
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.retries import WELL, Retries, Sign
-from wheel_lock.engine.requests.base import Request, in_calls
+from wheel_lock.engine.requests.base import Request
 from wheel_lock.engine.requests.execution import BY_SHA1
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import HELD, OVERDUE, RENEWING, Event, Lease, State, confirm_all, mark_sent
@@ -28,6 +29,10 @@ from wheel_lock.protocol.server_errors import NOT_LOCAL, NOT_NOW, ServerError, c
 _JOINT_BATCHES = 4  # of a tick that others join: one millisecond of work here, and six at the server
 _DRAIN_CALLS = 32  # in flight from the overdue set: 50 ms of a server's time, so that due renewals are not delayed
 _MOST_DRAIN_CALLS = 1000  # the same, where a call is about one lease
+
+# By calls in C.
+_ARGS: Callable[[Lease], bytes] = attrgetter("lease_args")
+_SIZE: Callable[[Lease | Block], int] = attrgetter("size")
 
 
 class Batch(Request):
@@ -80,11 +85,10 @@ class Batch(Request):
 
     def _arguments(self) -> tuple[int, bytes]:
         params, block = self.params, self.block
-        if block is None:
-            encoded = b"".join([lease.lease_args for lease in self.leases])
-        else:
-            encoded, self.leases = block.encoded(), block.leases
-        return 1 + params.lock_type.args_per_lease * len(self.leases), params.ttl + encoded
+        if block is not None:
+            self.leases = block.leases
+        body = b"".join(map(_ARGS, self.leases)) if block is None else block.encoded()
+        return 1 + params.lock_type.args_per_lease * len(self.leases), params.ttl + body
 
     def encode(self, capability: int) -> bytes:
         if self.node.declares:
@@ -105,9 +109,11 @@ class Batch(Request):
         return self.wanted
 
     def on_reply(self, reply: Reply) -> None:
-        if reply != []:
+        if reply == []:
+            self._flow.confirmed(self, ())
+        else:
             self.split()
-        super().on_reply(reply)
+            super().on_reply(reply)
 
     def resend(self) -> None:
         self.split()
@@ -119,7 +125,7 @@ class Batch(Request):
             self._flow.interrupted(self)
 
     def value_reply(self, reply: Reply) -> None:
-        self._flow.confirmed(self, () if reply == [] else exceptions(reply, len(self.leases)))
+        self._flow.confirmed(self, exceptions(reply, len(self.leases)))
 
     def error_reply(self, error: ServerError) -> None:
         self._flow.answered_with(error)
@@ -209,7 +215,7 @@ class Flow:
         if self.retries.condition.accepts and group.lock_type.renew not in self.retries.refused:
             calls = self._options.max_calls_in_flight - self._in_flight
             room = min(_JOINT_BATCHES * self._options.batch_size, calls * self._node.batch_size)
-            room -= sum([entry.size for entry in entries])
+            room -= sum(map(_SIZE, entries))
             if room > 0:
                 joining = self.joint.take(entries[-1].tick, room)
                 if joining and any(other is group for other, _ in joining):
@@ -228,16 +234,14 @@ class Flow:
     def _send_due(self, group: LeaseGroup, entries: list[Lease | Block], calls: int) -> list[Lease]:
         """Send renewals in at most ``calls`` calls; return the leases that are left."""
         size = self._node.batch_size
-        if calls_for(entries, size) > calls:  # what is due goes before what joins it
-            blocks: list[Block] = []
-            leases = in_order(entries)
-        else:
-            blocks, leases = parts_of(entries, size)
+        # A block that is not merged fills more than half of a call. What is due goes before what joins it.
+        needed = -(-2 * sum(map(_SIZE, entries)) // size) if len(entries) > 1 else 1
+        blocks, leases = ([], in_order(entries)) if needed > calls else parts_of(entries, size)
         for block in blocks:
             self.send(group, block)
         room = max(calls - len(blocks), 0) * size
-        for some in in_calls(leases[:room], size):
-            self.send(group, some)
+        for start in range(0, min(room, len(leases)), size):
+            self.send(group, leases[start : start + size])
         return leases[room:]
 
     def send(

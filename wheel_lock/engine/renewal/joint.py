@@ -42,21 +42,18 @@ class JointTicks:
     def __init__(self, renewer: Shard, timer: HashedWheelTimer) -> None:
         self._renewer = renewer
         self._timer = timer
-        self._first: dict[
-            int, int
-        ] = {}  # the first tick at which leases may be renewed, by the tick at which they are due
+        # The first tick at which leases may be renewed, by the tick at which they are due.
+        self._first: dict[int, int] = {}
         self._keys: list[tuple[int, int]] = []  # a heap of the same, with some that an earlier first tick has replaced
         self._most = _FEW
 
     def note(self, group: LeaseGroup, tick: int) -> None:
         """Note that leases of ``group`` have been scheduled for ``tick``. O(log n) in the number of ticks, amortised."""
         slack = group.slack_ticks
-        if slack and tick - slack < self._first.get(tick, tick):
-            self._add(tick - slack, tick)
-
-    def _add(self, first: int, tick: int) -> None:
-        self._first[tick] = first
-        heappush(self._keys, (first, tick))
+        if not slack or tick - slack >= self._first.get(tick, tick):
+            return
+        self._first[tick] = tick - slack
+        heappush(self._keys, (tick - slack, tick))
         if len(self._keys) > self._most:
             wheel = self._timer.wheel
             self._first = {due: first for due, first in self._first.items() if due > wheel.now and wheel.load(due)}
