@@ -211,22 +211,21 @@ class Renewer(BelowEngine, NodeObserver):
         if group is None:
             if len(self._found) >= _MOST_FOUND:
                 self._found.clear()
-            group = self._found[key] = self._find(*key)
+            group = self._group_of(lock_type, timeout_s, timeout_ms, self._interval_ticks(timeout_s, renew_every_s))
+            self._found[key] = group
         return group
 
-    def _find(
-        self, lock_type: LockType, timeout_s: float, timeout_ms: int, renew_every_s: float | None
-    ) -> RenewalGroup:
+    def _interval_ticks(self, timeout_s: float, renew_every_s: float | None) -> int:
         scale = self.timer.scale
         if renew_every_s is None:
-            return self._group_of(lock_type, timeout_s, timeout_ms, scale.span(timeout_s))
+            return scale.span(timeout_s)
         interval_ticks = min(scale.span(renew_every_s), scale.most(latest_renewal_s(timeout_s, scale.tick_s)))
         if interval_ticks < 1:
             raise ValueError(
                 f"timeout must be at least {shortest_timeout_s(scale.tick_s):.3g} seconds on a timer with ticks of "
                 f"{scale.tick_s:g} s, not {timeout_s:.10g}, if it is to be renewed"
             )
-        return self._group_of(lock_type, timeout_s, timeout_ms, interval_ticks)
+        return interval_ticks
 
     def like(self, group: LeaseGroup) -> RenewalGroup:
         """Return the group with the parameters of another renewer's ``group``. From any thread."""
