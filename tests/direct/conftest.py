@@ -9,14 +9,14 @@ import pytest
 from tests.direct.opened import opened
 from tests.support.backend import Backend
 from wheel_lock import LockContext
-from wheel_lock.engine.direct import conditions, path
+from wheel_lock.engine.direct import connection, path
 
-collect_ignore_glob = [] if conditions._SYSTEM_HAS_IT else ["test_*.py"]
+collect_ignore_glob = [] if connection._SYSTEM_HAS_IT else ["test_*.py"]
 
 
 @pytest.fixture(autouse=True)
 def _worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(path, "_WORTH_IT", 1)
+    monkeypatch.setattr(connection, "_WORTH_IT", 1)
     monkeypatch.setattr(path, "_REST", 0)
 
 

@@ -6,8 +6,7 @@ from tests.support.background import EVENTUALLY_S
 from tests.support.timers import ask
 from tests.support.waiting import eventually
 from wheel_lock import Lock, LockContext
-from wheel_lock.engine.direct.hold import DirectHold
-from wheel_lock.engine.direct.path import DirectPath
+from wheel_lock.engine.direct.path import DirectHold, DirectPath
 
 
 def path_of(owner: LockContext | Lock) -> DirectPath:
@@ -22,10 +21,10 @@ def opened(context: LockContext, name: str = "warm-up") -> DirectPath:
     direct = path_of(context)
 
     def is_open() -> bool:
-        direct._rest, direct._worth_it = 0, 1  # it is worth less after each failure
+        direct._rest, direct._opener.worth_it = 0, 1  # it is worth less after each failure
         if direct.connection is not None and direct.connection.pipeline is direct._node.pipeline:
             return True
-        if not direct._connecting:
+        if not direct._opener.connecting:
             with context.lock(name):
                 pass
         return False

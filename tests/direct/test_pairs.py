@@ -16,7 +16,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.timers import ask, fall_asleep
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LossReason
-from wheel_lock.engine.direct import path
+from wheel_lock.engine.direct import connection, path
 from wheel_lock.observe.contexts import Reading
 from wheel_lock.testing import settle
 
@@ -29,14 +29,14 @@ def pair(context: LockContext, name: str = NAME) -> None:
 
 
 def test_a_context_opens_its_path_after_enough_acquires(real: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(path, "_WORTH_IT", 5)
+    monkeypatch.setattr(connection, "_WORTH_IT", 5)
     context = real.context()
     direct = path_of(context)
     pair(context)
     for _ in range(3):
         pair(context)
     settle(context.timer)
-    assert (direct._missed, direct._connecting, direct.connection) == (4, False, None)
+    assert (direct._opener.missed, direct._opener.connecting, direct.connection) == (4, False, None)
     pair(context)
     eventually(lambda: direct.connection is not None, LONG_S)
     assert direct.uses == 0
@@ -139,11 +139,11 @@ def test_other_kinds_of_connections(request: pytest.FixtureRequest, server: str)
             # A socket with encryption may hold back what it has read, so it is not for a wait by its descriptor.
             direct = path_of(context)
             pair(context)
-            eventually(lambda: pair(context) or direct._worth_it > 1, LONG_S)
+            eventually(lambda: pair(context) or direct._opener.worth_it > 1, LONG_S)
             assert direct.connection is None
             assert direct.uses == 0
             # The server ends with the test: a handshake that it breaks off would leave an open socket of Python's.
-            eventually(lambda: not direct._connecting, LONG_S)
+            eventually(lambda: not direct._opener.connecting, LONG_S)
         else:
             direct = opened(context)
             uses = direct.uses
@@ -157,10 +157,10 @@ def test_a_user_who_may_not_ask_for_the_servers_identity_has_no_path(fresh: Back
     direct = path_of(context)
     pair(context)
     pair(context)
-    eventually(lambda: direct._worth_it == float("inf"), LONG_S)
+    eventually(lambda: direct._opener.worth_it == float("inf"), LONG_S)
     for _ in range(3):
         pair(context)
-    assert (direct.uses, direct._connecting) == (0, False)
+    assert (direct.uses, direct._opener.connecting) == (0, False)
 
 
 def test_a_balancer_that_leads_to_another_server(real: Backend, fresh: Backend) -> None:
@@ -169,9 +169,9 @@ def test_a_balancer_that_leads_to_another_server(real: Backend, fresh: Backend) 
     pair(context)
     eventually(lambda: context.stats().connects == 1)
     direct = path_of(context)
-    direct._worth_it = 1
+    direct._opener.worth_it = 1
     proxy.lead_to(fresh.port)
-    eventually(lambda: pair(context) or direct._worth_it > 1 or direct.connection is not None, LONG_S)
+    eventually(lambda: pair(context) or direct._opener.worth_it > 1 or direct.connection is not None, LONG_S)
     settle(context.timer)
     pair(context)
     assert (direct.uses, direct.connection) == (0, None)

@@ -18,7 +18,7 @@ from tests.support.backend import Backend
 from tests.support.programs import ENVIRONMENT, ROOT, run_python
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
-from wheel_lock.engine.direct import conditions
+from wheel_lock.engine.direct import connection
 
 ALLOWED_S = 4.5  # a second by design; the rest is for a busy machine. Any time limit of the library's is longer.
 
@@ -266,13 +266,13 @@ time.sleep({pause_s})
         run(beginning + end, fresh_redis.port, *others)
 
 
-@pytest.mark.skipif(not conditions._SYSTEM_HAS_IT, reason="there is no direct path")
+@pytest.mark.skipif(not connection._SYSTEM_HAS_IT, reason="there is no direct path")
 def test_a_daemon_thread_that_waits_for_its_own_reply_prints_nothing(real: Backend) -> None:
     beginning = "import atexit, time\natexit.register(time.sleep, 0.1)\n" + BEGINNING
     end = """
-from wheel_lock.engine.direct import path
+from wheel_lock.engine.direct import connection
 from wheel_lock.engine.direct.connection import DirectConnection
-path._WORTH_IT = 1
+connection._WORTH_IT = 1
 while context._engine.direct.connection is None:
     with context.lock('order:41'): time.sleep(0.001)
 asked, ask = threading.Event(), DirectConnection.ask

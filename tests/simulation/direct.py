@@ -21,7 +21,7 @@ _READ = selectors.EVENT_READ
 _path, _connection = wheel_lock.engine.direct.path, wheel_lock.engine.direct.connection
 
 # Few acquires are worth a connection, and the path rests for a moment only, because a history has few acquires.
-SMALL: tuple[tuple[Any, str, int], ...] = ((_path, "_WORTH_IT", 1), (_path, "_REST", 1))
+SMALL: tuple[tuple[Any, str, int], ...] = ((_connection, "_WORTH_IT", 1), (_path, "_REST", 1))
 
 
 class Poll:
@@ -62,7 +62,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
 
     return [
         (wheel_lock.engine.engine, "fits", fits),
-        (_path, "ask_run_id", lambda connection, until: connection._sock.wire.link.host.server.run_id),
+        (_connection, "ask_run_id", lambda connection, until: connection._sock.wire.link.host.server.run_id),
         (_path, "sys", SimpleNamespace(modules={})),
         (_connection, "sender", lambda sock: sock.send),
         (_connection, "receiver", receiver),

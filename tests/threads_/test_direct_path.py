@@ -11,7 +11,7 @@ from tests.threads_.runs import explore, interrupt
 from tests.threads_.scheduler import Stage
 from tests.threads_.world import NAME, Context
 from wheel_lock.engine import state
-from wheel_lock.engine.direct import hold, path
+from wheel_lock.engine.direct import path
 from wheel_lock.locks import base, operations
 from wheel_lock.observe import ContextStats
 from wheel_lock.sync import call, lock
@@ -26,7 +26,7 @@ def test_the_timers_thread_takes_over_in_any_phase() -> None:
         context.begin(context.pair)
         return context.nothing_is_left
 
-    assert explore(scene, hold, path) > 100
+    assert explore(scene, path) > 100
 
 
 def test_two_threads_never_use_the_path_together() -> None:
@@ -35,7 +35,7 @@ def test_two_threads_never_use_the_path_together() -> None:
         context.begin(context.pair, partial(context.pair, "other"))
         return context.nothing_is_left
 
-    assert explore(scene, hold, path, threads=3) > 100
+    assert explore(scene, path, threads=3) > 100
 
 
 def test_an_overdue_caller_that_goes_on_when_the_path_is_anothers() -> None:
@@ -55,7 +55,7 @@ def test_an_overdue_caller_that_goes_on_when_the_path_is_anothers() -> None:
         context.begin(partial(context.in_time, context.pair), another)
         return context.nothing_is_left
 
-    assert explore(scene, hold, threads=3) > 100
+    assert explore(scene, path, threads=3) > 100
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["free", "taken"])
@@ -86,7 +86,7 @@ def test_a_reply_that_comes_when_its_caller_is_given_up(asks: int, taken: bool) 
 
         return check
 
-    assert explore(scene, hold) > 20
+    assert explore(scene, path) > 20
 
 
 def test_no_counter_that_is_read_falls_or_counts_a_lock_twice() -> None:
@@ -130,4 +130,4 @@ def test_a_block_that_is_interrupted_leaves_nothing(direct: bool) -> None:
         context.begin(block, partial(stage.sleep, 1.0))
         return context.nothing_is_left
 
-    assert interrupt(scene, 1, hold, path, lock, call, operations, base, state) > 15
+    assert interrupt(scene, 1, path, lock, call, operations, base, state) > 15

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
-from wheel_lock.engine.direct.conditions import fits
+from wheel_lock.engine.direct.connection import fits
 from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import DirectLocks, group_of

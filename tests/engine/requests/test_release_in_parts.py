@@ -214,7 +214,7 @@ def test_a_lease_of_an_ended_owner_that_is_due_between_the_parts_is_watched_and_
     rig.clock.jump(1.5)
     rig.timer.turn()
     assert not future.done
-    overdue = rig.engine.router.renewer.overdue
+    overdue = rig.engine.router.renewer.overdue.snapshot()
     assert all(lease in rig.timer.wheel or lease.state is State.RENEWING or lease in overdue for lease in others)
     assert rig.losses == []
     with pytest.warns(ResourceWarning, match="abandoned"):

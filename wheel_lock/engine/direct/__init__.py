@@ -1,4 +1,4 @@
-"""The direct path of uncontended locks: how it works is in path.py, who may change a lease in hold.py.
+"""The direct path of uncontended locks: how it works, and who may change a lease, is in path.py.
 
 It opens after 64 acquires that could have used it, and only if INFO on both connections names the same process of a
 server: a balancer may lead to another one. Each failure doubles that number. It is replaced with the engine's

@@ -4,7 +4,7 @@ The engine's thread costs a caller two switches of threads for each reply. Where
 are most of what a lock costs. So a caller that finds the *path* free sends its SET, and later its release, itself, and
 reads the replies. The engine's state is not touched: what the path has is one :class:`DirectHold`, which belongs to the
 caller until the timer's thread *takes it over*. From then on the lease is like any other: on the wheel, renewed, watched.
-Which of the two has it is decided in one atomic step for each phase of the hold: see the table in hold.py.
+Which of the two has it is decided in one atomic step for each phase of the hold.
 
 The timer's thread takes a hold over
 
@@ -15,6 +15,23 @@ The timer's thread takes a hold over
 
 All that is unusual goes to the engine, with what is known: a reply other than OK, no reply, a reply that came late, a
 connection that broke. It continues as if it had sent the request itself.
+
+A hold goes through phases. Each phase is ended once, by the caller or by the timer's thread, in one atomic step, which is
+``dict.setdefault``: whoever finds the own value there has ended the phase, and is the only one who changes the lease next::
+
+    phase      ended with   by      what follows
+    ---------  -----------  ------  ---------------------------------------
+    ACQUIRING  HOLDING      caller  the lease is held
+               LEFT         caller  the engine goes on with the wait
+               TAKEN        timer   the wait is given up
+    HOLDING    [RELEASING]  caller  the caller sends the release
+               TAKEN        timer   the engine holds the lease
+    RELEASING  LEFT         caller  the lease is released
+               TAKEN        timer   the engine goes on with the release
+
+The timer's thread ends ACQUIRING and RELEASING only if the caller was interrupted, has handed them over, or is overdue. An
+overdue caller may go on all the same, so it changes its lease by ``Lease.try_transition``, which has no effect when it is
+too late.
 """
 
 from __future__ import annotations
@@ -24,28 +41,24 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
-from wheel_lock.engine.direct.connection import INFO, DirectConnection, NoReply, NotSent, ask_run_id, run_id
-from wheel_lock.engine.direct.hold import ACQUIRING, HOLDING, LEFT, RELEASING, TAKEN, DirectHold
-from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.interfaces import DirectLocks, Wait, group_of
+from wheel_lock.engine.direct.connection import DirectConnection, NoReply, NotSent, Opener
+from wheel_lock.engine.future import Future, end_quietly, noop
+from wheel_lock.engine.interfaces import DirectLocks, OnPath, Wait, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
-from wheel_lock.engine.requests.query import Query
 from wheel_lock.engine.requests.release import Release, release
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
-from wheel_lock.errors import LockServerError, LossReason
-from wheel_lock.lease import HELD, Event, Lease
+from wheel_lock.errors import ContextClosed, LockTimeout, LockUnavailable, LossReason, quoted
+from wheel_lock.lease import HELD, Event, Lease, local_deadline
 from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.net.connector import Connection, sanitize
-from wheel_lock.net.node import taken
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import LockOptions
-from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Command
+from wheel_lock.protocol.resp import MalformedReply, Reply
+from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.ends import End
 from wheel_lock.runtime.failures import guarded
@@ -53,24 +66,218 @@ from wheel_lock.runtime.failures import guarded
 LOOK_S = 0.1  # between two looks of the timer's thread while the path is in use
 _LONGEST_LOOKS = 100  # at a hold that waits for a reply: far more than its time limit
 _LEAST_INTERVAL_S = 4 * LOOK_S  # of renewals: taken over after two looks at the latest, a lease is renewed on time
-_WORTH_IT = 64  # acquires that could have used the path, before it gets a connection
-_MOST_WORTH_IT = 1 << 14  # the same after many failures
 _LEAST_LIMIT_S = 0.05  # of callers; a lower one may pass before the reply, which would cost the connection
 _REST = 1000  # acquires that do not use the path after another thread has come in between
 
+ACQUIRING, HOLDING, RELEASING = PHASES = ("acquiring", "holding", "releasing")
+LEFT, TAKEN = "left", "taken"
 
-class _Identity(Future[bytes | None]):
-    """The identity of the server's process. (A callback that refers to its future would be a cycle.)"""
+_LONGEST_S = 2.0  # that a caller waits for a reply itself: far less than the looks before its hold is ended
 
-    __slots__ = ("_path", "_pipeline")
+F = TypeVar("F", bound=Future[None])
 
-    def __init__(self, path: DirectPath, pipeline: object) -> None:
-        super().__init__(noop)
-        self._path = path
-        self._pipeline = pipeline
 
-    def _tell(self) -> None:
-        self._path.identified(self, self._pipeline)
+class DirectHold(OnPath):
+    """One lock on the direct path, from its acquire to its release, or until the timer's thread takes it over.
+
+    Attributes:
+        path: The path.
+        wait: The caller's wait, which the engine continues if the path cannot.
+        lease: Its lease. Until the caller has ended ACQUIRING, no other thread uses it.
+        connection: The connection of its requests.
+        ends: How its phases have ended, by phase.
+        number: Its number among the holds of the path.
+        looks: How often the timer's thread has found it on the path.
+        sent_at: When its acquire was about to be sent, in seconds of the timer's clock; inf if it was not.
+        asked_at: The same of its latest request.
+        took_s: The seconds until it was granted.
+        held_s: The seconds until it was released.
+    """
+
+    __slots__ = (
+        "asked_at",
+        "connection",
+        "ends",
+        "held_s",
+        "lease",
+        "looks",
+        "number",
+        "path",
+        "sent_at",
+        "took_s",
+        "wait",
+    )
+
+    def __init__(self, path: DirectPath, wait: FirstTry, connection: DirectConnection) -> None:
+        self.path: DirectPath = path
+        self.wait: FirstTry = wait
+        self.lease: Lease = wait.leases[0]
+        self.connection: DirectConnection = connection
+        self.ends: dict[str, object] = {}
+        self.number: int = -1
+        self.looks: int = 0
+        self.sent_at: float = math.inf
+        self.asked_at: float = math.inf
+        self.took_s: float = 0.0
+        self.held_s: float = 0.0
+
+    # -- on the thread of its caller ---------------------------------------------------------------------------------
+
+    def acquire(self) -> bool:
+        path, wait, lease, connection = self.path, self.wait, self.lease, self.connection
+        state, clock, claim = path.state, path.clock, path.claim
+        claim[lease] = self
+        # Whoever finds another there does not use the path: never two, if need be none. And the path's connection is looked
+        # at behind the claim: one that is not the path's any more is closed as soon as no claim is for it.
+        if len(claim) > 1 or path.connection is not connection:
+            self._leave_acquiring()
+            path.leave(self)
+            state.submit(wait.begin)
+            return False
+        path.uses = self.number = path.next_number()  # atomic: overdue here, it may come back to a path in use
+        if not path.watched:
+            path.watch()
+        group = group_of(lease)
+        request = EXCLUSIVE.plain_try(lease, group.ttl)
+        assert request is not None
+        self.sent_at = self.asked_at = wait.sent_at = sent_at = clock()
+        if state.keeping is not None:
+            state.keeping.begin((lease,))
+        if self.ends:  # overdue: the connection may be another hold's by now. From here on it is dropped, see go_on()
+            raise self.gone()
+        until = sent_at + min(wait.suspicion_s, _LONGEST_S)
+        if wait.caller_until is not None and wait.caller_until < until:
+            until = wait.caller_until
+        wait.sent()
+        try:
+            reply: Reply | NoReply = connection.ask(request, until)
+        except NoReply as error:
+            reply = self._distrust(error)
+        if reply != b"OK" and reply is not None and not isinstance(reply, (NoReply, ServerError)):
+            reply = self._distrust(NoReply("no reply to an acquire"))
+        self.took_s = took_s = clock() - sent_at
+        # Within half of its time a lease was not granted too late.
+        if reply == b"OK" and took_s < group.timeout_s / 2:
+            lease.acquired_at = sent_at
+            lease.own_deadline = local_deadline(sent_at, group.timeout_s)
+            if self.ends.setdefault(ACQUIRING, HOLDING) is not HOLDING or not lease.try_transition(Event.GRANTED):
+                raise self.gone()
+            path.granted_at = sent_at
+            if state.over:
+                self._undo()
+            elif not path.watched:  # the timer's thread has died meanwhile
+                path.watch()
+            return True
+        self._leave_acquiring()
+        if reply == b"OK" and state.over:  # too late, and the engine does not go on with it
+            self._send_release(clock())
+        path.leave(self)
+        if isinstance(reply, NotSent):
+            wait.not_executed()
+            state.submit(wait.begin)
+        else:
+            state.submit(partial(wait.go_on, sent_at, reply, not isinstance(reply, NoReply)))
+        return False
+
+    def _leave_acquiring(self) -> None:
+        if self.ends.setdefault(ACQUIRING, LEFT) is not LEFT:
+            raise self.gone()
+
+    def _undo(self) -> None:
+        """Release what was granted while the engine was closed, and raise ContextClosed."""
+        mine = [RELEASING]
+        if self.ends.setdefault(HOLDING, mine) is mine:
+            self.lease.try_transition(Event.RELEASE)
+            self._send_release(self.path.clock())
+            self.lease.try_transition(Event.RELEASED)
+            self.path.leave(self)
+        end_quietly(self.path.state.exiting)
+        raise ContextClosed("The context has been closed")
+
+    def release(self, new_future: Callable[[], F], done: F) -> F | None:
+        path, lease, connection = self.path, self.lease, self.connection
+        node, now = self.wait.node, path.clock()
+        fits = (
+            now < lease.own_deadline and not path.queues.queues and connection.pipeline is node.pipeline and node.ready
+        )
+        if not fits or lease.loss is not None:
+            return None
+        mine = [RELEASING]  # another one each time: a signal's handler may release the lock at any moment
+        if self.ends.setdefault(HOLDING, mine) is not mine:
+            return None
+        if not lease.try_transition(Event.RELEASE):
+            raise self.gone()
+        reply = self._send_release(now)
+        try:
+            if not isinstance(reply, (NoReply, ServerError)) and isinstance(EXCLUSIVE.parse_release(reply), int):
+                self.held_s = path.clock() - self.sent_at
+                if self.ends.setdefault(RELEASING, LEFT) is not LEFT:
+                    raise self.gone()
+                path.leave(self)
+                return done
+        except MalformedReply:
+            reply = self._distrust(NoReply("no reply to a release"))
+        released = new_future()
+        try:
+            path.state.submit(partial(path.go_on, self, released, reply))
+        except ContextClosed:
+            path.leave(self)
+            raise
+        return released
+
+    def _send_release(self, now: float) -> Reply | NoReply:
+        request = EXCLUSIVE.keyed_release(self.lease, self.connection.capability)
+        assert request is not None
+        self.asked_at = now
+        try:
+            return self.connection.ask(request, now + min(self.path.state.options.response_timeout_s / 5, _LONGEST_S))
+        except NoReply as error:
+            return self._distrust(error)
+
+    def _distrust(self, error: NoReply) -> NoReply:
+        """End the connection, whose reply did not come or is none; return what is to be taken for the reply."""
+        self.path.drop(self.connection)
+        return error
+
+    def gone(self) -> LockTimeout | LockUnavailable:
+        """Return the error for a caller whose hold the timer's thread has ended, or which goes on in a forked child."""
+        name = self.lease.name
+        if not self.lease.group.alive:
+            return LockUnavailable(f"The process was forked in the middle of a request (lock {quoted(name)})", name)
+        where = self.wait.node.connector.describe()
+        return LockTimeout(f"{where} did not answer in time (lock {quoted(name)})", name)
+
+    # -- on the timer's thread ---------------------------------------------------------------------------------------
+
+    def take(self) -> str:
+        """End the phase that the hold is in, for the timer's thread; the same again after its death.
+
+        Returns:
+            That phase; LEFT if the caller has ended the last one.
+        """
+        for phase in PHASES:
+            end = self.ends.setdefault(phase, TAKEN)
+            if end is TAKEN:
+                return phase
+            if end is LEFT:
+                break
+        return LEFT
+
+    def take_over(self) -> bool:
+        """End HOLDING, if the caller holds the lease, for the timer's thread; the same again after its death."""
+        return self.lease.state is HELD and self.ends.setdefault(HOLDING, TAKEN) is TAKEN
+
+    def begin(self) -> None:
+        """Have the engine begin the wait instead."""
+        self.wait.begin()
+
+    def give_up(self) -> None:
+        """End the wait, or the lease, of a caller that was interrupted in its acquire."""
+        self.path.go_on(self)
+        self.wait.give_up()
+
+    def finish_release(self, future: Future[None]) -> None:
+        self.path.go_on(self, future)
 
 
 class DirectPath(DirectLocks):
@@ -105,7 +312,6 @@ class DirectPath(DirectLocks):
         self.queues = queues
         self._renewer = renewer
         self._node = renewer.node
-        self._worth_it: float = _WORTH_IT
         self.connection: DirectConnection | None = None
         self._begin_empty()
 
@@ -120,8 +326,7 @@ class DirectPath(DirectLocks):
         self._uses_seen = 0
         self._alarm: Alarm | None = None
         self._rest = 0  # acquires until the path is used again
-        self._missed = 0  # acquires that could have used the path if it had a connection
-        self._connecting = False  # written by the timer's thread
+        self._opener = Opener(self._table, self._node, self._opened)
         self._uses_before = 0  # the connection was opened
 
     def _forked(self) -> None:
@@ -153,7 +358,8 @@ class DirectPath(DirectLocks):
             return None
         connection, node = self.connection, self._node
         if connection is None or connection.pipeline is not node.pipeline:
-            self._miss()
+            if self._opener.miss():
+                state.post_if_open(self._open)
             return None
         if "gevent" in sys.modules or "eventlet" in sys.modules:  # a wait would block all greenlets of the thread
             return None
@@ -162,12 +368,6 @@ class DirectPath(DirectLocks):
         if wait.caller_until is not None and wait.caller_until < self.clock() + _LEAST_LIMIT_S:
             return None
         return DirectHold(self, wait, connection)
-
-    def _miss(self) -> None:
-        self._missed += 1
-        if self._missed >= self._worth_it and not self._connecting:
-            self._missed = 0
-            self.state.post_if_open(self._open)
 
     def drop(self, connection: DirectConnection) -> None:
         """End a connection that cannot be trusted any more."""
@@ -225,8 +425,8 @@ class DirectPath(DirectLocks):
                 return
             self.watched = True  # a caller has claimed the path before it could see that
         self._uses_seen = self.uses
-        if self.connection is not None and self.uses - self._uses_before > self._worth_it:
-            self._worth_it = _WORTH_IT  # this connection was
+        if self.connection is not None:
+            self._opener.used(self.uses - self._uses_before)
         for hold in holds:
             hold.looks += 1
             # After so many its caller's own end has been interrupted, too: it will never go on.
@@ -328,7 +528,7 @@ class DirectPath(DirectLocks):
             self._end()
 
     def _end(self) -> None:
-        self.watched = self._connecting = False
+        self.watched = self._opener.connecting = False
         for hold in list(self.claim.values()):
             if hold.take_over() or TAKEN in hold.ends.values():  # the latter if the thread has died in it
                 self.go_on(hold)
@@ -353,65 +553,15 @@ class DirectPath(DirectLocks):
     def _dropped(self, connection: DirectConnection) -> None:
         if self.connection is connection:
             self.connection = None
-            self._failed()
-
-    # -- the connection ----------------------------------------------------------------------------------------------
+            self._opener.failed()
 
     def _open(self) -> None:
-        """Begin to connect to the server that the node is connected to."""
-        pipeline, connection = self._node.pipeline, self.connection
-        if pipeline is None or self._connecting or (connection is not None and connection.pipeline is pipeline):
-            return
-        self._connecting = True
-        identity = _Identity(self, pipeline)
-        Query(self._table, b"INFO", b"INFO", Command(None, 0, 0, INFO), run_id, identity).start()
+        if self.connection is None or self.connection.pipeline is not self._node.pipeline:
+            self._opener.open()
 
-    def identified(self, known: Future[bytes | None], pipeline: object) -> None:
-        """Connect to the server of that identity, which is the one at the other end of ``pipeline``."""
-        if isinstance(known.error, LockServerError) or (known.error is None and known.result() is None):
-            self._worth_it = math.inf  # the user may not ask, or the server does not say
-        if known.error is not None or (identity := known.result()) is None:
-            self._failed()
-            return
-        try:
-            self.state.launch(partial(self._connect, pipeline, identity))
-        except RuntimeError:  # no thread can be started
-            self._failed()
-
-    def _connect(self, pipeline: object, identity: bytes) -> None:
-        """Connect, on a helper thread. A balancer may lead to another server, where the lock would not be excluded."""
-        connection: Connection | None = None
-        try:
-            limit_s = self.state.options.connect_timeout_s
-            connection = self._node.connector.connect(limit_s)
-            plain = not hasattr(connection.sock, "pending") and not connection.missing_rights
-            arrived = [DirectConnection(connection, pipeline, self.clock)] if plain else []
-            if plain and ask_run_id(arrived[0], self.clock() + limit_s) == identity and not self.state.over:
-                connection = None
-                self._timer.post(partial(self._arrived, arrived), self.state)
-                if self._timer.stopped and (left := taken(arrived)) is not None:
-                    left.close()  # it may have been posted behind the last turn
-                return
-        except BaseException as error:
-            sanitize(error)
-        if connection is not None:
-            connection.close()
-        self._timer.post(self._failed, self.state)
-
-    def _arrived(self, arrived: list[DirectConnection]) -> None:
-        self._connecting = False
-        if (connection := taken(arrived)) is None:
-            return
-        if self.state.closed or connection.pipeline is not self._node.pipeline:
-            connection.close()
-            return
+    def _opened(self, connection: DirectConnection) -> None:
         self._uses_before = self.uses
         self._replace_connection(connection)
-
-    def _failed(self) -> None:
-        self._connecting = False
-        if self._worth_it < _MOST_WORTH_IT:
-            self._worth_it *= 2
 
 
 def _sum(first: Counters, second: Counters, done: Iterable[tuple[float, float | None]]) -> Counters:
