@@ -48,7 +48,6 @@ ENGINE_LAYERS: tuple[tuple[str, ...], ...] = (
     ("requests",),
     ("renewal", "waiting"),
     ("topology", "direct"),
-    ("shutdown",),
     ("engine",),
 )
 ENGINE_LEVEL = {name: level for level, row in enumerate(ENGINE_LAYERS) for name in row}

@@ -10,22 +10,21 @@ from typing import TypeVar
 
 from wheel_lock.engine.direct.connection import fits
 from wheel_lock.engine.direct.path import DirectPath
-from wheel_lock.engine.future import Future
+from wheel_lock.engine.future import Exit, Future
 from wheel_lock.engine.interfaces import DirectLocks, group_of
 from wheel_lock.engine.leases import LeaseTable, leases_of
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
-from wheel_lock.engine.requests.bulk_operations import release_many
+from wheel_lock.engine.requests.bulk_operations import Sweep, release_many
 from wheel_lock.engine.requests.extend import Extend
 from wheel_lock.engine.requests.query import ForceRelease, Query, look_at, look_up
 from wheel_lock.engine.requests.release import release
-from wheel_lock.engine.shutdown import Shutdown, Swaps
 from wheel_lock.engine.state import EngineState, Launch
 from wheel_lock.engine.topology import AnyConnector, router_for
 from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.engine.waiting.waiter import Waiter
-from wheel_lock.errors import LockLost, LossReason, WheelLockError
+from wheel_lock.errors import ContextClosed, LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Group, Lease, State, held_lock
 from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.lock_types.holders import LockState
@@ -37,12 +36,37 @@ from wheel_lock.options import ContextOptions, LockOptions, lock_name
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.rows import Rows
-from wheel_lock.runtime.ends import End, Part, end_all
+from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.ends import ANEW, End, Part, end_all
+from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.greenlets import start_helper_thread
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.runtime.weak_registry import WeakRegistry
 
 T = TypeVar("T")
+
+_LOOK_AGAIN_S = 0.02
+_LINGER_S = 0.5  # the connections of a retired engine outlive its last use for so long: a lock object may be left
+_CALLER_S = 0.25  # at most, for a caller's own request: the caller may be the one that closes, in a signal's handler
+
+
+class Swaps:
+    """The swaps of one engine as a part that ends behind its nodes. Timer's thread only.
+
+    Requests of nodes are refused by then. A swap may wait for an alarm, which is gone, and perhaps has no caller yet: one
+    that was interrupted releases later.
+    """
+
+    def __init__(self, leases: LeaseTable) -> None:
+        self._swaps = leases.swaps
+
+    def end(self, how: End, error: Exception) -> None:
+        """Fail the swaps, unless they are those of a parent process."""
+        if how is End.FORKED:
+            self._swaps.clear()
+        elif how in ANEW:
+            for swap in tuple(self._swaps.values()):
+                guarded(None, swap.on_unavailable, error)
 
 
 class Engine(EngineState):
@@ -98,8 +122,10 @@ class Engine(EngineState):
         self._parts: Sequence[Part] = (self.direct, self.leases, self.router, Swaps(self.leases), self.wait_queues)
         if self.keeping is not None:
             self._parts = (*self._parts, self.keeping)
-        self._shutdown = Shutdown(self._parts, self.leases)
-        self.leases.on_ended = self._shutdown.on_lease_ended
+        self._closing: list[Future[None]] = []  # of the callers that close the engine
+        self._retired = False
+        self._next_look: Alarm | None = None  # whether a retired engine is still in use
+        self.leases.on_ended = self._on_lease_ended
         self.keeps_groups: bool = self.router.keeps_groups
         timer.attach(self)
         ENGINES.add(self)
@@ -201,7 +227,7 @@ class Engine(EngineState):
         """Stop renewing a held lease without releasing it: its adopter renews it from now on."""
         error = self._export_error(lease) or self.leases.begin_release(lease, Event.EXPORT)
         if error is None:
-            self._shutdown.on_lease_ended()
+            self._on_lease_ended()
             future.set_result(None)
         else:
             future.set_exception(error)
@@ -223,7 +249,7 @@ class Engine(EngineState):
                 future.set_exception(error)
                 return
         lost = {lease for lease in leases if lease in errors or self.leases.begin_release(lease, Event.EXPORT)}
-        self._shutdown.on_lease_ended()
+        self._on_lease_ended()
         future.set_result(lost)
 
     def undo_export(self, leases: Sequence[Lease], future: Future[set[Lease]] | Future[None]) -> None:
@@ -397,7 +423,71 @@ class Engine(EngineState):
             exiting: True at interpreter shutdown: waiters are dropped without being completed.
         """
         self.losses.flush()
-        self._shutdown.close(timeout_s, future, exiting)
+        timer, until = self.timer, self.timer.now + timeout_s
+        if self.closed:
+            if self._closing:  # it waits for the close that is under way, for as long as its own may take
+                self._closing.append(future)
+                timer.call_at(until, lambda now: future.set_result(None), self)
+            else:
+                future.set_result(None)
+            return
+        self._closing.append(future)
+        self.closed = True
+        self._end_parts(End.EXITING if exiting else End.CLOSING, ContextClosed("The context has been closed"))
+        hang_up = Future[None](lambda: timer.post(lambda: self._await_caller(until), self))
+        sweep = Sweep(self.leases, hang_up)
+        # Without a connection nothing is released: making one could take longer than ``timeout_s``.
+        if self.options.release_on_close and any(node.connected for node in self.router.nodes):
+            timer.call_at(until, lambda now: sweep.stop(), self)
+            sweep.pump()
+        else:
+            sweep.stop()
+
+    def _end_parts(self, how: End, error: Exception) -> None:
+        end_all(self._parts, how, error, self)
+
+    def _await_caller(self, until: float) -> None:
+        """Hang up when the caller on the direct path has its reply: it releases itself what it is granted now."""
+        timer, direct = self.timer, self.direct
+        look_until = min(until, timer.now + _CALLER_S)
+
+        def look(now: float) -> None:
+            if direct.claim and timer.now < look_until:
+                timer.call_at(timer.now + timer.scale.tick_s, look, self)
+            else:
+                if self.exiting is Exit.SIGNAL:
+                    direct.give_up()
+                self._hang_up(until)
+
+        look(timer.now)
+
+    def _hang_up(self, until: float) -> None:
+        """Close the connections as soon as all replies have been read, or the time is up."""
+        if not self._closing:
+            return
+        timer, nodes = self.timer, self.router.nodes
+        waited_for = next((node for node in nodes if node.awaits_replies), None)
+        if waited_for is not None and timer.now < until:
+            # In the next turn: what the replies have posted, such as a WAIT for the replicas of a grant, is sent before.
+            waited_for.when_replied = lambda: timer.post(lambda: self._hang_up(until), self)
+            timer.call_at(until + timer.scale.tick_s, lambda now: self._hang_up(until), self)
+        elif any(node.begins for node in nodes) and timer.now < until:
+            timer.call_at(timer.now + _LOOK_AGAIN_S, lambda now: self._hang_up(until), self)
+        else:
+            self._end_close(ContextClosed("The context has been closed"))
+
+    def _end_close(self, error: Exception) -> None:
+        self._end_parts(End.CLOSED, error)
+        closing, self._closing = self._closing, []
+        for future in closing:
+            future.set_result(None)
+
+    def _stop(self, error: Exception) -> None:
+        """End without a release, with ``error``: the timer stops for good, in this very turn."""
+        if not self.closed:
+            self.closed = True
+            self._end_parts(End.CLOSING, error)
+        self._end_close(error)  # also during a close, which will not get that far any more
 
     def exit(self, timeout_s: float, future: Future[None]) -> None:
         """Close an engine in use, at interpreter shutdown. All work that was posted before has begun by now."""
@@ -409,7 +499,29 @@ class Engine(EngineState):
 
     def retire(self) -> None:
         """Close the connections as soon as nothing is held: the context object has been collected. From any thread."""
-        self._shutdown.retire()
+        self._retired = True  # also if no thread runs: a lock object may be left, and be used later
+        self.post_if_running(self._on_lease_ended)
+
+    def _on_lease_ended(self) -> None:
+        """Close the connections of a retired engine soon if its last lease has ended, or one was made without any."""
+        if self._retired and not self.leases.held:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        self.timer.cancel(self._next_look)
+        self._next_look = self.timer.call_at(self.timer.now + _LINGER_S, lambda now: self._retire(), self)
+
+    def _retire(self) -> None:
+        if self.leases.held or self.closed:
+            return
+        nodes = self.router.nodes
+        in_use = self.wait_queues or self.direct.claim
+        if not in_use and not any(node.ready and node.busy for node in nodes):
+            self._end_parts(End.RETIRED, ConnectionAbortedError("nothing is held"))
+            if not any(node.busy for node in nodes):
+                return
+            # A clean-up that is left gets a connection once more.
+        self._look_later()
 
     def crashed(self, error: Exception) -> None:
         log_given_up(len(self.leases.held), error)
@@ -418,14 +530,16 @@ class Engine(EngineState):
     def end(self, how: End, error: Exception) -> None:
         """Close in the last turn of a timer that is STOPPED; else begin anew with all parts."""
         if how is End.STOPPED:
-            self.timer.post(partial(self._shutdown.stop, error), self)
+            self.timer.post(partial(self._stop, error), self)
             return
         self.deaths += 1
         if how is End.FORKED:
             self.name_tokens()
             self.unawaited.clear()
             self.counters.reset()
-        end_all((*self._parts, self._shutdown), how, error)
+            self._closing.clear()  # the parent process may be in the middle of its close
+            self._next_look = None
+        end_all(self._parts, how, error)
 
 
 ENGINES: WeakRegistry[Engine] = WeakRegistry()
