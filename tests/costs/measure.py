@@ -116,7 +116,7 @@ class Driver:
         """Wait until all renewals in flight are answered: how many replies one read meets would be chance."""
         with self.counting.muted():
             renewer = self.context._engine.router.renewer
-            pipeline, wanted = renewer.node._pipeline, renewer.flow._in_flight * len(NO_EXCEPTIONS)
+            pipeline, wanted = renewer.node._pipeline, renewer.flow.in_flight * len(NO_EXCEPTIONS)
             if pipeline is None:
                 return
             sock, unread = pipeline._sock, array("i", [0])

@@ -170,8 +170,7 @@ class Engine(EngineState):
     @property
     def held(self) -> list[Lease]:
         """The held leases, in order of acquisition. From any thread. O(n)."""
-        young, held = self.direct.young(), self.leases.held.leases()  # first: it may be taken over in between
-        return held + [lease for lease in young if lease not in held]
+        return self.longest_held(None)
 
     @property
     def held_count(self) -> int:
@@ -317,8 +316,8 @@ class Engine(EngineState):
                 break
         return found[:most]
 
-    def longest_held(self, most: int) -> list[Lease]:
-        """Return the ``most`` leases that have been held for the longest time. From any thread. O(most)."""
+    def longest_held(self, most: int | None) -> list[Lease]:
+        """Return the ``most`` leases that have been held for the longest time, or all. From any thread. O(most)."""
         return list(itertools.islice(itertools.chain.from_iterable(map(leases_of, self._longest_held(most))), most))
 
     def _longest_held(self, most: int | None) -> list[Lease | Rows]:

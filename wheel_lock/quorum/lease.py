@@ -19,8 +19,7 @@ from functools import partial
 
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.renewal.groups import Groups
-from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.engine.renewal.renewer import Groups, Renewer
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.base import end_of_try
 from wheel_lock.engine.topology.single import SingleRouter

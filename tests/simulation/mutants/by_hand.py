@@ -523,8 +523,8 @@ BY_HAND = tuple(
         (
             "a block whose call is silent is not watched",
             "engine/renewal/flow.py",
-            "        self.split()\n        self._flow.timed_out(self)",
-            "        self._flow.timed_out(self)",
+            "        self.split()\n        waiting = ",
+            "        waiting = ",
         ),
     )
 )

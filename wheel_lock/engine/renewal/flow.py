@@ -16,8 +16,7 @@ from wheel_lock.engine.interfaces import Later, LeaseGroup, Router, Shard, group
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.checks import BLOCKED, EarlyChecks
 from wheel_lock.engine.renewal.joint import JointTicks
-from wheel_lock.engine.renewal.outages import Outage
-from wheel_lock.engine.renewal.retries import WELL, Retries, Sign
+from wheel_lock.engine.renewal.retries import WELL, Outage, Retries, Sign
 from wheel_lock.engine.requests.base import Request
 from wheel_lock.engine.requests.execution import BY_SHA1
 from wheel_lock.errors import LossReason
@@ -72,7 +71,11 @@ class Batch(Request):
             self.block = None
 
     def redirect_to(self, shard: Shard) -> None:
-        self._flow.moved(self, shard)
+        """Migrate the lease of a batch of one. It is overdue at ``shard``, which renews it."""
+        self._flow.interrupted(self)
+        for lease in self.leases:
+            if lease.state is OVERDUE:
+                self.table.router.migrate(lease, shard)
 
     def retry(self, later: Later, error: ServerError) -> bool:
         # The renewer decides when. A batch of several leases was refused for a reason that concerns the node.
@@ -128,7 +131,9 @@ class Batch(Request):
         self._flow.confirmed(self, exceptions(reply, len(self.leases)))
 
     def error_reply(self, error: ServerError) -> None:
-        self._flow.answered_with(error)
+        flow = self._flow
+        if not flow.shard.node.answers_for_all and flow.retries.note_answer(not_now=error.code in NOT_NOW):
+            flow.drain()
         super().error_reply(error)
 
     def redirect(self, error: ServerError) -> bool:
@@ -142,7 +147,15 @@ class Batch(Request):
         self._flow.drain()
 
     def on_error(self, error: ServerError) -> None:
-        self._flow.failed(self, error)
+        """Handle an error reply to the whole call (BUSY, LOADING, READONLY, ...). It proves nothing about any lease."""
+        flow = self._flow
+        if not self.node.answers_for_all and len(self.leases) == 1:  # after ASK that is another node
+            flow.deferred(self)
+        else:
+            flow.interrupted(self)
+            flow.retries.note_refused(self.params.lock_type.renew)
+        self.table.router.refused(flow.shard.node, [error])
+        flow.outage.begin(error)
 
     def crashed(self, error: Exception) -> None:
         self.timer.wheel.cancel(self)
@@ -155,8 +168,16 @@ class Batch(Request):
     on_unavailable = on_connection_lost
 
     def on_timeout(self, now: float) -> None:
+        """Watch the deadlines of the leases, and suspect the connection."""
         self.split()
-        self._flow.timed_out(self)
+        waiting = [lease for lease in self.leases if lease.state is RENEWING]
+        self.table.state.counters.unknown += len(waiting)
+        if not self.overdue:
+            self.overdue = True
+            self._flow.retries.watch(waiting)
+        self.silent = True
+        self._flow.silent.add(self)
+        self.node.suspect()
 
 
 class Flow:
@@ -172,6 +193,8 @@ class Flow:
         retries: The overdue leases, and the condition of the node.
         checks: The leases to be checked ahead of their time.
         outage: The outage of the node, if there is one.
+        in_flight: The number of calls in flight.
+        silent: The batches that were not answered within their time limit.
     """
 
     def __init__(self, shard: Shard, table: LeaseTable, router: Router) -> None:
@@ -186,22 +209,12 @@ class Flow:
         self._timer = table.timer
         self._options = table.state.options
         self._counters = table.state.counters
-        self._in_flight = 0
-        self._silent: set[Batch] = set()  # batches that were not answered within their time limit
-
-    @property
-    def idle(self) -> bool:
-        """True if there is no call in flight and no overdue lease."""
-        return not (self.retries.overdue or self._in_flight)
+        self.in_flight: int = 0
+        self.silent: set[Batch] = set()
 
     def _takes_more(self) -> bool:
         """Return whether the node answers, does not refuse renewals, and has room for another call."""
-        return self.retries.condition.accepts and self._in_flight < self._options.max_calls_in_flight
-
-    def stop(self) -> None:
-        """Cancel all alarms, after the death of the thread: another flow takes the place of this one."""
-        self.retries.stop()
-        self.checks.stop()
+        return self.retries.condition.accepts and self.in_flight < self._options.max_calls_in_flight
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -213,7 +226,7 @@ class Flow:
         joining: Sequence[tuple[LeaseGroup, list[Lease | Block]]] = ()
         calls = 0
         if self.retries.condition.accepts and group.lock_type.renew not in self.retries.refused:
-            calls = self._options.max_calls_in_flight - self._in_flight
+            calls = self._options.max_calls_in_flight - self.in_flight
             room = min(_JOINT_BATCHES * self._options.batch_size, calls * self._node.batch_size)
             room -= sum(map(_SIZE, entries))
             if room > 0:
@@ -258,7 +271,7 @@ class Flow:
                 return  # a failure in the call before this one has ended all leases of this node
             nearest = mark_sent(leases)
         batch = Batch(self, group, leases, drained, early)
-        self._in_flight += 1
+        self.in_flight += 1
         self.retries.in_flight += drained
         self._counters.batches += 1
         # Silence is suspicious after a sixth of the timeout, or after half of the time left if that is less.
@@ -280,10 +293,10 @@ class Flow:
     def _room(self) -> int:
         """The number of calls about overdue leases that may be sent now."""
         if self.retries.condition.probes:
-            return 0 if self._in_flight or self.retries.pausing else 1
+            return 0 if self.in_flight or self.retries.pausing else 1
         most = min(_DRAIN_CALLS * self._node.calls_for_a_batch, _MOST_DRAIN_CALLS)
         # Due renewals in flight do not count here: with a long round trip there may always be more of them.
-        return min(most - self.retries.in_flight, self._options.max_calls_in_flight - self._in_flight)
+        return min(most - self.retries.in_flight, self._options.max_calls_in_flight - self.in_flight)
 
     def drain(self) -> None:
         """Send overdue leases, nearest deadline first, as far as there is room; each reply makes room for more."""
@@ -305,9 +318,9 @@ class Flow:
 
     def _retire(self, batch: Batch) -> None:
         """Remove a batch that has been answered, or will not be."""
-        self._in_flight -= 1
+        self.in_flight -= 1
         self.retries.in_flight -= batch.drained
-        self._silent.discard(batch)
+        self.silent.discard(batch)
         self._timer.wheel.cancel(batch)
         if batch.overdue:
             for lease in batch.leases:
@@ -461,21 +474,6 @@ class Flow:
         for lease in self._router.rehome(misrouted):
             self.send(group_of(lease), [lease], drained=True)
 
-    def answered_with(self, error: ServerError) -> None:
-        """Note, of a proxy, whether the server behind it can execute nothing now (BUSY, LOADING ...)."""
-        if not self._node.answers_for_all and self.retries.note_answer(not_now=error.code in NOT_NOW):
-            self.drain()
-
-    def failed(self, batch: Batch, error: ServerError) -> None:
-        """Handle an error reply to a whole batch (BUSY, LOADING, READONLY, ...). It proves nothing about any lease."""
-        if not batch.node.answers_for_all and len(batch.leases) == 1:  # after ASK that is another node
-            self.deferred(batch)
-        else:
-            self.interrupted(batch)
-            self.retries.note_refused(batch.params.lock_type.renew)
-        self._router.refused(self._node, [error])
-        self.outage.begin(error)
-
     def deferred(self, batch: Batch) -> None:
         """Retry a batch of one lease after a pause: it was refused for a reason that concerns its slot alone."""
         self.interrupted(batch)
@@ -504,29 +502,9 @@ class Flow:
             for lease in leases:
                 lease.tick = self._timer.wheel.now
 
-    def timed_out(self, batch: Batch) -> None:
-        """Watch the deadlines of an unanswered batch's leases, and suspect the connection."""
-        waiting = [lease for lease in batch.leases if lease.state is RENEWING]
-        self._counters.unknown += len(waiting)
-        if not batch.overdue:
-            batch.overdue = True
-            self.retries.watch(waiting)
-        batch.silent = True
-        self._silent.add(batch)
-        batch.node.suspect()
-
-    # -- leases move -------------------------------------------------------------------------------------------------
-
-    def moved(self, batch: Batch, home: Shard) -> None:
-        """Migrate the lease of a batch of one that the node has answered with a redirection to ``home``."""
-        self.interrupted(batch)
-        for lease in batch.leases:
-            if lease.state is OVERDUE:
-                self._router.migrate(lease, home)
-
     def drop_misrouted(self) -> None:
         """Migrate the leases of silent batches that live on other nodes by now, without waiting for the reply."""
-        for batch in tuple(self._silent):
+        for batch in tuple(self.silent):
             for lease in batch.leases:
                 if lease.state is RENEWING and self._is_here(lease):
                     home = self._router.shard_of(lease.key)

@@ -6,20 +6,21 @@ A group puts its leases on the wheel, and sorts those that are due.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from wheel_lock.block import Block, all_plain, belong_together, block_of
 from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
 from wheel_lock.engine.leases import BelowEngine, LeaseTable
 from wheel_lock.engine.loss_events import log_given_up
 from wheel_lock.engine.renewal.flow import Flow
-from wheel_lock.engine.renewal.groups import Groups
 from wheel_lock.engine.renewal.retries import WELL, Overdue, Sign
 from wheel_lock.engine.requests.cleanup import Cleanup
 from wheel_lock.engine.requests.replication import Confirmed, ReplicationBarrier, new_node
 from wheel_lock.errors import LossReason
-from wheel_lock.lease import HELD, Event, Lease, local_deadline
+from wheel_lock.lease import HELD, Event, Group, Lease, local_deadline
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.connection import PipelinedConnection
 from wheel_lock.net.connector import Connector
@@ -31,6 +32,9 @@ from wheel_lock.rows import like
 from wheel_lock.runtime.ends import ANEW, End, Part, end_all
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.runtime.weak_registry import WeakRegistry
+
+G = TypeVar("G", bound=Group)
 
 CROWD = 64  # leases in a tick from which on first renewals are spread: a twentieth of a millisecond of work
 _MOST_FOUND = 256  # timeouts that a program computes may all be different
@@ -155,6 +159,36 @@ class RenewalGroup:
                     live.append(lease)
         self.renewer.flow.retries.abandon(ended)
         return [entry for entry in live if entry.state is held]  # a loss may have ended another one, too
+
+
+class Groups(Generic[G]):
+    """The groups of one node, or of a quorum, each of which lives as long as its leases, and lock objects.
+
+    From any thread: two may make a group of one key, and both are good.
+    """
+
+    def __init__(self) -> None:
+        self._by_key: WeakValueDictionary[Hashable, G] = WeakValueDictionary()
+        self._all: WeakRegistry[G] = WeakRegistry()
+
+    def get(self, key: Hashable) -> G | None:
+        """Return the group of ``key``, or None."""
+        return self._by_key.get(key)
+
+    def add(self, key: Hashable, group: G) -> G:
+        """Add ``group``, and return it."""
+        self._all.add(group)
+        self._by_key[key] = group
+        return group
+
+    def end(self) -> None:
+        """In a forked child: mark all groups as not alive, for their leases are the parent's, and forget them."""
+        for group in self._all:
+            group.alive = False
+        self._by_key = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._all)
 
 
 class Renewer(BelowEngine, NodeObserver):
@@ -356,7 +390,8 @@ class Renewer(BelowEngine, NodeObserver):
     @property
     def idle(self) -> bool:
         """True if there is no connection, no call in flight and no overdue lease."""
-        return self.flow.idle and not any(node.busy or node.connected for node in self.nodes)
+        flow = self.flow
+        return not (flow.in_flight or self.overdue or any(node.busy or node.connected for node in self.nodes))
 
     def end(self, how: End, error: Exception) -> None:
         """End the connections, and what is in flight; in a forked child the groups of the parent's leases, too."""
@@ -365,7 +400,8 @@ class Renewer(BelowEngine, NodeObserver):
             self._groups.end()
             self._found.clear()
         elif how in ANEW:
-            self.flow.stop()
+            self.flow.retries.stop()  # another flow takes the place of this one
+            self.flow.checks.stop()
         if how in ANEW:
             self._reset()
 
