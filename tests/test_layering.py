@@ -42,8 +42,8 @@ LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
 
 # The same within the engine, where a module may import from those above it here, and from its own package.
 ENGINE_LAYERS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "future", "pacing", "loss_events"),
-    ("state", "interfaces"),
+    ("__init__", "future", "pacing"),
+    ("state", "interfaces", "loss_events"),
     ("leases",),
     ("requests",),
     ("renewal", "waiting"),

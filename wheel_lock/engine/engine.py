@@ -111,7 +111,7 @@ class Engine(EngineState):
             from wheel_lock.keeper.keeping import Keeping
 
             self.keeping: Keeping | None = Keeping(timer, options, launch, self, lambda: self.leases.held)
-        self.losses: LossReporter = LossReporter(self, timer, self.counters, lambda: self.label)
+        self.losses: LossReporter = LossReporter(self)
         self.leases: LeaseTable = LeaseTable(self, self.losses.report)
         self.router = self.leases.router = new_router(self.leases)
         self.wait_queues = self.leases.listener = self._new_wait_queues()

@@ -56,18 +56,14 @@ class Shard(FailureDomain, Protocol):
 class LeaseGroup(Group, Protocol):
     """The leases that can share a script call; implemented by ``RenewalGroup``."""
 
-    @property
-    def lock_type(self) -> LockType: ...
+    lock_type: LockType
+    timeout_ms: int
+    ttl: bytes
+    interval_ticks: int
+    slack_ticks: int
+
     @property
     def renewer(self) -> Shard: ...
-    @property
-    def timeout_ms(self) -> int: ...
-    @property
-    def ttl(self) -> bytes: ...
-    @property
-    def interval_ticks(self) -> int: ...
-    @property
-    def slack_ticks(self) -> int: ...
     def begin(self, leases: Sequence[Lease], sent_at: float) -> None: ...
     def schedule(self, lease: Lease, sent_at: float) -> None: ...
     def live(self, entries: list[Lease | Block]) -> list[Lease | Block]: ...
@@ -198,40 +194,14 @@ class Wait(Protocol):
     def give_up(self) -> None: ...
 
 
-class OnPath(Wait):
-    """The base class of a lock on the direct path. ``acquire`` and ``release`` are called on the thread of its caller."""
+class OnPath(Wait, Protocol):
+    """A lock on the direct path; implemented by ``DirectHold``. Its caller's thread calls ``acquire`` and ``release``."""
 
-    __slots__ = ()
-
-    lease: Lease
-
-    def acquire(self) -> bool:
-        """Send the acquire, and wait for the reply.
-
-        Returns:
-            True if it was granted; False if the engine goes on with the wait, whose future is to be waited for.
-        """
-        raise NotImplementedError
-
-    def release(self, new_future: Callable[[], F], done: F) -> F | None:
-        """Send the release, and wait for the reply.
-
-        Args:
-            new_future: Makes a future that the caller can wait for.
-            done: The result if it is released.
-
-        Returns:
-            ``done``; a new future if the engine goes on with the release; None if the lock is not on the path any more, so
-            that nothing has been done.
-
-        Raises:
-            LockTimeout, LockUnavailable: As for ``Lock.release``.
-        """
-        raise NotImplementedError
-
-    def finish_release(self, future: Future[None]) -> None:
-        """Release the lock for a caller that was interrupted in its release, or that had to leave it to the engine."""
-        raise NotImplementedError
+    @property
+    def lease(self) -> Lease: ...
+    def acquire(self) -> bool: ...
+    def release(self, new_future: Callable[[], F], done: F) -> F | None: ...
+    def finish_release(self, future: Future[None]) -> None: ...
 
 
 class DirectLocks:

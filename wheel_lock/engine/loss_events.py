@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LossReason, counted, quoted
 from wheel_lock.lease import Event, Lease
 from wheel_lock.net.node import Node
@@ -22,10 +23,8 @@ from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.observe.stats import Counters
 from wheel_lock.protocol.owners import token_id
 from wheel_lock.runtime.alarm import Alarm
-from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.notifier import NOTIFIER, Notifier
 from wheel_lock.runtime.slow_calls import SlowCalls
-from wheel_lock.runtime.timer import HashedWheelTimer
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
@@ -85,22 +84,11 @@ class HeldBack:
 
 
 class LossReporter:
-    """Reports the losses of one context's leases. Timer's thread only.
+    """Reports the losses of one engine's leases. Timer's thread only."""
 
-    Args:
-        engine: The engine of the context.
-        timer: Its timer; slow callbacks are watched on its wheel.
-        counters: Count the run times of the callbacks of threads.
-        label: Returns the label of the context.
-    """
-
-    def __init__(
-        self, engine: FailureDomain, timer: HashedWheelTimer, counters: Counters, label: Callable[[], str]
-    ) -> None:
-        self._engine = engine
-        self._timer = timer
-        self._counters = counters
-        self._label = label
+    def __init__(self, state: EngineState) -> None:
+        self._state = state
+        self._timer = timer = state.timer
         self._abandoned: dict[Lease, None] = {}
         self._gathered: Alarm | None = None
         self._in_loops, self._in_threads = Notifier(), Notifier()
@@ -116,7 +104,7 @@ class LossReporter:
             self._gather(abandoned)
         if len(abandoned) < len(lost):
             others = [lease for lease in lost if lease.loss is not LossReason.ABANDONED]
-            NOTIFIER.post(log_lost, LOCKS_LOST, self._label(), others)
+            NOTIFIER.post(log_lost, LOCKS_LOST, self._state.label, others)
         self._call_each(lost, at)
 
     def _call_each(self, lost: Sequence[Lease], at: float) -> None:
@@ -132,9 +120,8 @@ class LossReporter:
                 called[self._in_loops if isinstance(on_lost, LoopCallback) else self._in_threads].append(lease)
         for notifier, leases in called.items():
             if leases:
-                notifier.post(
-                    _call_back, notifier, leases, at, self._counters if notifier is self._in_threads else None
-                )
+                counters = self._state.counters if notifier is self._in_threads else None
+                notifier.post(_call_back, notifier, leases, at, counters)
                 self._slow[notifier].look_later()
 
     def _gather(self, abandoned: Sequence[Lease]) -> None:
@@ -142,14 +129,14 @@ class LossReporter:
         self._abandoned.update(dict.fromkeys(abandoned))
         if self._gathered is None or self._gathered not in self._timer.wheel:
             at = self._timer.now + _GATHERED_S
-            self._gathered = self._timer.call_at(at, lambda now: self.flush(), self._engine)
+            self._gathered = self._timer.call_at(at, lambda now: self.flush(), self._state)
 
     def flush(self) -> None:
         """Log the abandoned leases that were gathered."""
         gathered = [lease for lease in self._abandoned if lease.group.alive]  # in a forked child they are the parent's
         self._abandoned.clear()
         if gathered:
-            NOTIFIER.post(log_lost, LOCKS_LOST, self._label(), gathered)
+            NOTIFIER.post(log_lost, LOCKS_LOST, self._state.label, gathered)
 
 
 def _call_back(notifier: Notifier, leases: Sequence[Lease], at: float, counters: Counters | None) -> None:

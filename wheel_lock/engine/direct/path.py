@@ -45,7 +45,7 @@ from typing import ClassVar, TypeVar
 
 from wheel_lock.engine.direct.connection import DirectConnection, NoReply, NotSent, Opener
 from wheel_lock.engine.future import Future, end_quietly, noop
-from wheel_lock.engine.interfaces import DirectLocks, OnPath, Wait, group_of
+from wheel_lock.engine.interfaces import DirectLocks, Wait, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.requests.release import Release, release
@@ -77,7 +77,7 @@ _LONGEST_S = 2.0  # that a caller waits for a reply itself: far less than the lo
 F = TypeVar("F", bound=Future[None])
 
 
-class DirectHold(OnPath):
+class DirectHold:
     """One lock on the direct path, from its acquire to its release, or until the timer's thread takes it over.
 
     Attributes:
@@ -124,6 +124,11 @@ class DirectHold(OnPath):
     # -- on the thread of its caller ---------------------------------------------------------------------------------
 
     def acquire(self) -> bool:
+        """Send the acquire, and wait for the reply.
+
+        Returns:
+            True if it was granted; False if the engine goes on with the wait, whose future is to be waited for.
+        """
         path, wait, lease, connection = self.path, self.wait, self.lease, self.connection
         state, clock, claim = path.state, path.clock, path.claim
         claim[lease] = self
@@ -195,6 +200,19 @@ class DirectHold(OnPath):
         raise ContextClosed("The context has been closed")
 
     def release(self, new_future: Callable[[], F], done: F) -> F | None:
+        """Send the release, and wait for the reply.
+
+        Args:
+            new_future: Makes a future that the caller can wait for.
+            done: The result if it is released.
+
+        Returns:
+            ``done``; a new future if the engine goes on with the release; None if the lock is not on the path any more, so
+            that nothing has been done.
+
+        Raises:
+            LockTimeout, LockUnavailable: As for ``Lock.release``.
+        """
         path, lease, connection = self.path, self.lease, self.connection
         node, now = self.wait.node, path.clock()
         fits = (
@@ -277,6 +295,7 @@ class DirectHold(OnPath):
         self.wait.give_up()
 
     def finish_release(self, future: Future[None]) -> None:
+        """Release the lock for a caller that was interrupted in its release, or that had to leave it to the engine."""
         self.path.go_on(self, future)
 
 
