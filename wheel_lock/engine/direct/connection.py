@@ -200,8 +200,6 @@ class Opener:
     """Opens the connection of the path, to the process of the server that the node is connected to.
 
     Args:
-        table: The leases of the engine.
-        node: The node.
         opened: Called with the connection.
 
     Attributes:

@@ -303,9 +303,7 @@ class DirectPath(DirectLocks):
     """The direct path of an engine of one server.
 
     Args:
-        table: The leases of the engine.
-        queues: Its wait queues: while they have waiters, nothing new uses the path.
-        renewer: The renewer of the server.
+        queues: The engine's wait queues: while they have waiters, nothing new uses the path.
 
     Attributes:
         state, queues: The engine's state and wait queues.

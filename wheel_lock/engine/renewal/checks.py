@@ -90,8 +90,6 @@ class EarlyChecks:
     """The leases of one node that are to be checked. Timer's thread only.
 
     Args:
-        renewer: The renewer of the node.
-        table: The leases of the engine.
         send: Sends a call about leases of one group.
         takes_more: Returns whether the node takes another call.
 

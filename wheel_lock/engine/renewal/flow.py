@@ -183,11 +183,6 @@ class Batch(Request):
 class Flow:
     """The renewals of one node. Timer's thread only.
 
-    Args:
-        shard: The renewer of the node.
-        table: The leases of the engine.
-        router: Where a lease lives by now.
-
     Attributes:
         joint: The ticks at which leases are due.
         retries: The overdue leases, and the condition of the node.

@@ -31,10 +31,6 @@ class JointTicks:
 
     A tick has one note, which says nothing about its leases: these are found on the wheel. A note of which the tick has
     passed, or is empty because its leases have been released, is dropped when the number of notes has doubled.
-
-    Args:
-        renewer: The renewer of the node.
-        timer: The timer on whose wheel the leases are.
     """
 
     __slots__ = ("_first", "_keys", "_most", "_renewer", "_timer")

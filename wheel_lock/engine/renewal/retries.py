@@ -163,8 +163,6 @@ class Retries:
     """The unconfirmed leases of one node, and its condition. Timer's thread only.
 
     Args:
-        shard: The renewer of the node.
-        table: The leases of the engine.
         retry: Called after a pause, to take again.
 
     Attributes:

@@ -54,11 +54,7 @@ _REFUSALS = ("NOPERM", "ERR")  # of a registration; other errors concern this mo
 
 
 class WatchedKeys:
-    """The latest held lease of each key of a watchable type. Timer's thread only.
-
-    Args:
-        table: The leases of the engine, which say when one is not held any more.
-    """
+    """The latest held lease of each key of a watchable type. Timer's thread only."""
 
     def __init__(self, table: LeaseTable) -> None:
         self._by_key: dict[bytes, Lease] = {}
@@ -154,12 +150,7 @@ class _Registration(_Command):
 class Tracking(InvalidationListener):
     """Has one node report changes of keys. Timer's thread only, but for ``on`` and ``wanted``.
 
-    Args:
-        renewer: The renewer of the node.
-        watched: The watched leases of the engine.
-
     Attributes:
-        renewer: The argument.
         opts_in: True if reads are registered behind CLIENT CACHING YES only.
         feed: The connection on which invalidations arrive.
         wanted: True if the node has been asked to report, or is to be asked.
