@@ -219,10 +219,10 @@ class Flow:
         The others become overdue.
         """
         joining: Sequence[tuple[LeaseGroup, list[Lease | Block]]] = ()
-        calls = 0
+        calls, size = 0, self._node.batch_size
         if self.retries.condition.accepts and group.lock_type.renew not in self.retries.refused:
             calls = self._options.max_calls_in_flight - self.in_flight
-            room = min(_JOINT_BATCHES * self._options.batch_size, calls * self._node.batch_size)
+            room = min(_JOINT_BATCHES * self._options.batch_size, calls * size)
             room -= sum(map(_SIZE, entries))
             if room > 0:
                 joining = self.joint.take(entries[-1].tick, room)
@@ -230,18 +230,6 @@ class Flow:
                     own = [entry for other, some in joining if other is group for entry in some]
                     # A loss among those that join may have ended another one.
                     entries = [entry for entry in entries + group.live(own) if entry.state is HELD]
-        if leases := self._send_due(group, entries, calls):
-            self.retries.watch(leases)
-            self._node.connect()
-            self.drain()
-            self._router.rehome(leases)
-        for other, some in joining:
-            if other is not group and (live := other.live(some)):
-                self.renew(other, live)
-
-    def _send_due(self, group: LeaseGroup, entries: list[Lease | Block], calls: int) -> list[Lease]:
-        """Send renewals in at most ``calls`` calls; return the leases that are left."""
-        size = self._node.batch_size
         # A block that is not merged fills more than half of a call. What is due goes before what joins it.
         needed = -(-2 * sum(map(_SIZE, entries)) // size) if len(entries) > 1 else 1
         blocks, leases = ([], in_order(entries)) if needed > calls else parts_of(entries, size)
@@ -250,7 +238,14 @@ class Flow:
         room = max(calls - len(blocks), 0) * size
         for start in range(0, min(room, len(leases)), size):
             self.send(group, leases[start : start + size])
-        return leases[room:]
+        if left := leases[room:]:
+            self.retries.watch(left)
+            self._node.connect()
+            self.drain()
+            self._router.rehome(left)
+        for other, some in joining:
+            if other is not group and (live := other.live(some)):
+                self.renew(other, live)
 
     def send(
         self, group: LeaseGroup, leases: list[Lease] | Block, *, drained: bool = False, early: bool = False

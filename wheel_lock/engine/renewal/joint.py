@@ -18,14 +18,6 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 _FEW = 64  # notes, beyond twice those in use, after which the others are thrown out
 
 
-def _may_join(lease: Lease | Block) -> bool:
-    """Return whether an early renewal takes nothing from ``lease``: not one of a limited number."""
-    if isinstance(lease, Block):
-        return True
-    limits = lease.limits
-    return lease.state is HELD and (limits is None or (limits.max_renewals is None and not lease.at_limit))
-
-
 class JointTicks:
     """The ticks at which the leases of one node are due, in the order of when they may be renewed. Timer's thread only.
 
@@ -95,6 +87,11 @@ class JointTicks:
         return list(taken.items())
 
     def _joinable(self, tick: int) -> list[Lease | Block]:
-        """Return the leases and blocks of this node at ``tick`` that may be renewed early."""
-        entries, renewer = self._timer.wheel.at(tick), self._renewer
-        return [entry for entry in entries if getattr(entry.group, "renewer", None) is renewer and _may_join(entry)]
+        """Return what is due at ``tick`` here and may be renewed early: no renewal of a limited number."""
+        found: list[Lease | Block] = []
+        for entry in self._timer.wheel.at(tick):
+            if getattr(entry.group, "renewer", None) is self._renewer and entry.state is HELD:
+                limits = entry.limits
+                if limits is None or (limits.max_renewals is None and not entry.at_limit):
+                    found.append(entry)
+        return found
