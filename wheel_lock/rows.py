@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, final, overload
 
 from wheel_lock.lease import Extras, Group, Lease, Owner, Together, grant_all
@@ -20,6 +21,7 @@ from wheel_lock.protocol.resp import each_lease_args
 
 
 @final
+@dataclass(eq=False, repr=False, slots=True)
 class Rows(Sequence[Lease]):
     """Leases of one call: their names, their encoded arguments in one piece, and what all of them have in common.
 
@@ -34,35 +36,20 @@ class Rows(Sequence[Lease]):
         left: The number of leases that are held, from the grant on.
     """
 
-    __slots__ = (
-        "_made",
-        "acquired_at",
-        "block",
-        "body",
-        "extras",
-        "group",
-        "left",
-        "names",
-        "own_deadline",
-        "owner",
-        "recorded",
-    )
-
     limits: ClassVar[None] = None
     in_blocks: ClassVar[bool] = True
 
-    def __init__(self, names: tuple[str | bytes, ...], body: bytes, group: Group, owner: Owner, extras: Extras) -> None:
-        self.names: tuple[str | bytes, ...] = names
-        self.body: bytes = body
-        self.group: Group = group
-        self.owner: Owner = owner
-        self.extras: Extras = extras
-        self.block: Together | None = None
-        self.own_deadline: float = 0.0
-        self.acquired_at: float = math.inf
-        self.left: int = 0
-        self.recorded: object = None
-        self._made: dict[bool, list[Lease]] = {}  # the leases, once they are made
+    names: tuple[str | bytes, ...]
+    body: bytes
+    group: Group
+    owner: Owner
+    extras: Extras
+    block: Together | None = None
+    own_deadline: float = 0.0
+    acquired_at: float = math.inf
+    left: int = 0
+    recorded: object = None
+    _made: dict[bool, list[Lease]] = field(default_factory=dict)  # the leases, once they are made
 
     @property
     def made(self) -> bool:

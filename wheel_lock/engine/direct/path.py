@@ -40,6 +40,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, TypeVar
 
@@ -77,6 +78,7 @@ _LONGEST_S = 2.0  # that a caller waits for a reply itself: far less than the lo
 F = TypeVar("F", bound=Future[None])
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class DirectHold:
     """One lock on the direct path, from its acquire to its release, or until the timer's thread takes it over.
 
@@ -94,32 +96,17 @@ class DirectHold:
         held_s: The seconds until it was released.
     """
 
-    __slots__ = (
-        "asked_at",
-        "connection",
-        "ends",
-        "held_s",
-        "lease",
-        "looks",
-        "number",
-        "path",
-        "sent_at",
-        "took_s",
-        "wait",
-    )
-
-    def __init__(self, path: DirectPath, wait: FirstTry, connection: DirectConnection) -> None:
-        self.path: DirectPath = path
-        self.wait: FirstTry = wait
-        self.lease: Lease = wait.leases[0]
-        self.connection: DirectConnection = connection
-        self.ends: dict[str, object] = {}
-        self.number: int = -1
-        self.looks: int = 0
-        self.sent_at: float = math.inf
-        self.asked_at: float = math.inf
-        self.took_s: float = 0.0
-        self.held_s: float = 0.0
+    path: DirectPath
+    wait: FirstTry
+    lease: Lease
+    connection: DirectConnection
+    ends: dict[str, object] = field(default_factory=dict)
+    number: int = -1
+    looks: int = 0
+    sent_at: float = math.inf
+    asked_at: float = math.inf
+    took_s: float = 0.0
+    held_s: float = 0.0
 
     # -- on the thread of its caller ---------------------------------------------------------------------------------
 
@@ -384,7 +371,7 @@ class DirectPath(DirectLocks):
             return None
         if wait.caller_until is not None and wait.caller_until < self.clock() + _LEAST_LIMIT_S:
             return None
-        return DirectHold(self, wait, connection)
+        return DirectHold(self, wait, wait.leases[0], connection)
 
     def drop(self, connection: DirectConnection) -> None:
         """End a connection that cannot be trusted any more."""
