@@ -8,11 +8,13 @@ per tick. (The announcements of Sentinels are followed at such a pace, too.)
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 _UNSEEN = 4  # wake-ups in vain, after which tries are to ask for the holder's expiry
 _IN_VAIN = 8  # tries in a row that found nothing changed, after which wake-ups are followed once per tick
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Pace:
     """The results of earlier wake-ups of one lock.
 
@@ -20,13 +22,10 @@ class Pace:
         tick_s: The pause between two tries after wake-ups in vain, in seconds.
     """
 
-    __slots__ = ("_expiry", "_in_vain", "_tick_s", "_tried_at")
-
-    def __init__(self, tick_s: float) -> None:
-        self._tick_s = tick_s
-        self._in_vain = 0
-        self._tried_at = 0.0
-        self._expiry: float | None = -math.inf  # of the holder's lease; None since a grant here
+    tick_s: float
+    _in_vain: int = 0
+    _tried_at: float = 0.0
+    _expiry: float | None = -math.inf  # of the holder's lease; None since a grant here
 
     @property
     def doubtful(self) -> bool:
@@ -35,7 +34,7 @@ class Pace:
 
     def allows(self, now: float) -> bool:
         """Return True if a wake-up is followed by a try at once, and count that; else it has to pause."""
-        if self._in_vain >= _IN_VAIN and now - self._tried_at < self._tick_s:
+        if self._in_vain >= _IN_VAIN and now - self._tried_at < self.tick_s:
             return False
         self._in_vain += 1
         return True
@@ -55,6 +54,6 @@ class Pace:
             before, expiry = self._expiry, now + retry_ms / 1000
             if before is None:
                 self._expiry = expiry  # of the first holder since, so nothing has changed
-            elif abs(expiry - before) > self._tick_s:
+            elif abs(expiry - before) > self.tick_s:
                 self._expiry = expiry
                 self._in_vain = 0

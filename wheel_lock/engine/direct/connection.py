@@ -75,19 +75,6 @@ class DirectConnection:
         pipeline: The argument.
     """
 
-    __slots__ = (
-        "_brief",
-        "_connection",
-        "_now",
-        "_poll",
-        "_reader",
-        "_receive",
-        "_send",
-        "_sock",
-        "capability",
-        "pipeline",
-    )
-
     def __init__(self, connection: Connection, pipeline: object, clock: Callable[[], float]) -> None:
         sock = connection.sock
         sock.setblocking(False)

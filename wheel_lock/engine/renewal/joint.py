@@ -8,6 +8,7 @@ exactly on time, and leases that have once joined are due together from then on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from wheel_lock.block import Block
@@ -18,6 +19,7 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 _FEW = 64  # notes, beyond twice those in use, after which the others are thrown out
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class JointTicks:
     """The ticks at which the leases of one node are due, in the order of when they may be renewed. Timer's thread only.
 
@@ -25,15 +27,13 @@ class JointTicks:
     passed, or is empty because its leases have been released, is dropped when the number of notes has doubled.
     """
 
-    __slots__ = ("_first", "_keys", "_most", "_renewer", "_timer")
-
-    def __init__(self, renewer: Shard, timer: HashedWheelTimer) -> None:
-        self._renewer = renewer
-        self._timer = timer
-        # The first tick at which leases may be renewed, by the tick at which they are due.
-        self._first: dict[int, int] = {}
-        self._keys: list[tuple[int, int]] = []  # a heap of the same, with some that an earlier first tick has replaced
-        self._most = _FEW
+    _renewer: Shard
+    _timer: HashedWheelTimer
+    # The first tick at which leases may be renewed, by the tick at which they are due.
+    _first: dict[int, int] = field(default_factory=dict)
+    # A heap of the same, with some that an earlier first tick has replaced.
+    _keys: list[tuple[int, int]] = field(default_factory=list)
+    _most: int = _FEW
 
     def note(self, group: LeaseGroup, tick: int) -> None:
         """Note that leases of ``group`` have been scheduled for ``tick``. O(log n) in the number of ticks, amortised."""

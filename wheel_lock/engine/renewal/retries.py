@@ -12,6 +12,7 @@ import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from sortedcontainers import SortedKeyList
 
@@ -338,6 +339,7 @@ class Retries:
         return lease.state is OVERDUE and lease not in self.resting
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Outage:
     """The outage of one node, if there is one: it has been unreachable, or has refused renewals, for a second.
 
@@ -348,17 +350,14 @@ class Outage:
         since: When it began, in seconds of the timer's clock; None while the node is well.
     """
 
-    __slots__ = ("_alarm", "_in_log", "_posted", "_refusal", "_retries", "_shard", "_table", "since")
-
-    def __init__(self, table: LeaseTable, shard: Shard, retries: Retries) -> None:
-        self._table = table
-        self._shard = shard
-        self._retries = retries
-        self.since: float | None = None
-        self._refusal: ServerError | None = None  # the latest error reply to a renewal
-        self._alarm: Alarm | None = None
-        self._posted = False  # the warning has been posted to the notifier thread
-        self._in_log = False  # written and read on the notifier thread
+    _table: LeaseTable
+    _shard: Shard
+    _retries: Retries
+    since: float | None = None
+    _refusal: ServerError | None = None  # the latest error reply to a renewal
+    _alarm: Alarm | None = None
+    _posted: bool = False  # the warning has been posted to the notifier thread
+    _in_log: bool = False  # written and read on the notifier thread
 
     def begin(self, refusal: ServerError | None = None) -> None:
         """Begin an outage unless there is one: the node is unreachable, or has refused a renewal with ``refusal``."""
