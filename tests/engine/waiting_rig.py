@@ -13,7 +13,8 @@ from wheel_lock.engine.waiting.many import AcquireEach
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue
 from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.lease import NO_OWNER, Lease, Owner
-from wheel_lock.lock_types import EXCLUSIVE, Exclusive
+from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.options import lock_name, lock_options
 from wheel_lock.protocol.keys import wake_channel
 
@@ -126,7 +127,7 @@ class WaitingRig(Rig):
         name: str,
         timeout: float = 3.0,
         *,
-        kind: Exclusive = EXCLUSIVE,
+        kind: LockType = EXCLUSIVE,
         owner: Owner = NO_OWNER,
         blocking_timeout: float | None = None,
         token: str | None = None,

@@ -14,8 +14,14 @@ from tests.support.backend import Backend
 from tests.support.lock_types import KINDS, NAME, make
 from wheel_lock import LockContext
 from wheel_lock.lock_types import holders
-from wheel_lock.lock_types.forced import force_release_arguments, parse_force_release
-from wheel_lock.lock_types.holders import MAX_HOLDERS, LockState, look_arguments, parse_look
+from wheel_lock.lock_types.holders import (
+    MAX_HOLDERS,
+    LockState,
+    force_release_arguments,
+    look_arguments,
+    parse_force_release,
+    parse_look,
+)
 from wheel_lock.options import process_owner
 from wheel_lock.protocol.keys import fence_key, permits_key, queue_keys, redisson_channel, wake_channel
 from wheel_lock.protocol.owners import owner_head, token_id

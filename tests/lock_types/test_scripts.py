@@ -36,7 +36,8 @@ from tests.lock_types.script_calls import (
 from tests.support.backend import LONG_S, Backend
 from tests.support.lock_types import NAME
 from wheel_lock.errors import LossReason
-from wheel_lock.lock_types.replies import count, released_in_bulk
+from wheel_lock.lock_types.fair import FAIR
+from wheel_lock.lock_types.replies import count
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.scripts import Script
@@ -301,8 +302,8 @@ def test_a_batch_reports_its_exceptions_only(server: Server, script: Script) -> 
 
 
 def test_an_error_in_a_batch_is_no_loss_unless_another_type_has_the_key() -> None:
-    assert isinstance(released_in_bulk([1, b"OOM command not allowed"]), ServerError)
-    assert released_in_bulk([1, b"WRONGTYPE it is a list"]) is LossReason.TAKEN
+    assert isinstance(FAIR.parse_release([1, b"OOM command not allowed"]), ServerError)
+    assert FAIR.parse_release([1, b"WRONGTYPE it is a list"]) is LossReason.TAKEN
 
 
 @pytest.mark.parametrize("reply", [b"1", None, [1]])

@@ -4,7 +4,7 @@ The engine is handed a lock type and asks it for commands; a lock type never cal
 """
 
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.lock_types.exclusive import EVERLASTING, EXCLUSIVE, FENCED, Exclusive
+from wheel_lock.lock_types.exclusive import EVERLASTING, EXCLUSIVE, FENCED
 from wheel_lock.lock_types.fair import FAIR, FENCED_FAIR
 from wheel_lock.lock_types.read_write import FENCED_WRITE, READ, WRITE
 from wheel_lock.lock_types.reentrant import FENCED_REENTRANT, REENTRANT
@@ -15,5 +15,5 @@ HANDED_OVER: dict[str, LockType] = {lock_type.name: lock_type for lock_type in (
 
 __all__ = [
     "EVERLASTING", "EXCLUSIVE", "FAIR", "FENCED", "FENCED_FAIR", "FENCED_REENTRANT", "FENCED_WRITE", "HANDED_OVER",
-    "READ", "REENTRANT", "WRITE", "Exclusive", "Permit", "semaphore",
+    "READ", "REENTRANT", "WRITE", "Permit", "semaphore",
 ]  # fmt: skip

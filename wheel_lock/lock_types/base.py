@@ -7,16 +7,17 @@ from collections.abc import Sequence
 
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease
-from wheel_lock.lock_types import replies
-from wheel_lock.lock_types.replies import Refusal
+from wheel_lock.lock_types.replies import NO_FENCE, Refusal, reason, refusal
 from wheel_lock.options import MAX_TTL_MS
 from wheel_lock.protocol import keys
-from wheel_lock.protocol.resp import Reply, int_arg
+from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, exceptions, int_arg
 from wheel_lock.protocol.scripts import Command, Script
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.tokens import new_token, with_new_secret
 
 FENCE_TTL_MS = 24 * 3600 * 1000  # expiry of companion keys of names that are no longer used
+_TOO_LONG = -2
+_UNCOUNTED = 2  # assumed number of listeners where they are not counted: other processes may listen
 
 
 class Contention(enum.Enum):
@@ -103,7 +104,11 @@ class LockType:
 
     def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """Return the fence of the grant (NO_FENCE if none is drawn), the refusal, or the server's error."""
-        return replies.acquired(reply, fenced=self.fenced)
+        if type(reply) is int and (reply > 0 if self.fenced else reply == 0):
+            return reply or NO_FENCE
+        if type(reply) is list:
+            return refusal(reply)
+        raise MalformedReply(f"{reply!r:.40} is not a reply to an acquire")
 
     def release(self, lease: Lease) -> Command:
         """Return the command that releases."""
@@ -122,7 +127,13 @@ class LockType:
 
     def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
         """Return the number of subscribers that were woken, why there was nothing to release, or the server's error."""
-        return replies.released_in_bulk(reply)
+        failed = exceptions(reply, 1)
+        if not failed:
+            return _UNCOUNTED
+        status = failed[0][1]
+        if isinstance(status, ServerError) and status.code != "WRONGTYPE":
+            return status
+        return LossReason.KEY_GONE if status == GONE else LossReason.TAKEN
 
     def release_many(self, leases: Sequence[Lease]) -> Command:
         """Return the command that releases many; it replies with its exceptions."""
@@ -135,7 +146,9 @@ class LockType:
 
     def parse_extend(self, reply: Reply) -> int | LossReason | None:
         """Return the new time-to-live in milliseconds, why the lease has ended, or None if it would be too long."""
-        return replies.extended(reply)
+        if type(reply) is int and 0 < reply <= MAX_TTL_MS:
+            return reply
+        return None if type(reply) is int and reply == _TOO_LONG else reason(reply)
 
     def locked(self, key: bytes) -> Command:
         """Return the command that asks whether the lock is held; of a semaphore, whether no permit is left."""
@@ -166,4 +179,4 @@ class LockType:
 
     def parse_adopt(self, reply: Reply) -> LossReason | None:
         """Return None if the token was replaced, else the reason."""
-        return replies.taken_over(reply)
+        return None if type(reply) is int and reply == 1 else reason(reply)

@@ -9,14 +9,13 @@ to expire, as redis-py's own Lock does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.lock_types.exclusive import EXCLUSIVE, FENCED, Exclusive, Fenced
-from wheel_lock.lock_types.replies import NO_FENCE, REFUSED, Refusal
-from wheel_lock.protocol.resp import MalformedReply, Reply, command, int_arg, set_if_free
+from wheel_lock.lock_types.exclusive import EXCLUSIVE, FENCED, Exclusive, Fenced, Unqueued
+from wheel_lock.lock_types.replies import Refusal
+from wheel_lock.protocol.resp import Reply, command, int_arg, set_if_free
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
@@ -26,7 +25,7 @@ def was_held(lease: Lease) -> bool:
     return lease.state is not State.REFUSED and lease.loss in (None, LossReason.CONTEXT_CLOSED)
 
 
-class _WithCallerToken(Exclusive):
+class _WithCallerToken(Unqueued):
     """Base class of the lock types with caller tokens."""
 
     unique_tokens = False
@@ -37,7 +36,7 @@ class _WithCallerToken(Exclusive):
         return super().release_many([lease for lease in leases if was_held(lease)])
 
 
-class CallerToken(_WithCallerToken):
+class CallerToken(_WithCallerToken, Exclusive):
     """An exclusive lock with a caller token."""
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
@@ -46,11 +45,7 @@ class CallerToken(_WithCallerToken):
 
     def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """Parse OK or nil."""
-        if reply == b"OK":
-            return NO_FENCE
-        if reply is None:
-            return REFUSED
-        raise MalformedReply(f"{reply!r:.40} is not a reply to an acquire")
+        return super().parse_acquire(reply, again=False, waiting=False)
 
 
 class FencedCallerToken(_WithCallerToken, Fenced):
@@ -61,8 +56,9 @@ class EverlastingCallerToken(CallerToken):
     """A lock with a caller token and without an expiry."""
 
     name = "everlasting"
-    if not TYPE_CHECKING:  # the types are those of the base class
-        plain_try = LockType.plain_try
+
+    def plain_try(self, lease: Lease, ttl: bytes) -> None:
+        return None
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """Return a plain SET. The time-to-live that the engine keeps for the lease is not sent."""

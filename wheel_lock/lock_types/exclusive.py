@@ -7,13 +7,12 @@ reason a string without an expiry is a held lock and no error: redis-py's ``Lock
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import replies
 from wheel_lock.lock_types.base import FENCE_TTL_MS, Contention, LockType
-from wheel_lock.lock_types.replies import NO_FENCE, REFUSED, Refusal
+from wheel_lock.lock_types.replies import NO_FENCE, OTHER_FENCE, REFUSED, Refusal, reason
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key
 from wheel_lock.protocol.resp import (
@@ -32,68 +31,17 @@ from wheel_lock.protocol.resp import (
 from wheel_lock.protocol.scripts import Command, Script
 from wheel_lock.protocol.server_errors import ServerError
 
+_MAX_LISTENERS = 1 << 32  # a reply with more is malformed
 
-class Exclusive(LockType):
-    """One holder at a time, not reentrant."""
 
-    name = "exclusive"
+class OneHolder(LockType):
+    """The base class of locks with one key and one holder, whose token is the value of the key."""
+
     key_type = "string"
     watchable = True
     contention = Contention.FIRST_WAITER
     renew: Script = scripts.RENEW
     change_ttl: Script = scripts.EXTEND
-    release_one: Script = scripts.RELEASE
-    release_batch: Script = scripts.RELEASE_MANY
-
-    def queue_key(self, key: bytes) -> bytes:
-        return key  # whoever acquires it by any of these types; those of all other types begin with wheel_lock:
-
-    def plain_try(self, lease: Lease, ttl: bytes) -> bytes | None:
-        return SET + lease.lease_args + IF_FREE + ttl  # as set_if_free()
-
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
-        """Return a plain SET, or a script that returns the holder's remaining time, or recognises its own token."""
-        if waiter_ttl_ms:
-            return Command(scripts.ACQUIRE, 1, 3, lease.lease_args + int_arg(ttl_ms))
-        if again:
-            return Command(scripts.ACQUIRE_MANY, 0, 3, int_arg(ttl_ms) + lease.lease_args)
-        return Command(None, 0, 0, set_if_free(lease.lease_args, int_arg(ttl_ms)))
-
-    def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
-        """Parse OK or nil from SET, a list of exceptions or the holder's remaining time from the scripts."""
-        if waiting:
-            return replies.acquired(reply)
-        if again:
-            failed = exceptions(reply, 1)
-            if not failed:
-                return NO_FENCE
-            status = failed[0][1]
-            if status != GONE:
-                return status if isinstance(status, ServerError) else REFUSED
-        elif reply == b"OK":
-            return NO_FENCE
-        elif reply is None:
-            return REFUSED
-        raise MalformedReply(f"{reply!r:.40} is not a reply to an acquire")
-
-    def release(self, lease: Lease) -> Command:
-        return Command(self.release_one, 1, 3, lease.lease_args + bulk_string(self.wake_channel(lease.key)))
-
-    def keyed_release(self, lease: Lease, capability: int) -> bytes | None:
-        channel = self.wake_channel(name_in(lease.lease_args))
-        return self.release_one.form(capability).call(
-            1, 3, b"%b$%d\r\n%b\r\n" % (lease.lease_args, len(channel), channel)
-        )
-
-    def release_quietly(self, lease: Lease) -> Command:
-        return Command(self.release_one, 1, 3, lease.lease_args + bulk_string(b""))
-
-    def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
-        return replies.released(reply)
-
-    def release_many(self, leases: Sequence[Lease]) -> Command:
-        body = b"".join([lease.lease_args + bulk_string(self.wake_channel(lease.key)) for lease in leases])
-        return Command(self.release_batch, 0, 3 * len(leases), body)
 
     def locked(self, key: bytes) -> Command:
         return Command(None, 0, 0, command(b"EXISTS", key))
@@ -115,14 +63,75 @@ class Exclusive(LockType):
         return Command(scripts.ADOPT, 2, 7, body + int_arg(fence) + int_arg(FENCE_TTL_MS))
 
 
-class Fenced(Exclusive):
+class Unqueued(OneHolder):
+    """The base class of those of which a release wakes all waiters, by one channel; their order is not kept."""
+
+    release_one: Script = scripts.RELEASE
+    release_batch: Script = scripts.RELEASE_MANY
+
+    def queue_key(self, key: bytes) -> bytes:
+        return key  # whoever acquires it by any of these types; those of all other types begin with wheel_lock:
+
+    def release(self, lease: Lease) -> Command:
+        return Command(self.release_one, 1, 3, lease.lease_args + bulk_string(self.wake_channel(lease.key)))
+
+    def keyed_release(self, lease: Lease, capability: int) -> bytes | None:
+        channel = self.wake_channel(name_in(lease.lease_args))
+        return self.release_one.form(capability).call(
+            1, 3, b"%b$%d\r\n%b\r\n" % (lease.lease_args, len(channel), channel)
+        )
+
+    def release_quietly(self, lease: Lease) -> Command:
+        return Command(self.release_one, 1, 3, lease.lease_args + bulk_string(b""))
+
+    def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
+        """Parse 1 plus the number of subscribers that were woken, 0 or -1."""
+        return reply - 1 if type(reply) is int and 1 <= reply <= _MAX_LISTENERS else reason(reply)
+
+    def release_many(self, leases: Sequence[Lease]) -> Command:
+        body = b"".join([lease.lease_args + bulk_string(self.wake_channel(lease.key)) for lease in leases])
+        return Command(self.release_batch, 0, 3 * len(leases), body)
+
+
+class Exclusive(Unqueued):
+    """One holder at a time, not reentrant."""
+
+    name = "exclusive"
+
+    def plain_try(self, lease: Lease, ttl: bytes) -> bytes | None:
+        return SET + lease.lease_args + IF_FREE + ttl  # as set_if_free()
+
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
+        """Return a plain SET, or a script that returns the holder's remaining time, or recognises its own token."""
+        if waiter_ttl_ms:
+            return Command(scripts.ACQUIRE, 1, 3, lease.lease_args + int_arg(ttl_ms))
+        if again:
+            return Command(scripts.ACQUIRE_MANY, 0, 3, int_arg(ttl_ms) + lease.lease_args)
+        return Command(None, 0, 0, set_if_free(lease.lease_args, int_arg(ttl_ms)))
+
+    def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
+        """Parse OK or nil from SET, a list of exceptions or the holder's remaining time from the scripts."""
+        if waiting:
+            return super().parse_acquire(reply, again=again, waiting=waiting)
+        if again:
+            failed = exceptions(reply, 1)
+            if not failed:
+                return NO_FENCE
+            status = failed[0][1]
+            if status != GONE:
+                return status if isinstance(status, ServerError) else REFUSED
+        elif reply == b"OK":
+            return NO_FENCE
+        elif reply is None:
+            return REFUSED
+        raise MalformedReply(f"{reply!r:.40} is not a reply to an acquire")
+
+
+class Fenced(Unqueued):
     """An exclusive lock of which each grant draws a fence; if the lease has one already, none that is less."""
 
     name = "fenced"
     fenced = True
-    if not TYPE_CHECKING:  # the types are those of the base class
-        plain_try = LockType.plain_try
-        parse_acquire = LockType.parse_acquire
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         name = lease.key
@@ -139,17 +148,15 @@ class Fenced(Exclusive):
         return Command(scripts.WRITE_FENCE, 2, 5, body + int_arg(fence) + int_arg(FENCE_TTL_MS))
 
     def parse_write_fence(self, reply: Reply) -> bool | LossReason:
-        return replies.fence_written(reply)
+        """Parse 1 (True), -2 (False: a larger one is there), 0 or -1."""
+        return reply == 1 if type(reply) is int and reply in (1, OTHER_FENCE) else reason(reply)
 
 
-class Everlasting(Exclusive):
+class Everlasting(Unqueued):
     """An exclusive lock without an expiry: held until it is released, also by a holder that crashed. For redis_lock."""
 
     name = "everlasting"
     dies_with_holder = False
-    if not TYPE_CHECKING:  # the types are those of the base class
-        plain_try = LockType.plain_try
-        parse_acquire = LockType.parse_acquire
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """Return the script's call. The time-to-live that the engine keeps for the lease is not sent."""

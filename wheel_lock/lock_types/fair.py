@@ -8,11 +8,10 @@ A release publishes the name of the first waiter, so only that one is woken.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from wheel_lock.lease import Lease
-from wheel_lock.lock_types.base import FENCE_TTL_MS, Contention, LockType
-from wheel_lock.lock_types.exclusive import Exclusive
+from wheel_lock.lock_types.base import FENCE_TTL_MS, Contention
+from wheel_lock.lock_types.exclusive import OneHolder
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, queue_keys, wake_channel
 from wheel_lock.protocol.resp import bulk_string, int_arg
@@ -20,20 +19,12 @@ from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.tokens import new_token
 
 
-class Fair(Exclusive):
+class Fair(OneHolder):
     """One holder at a time, in the order of arrival."""
 
     name = "fair"
     contention = Contention.SERVER_QUEUE
     registers_waiters = True
-    if not TYPE_CHECKING:  # the types are those of the base class
-        queue_key = LockType.queue_key
-        plain_try = LockType.plain_try
-        parse_acquire = LockType.parse_acquire
-        release = LockType.release
-        keyed_release = LockType.keyed_release
-        release_quietly = LockType.release_quietly
-        parse_release = LockType.parse_release
 
     def token(self, head: bytes = b"") -> bytes:
         return head + new_token() + new_token()  # the waiter's name, and a secret
@@ -49,11 +40,11 @@ class Fair(Exclusive):
         return Command(scripts.ACQUIRE_FAIR, len(keys), len(keys) + 5, body)
 
     def release_many(self, leases: Sequence[Lease]) -> Command:
-        body = b"".join([self._release_args(lease) for lease in leases])
-        return Command(scripts.RELEASE_FAIR, 0, 5 * len(leases), body)
-
-    def _release_args(self, lease: Lease) -> bytes:
-        return lease.lease_args + b"".join(map(bulk_string, (*queue_keys(lease.key), self.wake_channel(lease.key))))
+        body = [
+            lease.lease_args + b"".join(map(bulk_string, (*queue_keys(lease.key), self.wake_channel(lease.key))))
+            for lease in leases
+        ]
+        return Command(scripts.RELEASE_FAIR, 0, 5 * len(leases), b"".join(body))
 
 
 class FencedFair(Fair):

@@ -9,19 +9,17 @@ the server.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import replies
-from wheel_lock.lock_types.base import FENCE_TTL_MS, LockType
-from wheel_lock.lock_types.exclusive import Exclusive
+from wheel_lock.lock_types.base import FENCE_TTL_MS
+from wheel_lock.lock_types.exclusive import Unqueued
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, redisson_channel
 from wheel_lock.protocol.resp import Reply, bulk_string, command, int_arg
 from wheel_lock.protocol.scripts import Command, Script
 
 
-class Reentrant(Exclusive):
+class Reentrant(Unqueued):
     """One holder at a time, which may acquire the lock again."""
 
     name = "reentrant"
@@ -30,9 +28,6 @@ class Reentrant(Exclusive):
     change_ttl: Script = scripts.EXTEND_REENTRANT
     release_one: Script = scripts.RELEASE_REENTRANT
     release_batch: Script = scripts.RELEASE_REENTRANT_MANY
-    if not TYPE_CHECKING:  # the types are those of the base class
-        plain_try = LockType.plain_try
-        parse_acquire = LockType.parse_acquire
 
     def wake_channel(self, key: bytes) -> bytes:
         return redisson_channel(key)

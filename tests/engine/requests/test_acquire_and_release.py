@@ -26,7 +26,8 @@ from wheel_lock.errors import (
     TooManyLocks,
 )
 from wheel_lock.lease import Lease, State
-from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
+from wheel_lock.lock_types import EXCLUSIVE, FENCED
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.replies import OTHER_FENCE
 from wheel_lock.options import lock_options
 from wheel_lock.protocol.handoff import Handoff
@@ -39,7 +40,7 @@ from wheel_lock.runtime.tokens import new_token
     [(EXCLUSIVE, BUSY, "BUSY"), (FENCED, BUSY, "BUSY"), (EXCLUSIVE, array(1, "OOM no"), "OOM")],
 )
 def test_an_error_reply_to_a_second_try_does_not_leave_the_first_ones_grant_behind(
-    rig: Rig, kind: Exclusive, reply: bytes, said: str
+    rig: Rig, kind: LockType, reply: bytes, said: str
 ) -> None:
     attempt = rig.acquire("a", 30.0, kind=kind)
     rig.server.take()  # granted, and the reply is lost

@@ -14,8 +14,14 @@ from wheel_lock.cli import server
 from wheel_lock.cli.arguments import USAGE, Refusal
 from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.cli.target import FAILURES, Target
-from wheel_lock.lock_types.forced import force_release_arguments, parse_force_release
-from wheel_lock.lock_types.holders import MAX_HOLDERS, LockState, look_arguments, parse_look
+from wheel_lock.lock_types.holders import (
+    MAX_HOLDERS,
+    LockState,
+    force_release_arguments,
+    look_arguments,
+    parse_force_release,
+    parse_look,
+)
 from wheel_lock.options import RESERVED, lock_name
 from wheel_lock.protocol.resp import MalformedReply, error_text
 from wheel_lock.protocol.scripts import FORCE_RELEASE, LOOK, ScriptForm

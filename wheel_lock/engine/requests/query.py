@@ -11,8 +11,7 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest
 from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Lease
-from wheel_lock.lock_types.forced import force_release, parse_force_release
-from wheel_lock.lock_types.holders import LockState, look, parse_look
+from wheel_lock.lock_types.holders import LockState, force_release, look, parse_force_release, parse_look
 from wheel_lock.options import lock_name
 from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.scripts import Command
