@@ -5,20 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from types import TracebackType
 from typing import Any, Self
 
 from wheel_lock.aio.call import TaskSide, current_task, run
-from wheel_lock.aio.lock import Lock
-from wheel_lock.locks.leader import BaseCandidate, BaseLeader, BaseLeadership
+from wheel_lock.locks.leader import BaseLeader, BaseLeadership, Callback
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
-
-
-class Candidate(BaseCandidate, Lock):
-    """The lock of one term."""
-
-    __slots__ = ("term",)
 
 
 class Leadership(BaseLeadership):
@@ -28,9 +21,7 @@ class Leadership(BaseLeadership):
         ended: Set when it is over, before ``on_demoted`` is called. An ``asyncio.Event`` of the leader's event loop.
     """
 
-    def __init__(self, lock: BaseCandidate) -> None:
-        self.ended: asyncio.Event = asyncio.Event()
-        super().__init__(lock, self.ended.set)
+    ended: asyncio.Event
 
 
 class Leader(TaskSide, BaseLeader[Leadership]):
@@ -41,8 +32,8 @@ class Leader(TaskSide, BaseLeader[Leadership]):
     with that event loop.
     """
 
-    _candidate_class = Candidate
     _leadership_class = Leadership
+    _event_class = asyncio.Event
     _awaits = True
 
     _elected: asyncio.Task[None] | None = None
@@ -94,10 +85,9 @@ class Leader(TaskSide, BaseLeader[Leadership]):
     async def _run(self) -> None:
         await run(self._campaign())
 
-    def _begin_elected(self, leadership: Leadership) -> None:
-        if self._on_elected is not None:
-            calling = self._call("on_elected", self._on_elected, leadership)
-            self._elected = asyncio.get_running_loop().create_task(calling, name=f"on_elected of {self.name!r:.80}")
+    def _begin_calling(self, what: str, callback: Callback[Leadership], leadership: Leadership) -> None:
+        calling = self._called(what, callback, leadership)
+        self._elected = asyncio.get_running_loop().create_task(calling, name=f"{what} of {self.name!r:.80}")
 
     def _wait_for_elected(self) -> Generator[Any, None, None]:
         task = self._elected
@@ -106,15 +96,13 @@ class Leader(TaskSide, BaseLeader[Leadership]):
             yield from asyncio.wait({task}).__await__()
         self._elected = None
 
-    def _call_demoted(self, leadership: Leadership) -> Iterable[Any]:
-        if self._on_demoted is None:
-            return ()
-        return self._call("on_demoted", self._on_demoted, leadership).__await__()
+    def _call(self, what: str, callback: Callback[Leadership], leadership: Leadership) -> Iterable[Any]:
+        return self._called(what, callback, leadership).__await__()
 
     def _sleep(self, pause_s: float) -> Iterable[Any]:
         return asyncio.sleep(pause_s).__await__()
 
-    async def _call(self, what: str, callback: Callable[[Leadership], object], leadership: Leadership) -> None:
+    async def _called(self, what: str, callback: Callback[Leadership], leadership: Leadership) -> None:
         try:
             result = callback(leadership)
             if inspect.isawaitable(result):

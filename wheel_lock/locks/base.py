@@ -60,6 +60,7 @@ class BaseLock(Side):
     """
 
     in_bulk: ClassVar[bool] = True
+    _is_traced: ClassVar[bool] = True  # by the spans of its methods
     _lease_class: ClassVar[Callable[..., Lease]] = Lease
     _wrong_owner: ClassVar[str | None] = None
     """The reason in WrongThread's message; None if any caller may change a lease that another caller has acquired."""
@@ -98,7 +99,7 @@ class BaseLock(Side):
         self._lock_type = lock_type
         self._options = options
         self._on_lost = on_lost
-        if engine.spans is not None:
+        if engine.spans is not None and self._is_traced:
             trace(self)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, noop
@@ -91,7 +91,7 @@ class Side:
     __slots__ = ()
 
     _engine: Engine
-    _future_class: ClassVar[Any]
+    _future_class: Any
     """The class of the futures that the caller can wait for; its argument is the engine."""
 
     def _new_future(self) -> CallerFuture[Any]:

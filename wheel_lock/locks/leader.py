@@ -89,15 +89,18 @@ class Term(Owner):
         self.over.set_result(None)
 
 
-class BaseCandidate(BaseLock):
-    """The lock of one term."""
+class Candidate(BaseLock):
+    """The lock of one term, for the operations: it has no methods to acquire and release it."""
 
-    __slots__ = ()
+    __slots__ = ("_future_class", "term")
 
+    _is_traced = False
     term: Term
 
-    def _new_owner(self) -> Owner:
+    def _caller(self) -> Owner:
         return self.term
+
+    _new_owner = _caller
 
     def _new_waiter(
         self,
@@ -116,10 +119,10 @@ class BaseLeadership:
         name: The name that was stood for.
     """
 
-    def __init__(self, lock: BaseCandidate, set_ended: Callable[[], object]) -> None:
+    def __init__(self, lock: Candidate, ended: Any) -> None:
         self._lock = lock
-        self._set_ended = set_ended
         self._given_up = False
+        self.ended = ended
         self.name: str | bytes = lock.name
 
     @property
@@ -155,13 +158,15 @@ class BaseLeadership:
 
     def _end(self) -> None:
         self._given_up = True
-        self._set_ended()
+        self.ended.set()
 
     def __repr__(self) -> str:
         state = "held" if self.is_held else f"lost: {self.lost}" if self.lost else "over"
         return f"<{type(self).__name__} {quoted(self.name)} {state}>"
 
 
+T = TypeVar("T")
+Callback = Callable[[T], object]
 AnyLeadership = TypeVar("AnyLeadership", bound=BaseLeadership)
 
 
@@ -175,8 +180,8 @@ class BaseLeader(Side, Generic[AnyLeadership]):
         context: The context, which is kept for as long as the candidate.
     """
 
-    _candidate_class: ClassVar[Any]
     _leadership_class: ClassVar[Any]
+    _event_class: ClassVar[Any]
     _awaits: ClassVar[bool] = False
     """Whether what the callbacks of a term return is awaited."""
     _pid = 0  # of the process in which it campaigns
@@ -188,9 +193,9 @@ class BaseLeader(Side, Generic[AnyLeadership]):
         name: str | bytes,
         timeout: float | None,
         renew_every: float | None,
-        on_elected: Callable[[AnyLeadership], object] | None,
-        on_demoted: Callable[[AnyLeadership], object] | None,
-        on_error: Callable[[Exception], object] | None,
+        on_elected: Callback[AnyLeadership] | None,
+        on_demoted: Callback[AnyLeadership] | None,
+        on_error: Callback[Exception] | None,
     ) -> None:
         lock_name(name, engine.options.prefix)
         timeout_s = engine.options.timeout_s if timeout is None else timeout
@@ -244,16 +249,16 @@ class BaseLeader(Side, Generic[AnyLeadership]):
 
     # -- the campaign ------------------------------------------------------------------------------------------------
 
-    def _begin_elected(self, leadership: AnyLeadership) -> None:
-        """Begin ``on_elected``, if there is one, beside the campaign."""
+    def _begin_calling(self, what: str, callback: Callback[AnyLeadership], leadership: AnyLeadership) -> None:
+        """Begin a call beside the campaign."""
         raise NotImplementedError
 
     def _wait_for_elected(self) -> Iterable[Any]:
-        """Wait, by ``yield from``, until ``on_elected`` has returned."""
+        """Wait, by ``yield from``, until a call that was begun has returned."""
         raise NotImplementedError
 
-    def _call_demoted(self, leadership: AnyLeadership) -> Iterable[Any]:
-        """Call ``on_demoted``, if there is one, by ``yield from``. An exception is reported."""
+    def _call(self, what: str, callback: Callback[AnyLeadership], leadership: AnyLeadership) -> Iterable[Any]:
+        """Call ``callback``, by ``yield from``. An exception is reported."""
         raise NotImplementedError
 
     def _sleep(self, pause_s: float) -> Iterable[Any]:
@@ -286,8 +291,9 @@ class BaseLeader(Side, Generic[AnyLeadership]):
 
     def _serve(self) -> Steps[bool]:
         """Wait to be elected, and serve one term; return True if it ended by a resignation."""
-        lock = self._candidate_class(self._engine, FENCED, self._name, self._options, None)
-        lock.term = term = Term(self._new_future())
+        term = Term(self._new_future())
+        lock = Candidate(self._engine, FENCED, self._name, self._options, None)
+        lock.term, lock._future_class = term, self._future_class
         self._stop = term.end
         if self._closing or not (yield from operations.acquire(lock, True, None)):
             return False
@@ -297,14 +303,15 @@ class BaseLeader(Side, Generic[AnyLeadership]):
             insist(lock._let_go, None)
             raise
 
-    def _lead(self, lock: BaseCandidate, term: Term) -> Steps[bool]:
+    def _lead(self, lock: Candidate, term: Term) -> Steps[bool]:
         """Serve the term for which ``lock`` was granted; return True if it ended by a resignation."""
         self._failing = False
-        leadership: AnyLeadership = self._leadership_class(lock)
+        leadership: AnyLeadership = self._leadership_class(lock, self._event_class())
         self._leadership = leadership
         may_wait = True
         try:
-            self._begin_elected(leadership)
+            if self._on_elected is not None:
+                self._begin_calling("on_elected", self._on_elected, leadership)
             with suppress(LockUnavailable):  # the timer's thread has ended, and with it the lease
                 yield from term.over.wait()
         except GeneratorExit:
@@ -319,7 +326,8 @@ class BaseLeader(Side, Generic[AnyLeadership]):
 
     def _end_term(self, leadership: AnyLeadership) -> Steps[None]:
         """Call ``on_demoted``, wait for ``on_elected``, and release the lock."""
-        yield from self._call_demoted(leadership)
+        if self._on_demoted is not None:
+            yield from self._call("on_demoted", self._on_demoted, leadership)
         yield from self._wait_for_elected()
         self._leadership = None
         try:

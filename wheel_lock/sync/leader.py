@@ -5,22 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
 from wheel_lock.errors import quoted
-from wheel_lock.locks.leader import BaseCandidate, BaseLeader, BaseLeadership
+from wheel_lock.locks.leader import BaseLeader, BaseLeadership, Callback
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.timer_threads import on_timer_thread
 from wheel_lock.sync.call import ThreadSide, run
-from wheel_lock.sync.lock import Lock
-
-
-class Candidate(BaseCandidate, Lock):
-    """The lock of one term."""
-
-    __slots__ = ("term",)
 
 
 class Leadership(BaseLeadership):
@@ -30,9 +23,7 @@ class Leadership(BaseLeadership):
         ended: Set when it is over, before ``on_demoted`` is called. Not set in a forked child, which is no leader.
     """
 
-    def __init__(self, lock: BaseCandidate) -> None:
-        self.ended: threading.Event = threading.Event()
-        super().__init__(lock, self.ended.set)
+    ended: threading.Event
 
 
 class Leader(ThreadSide, BaseLeader[Leadership]):
@@ -42,8 +33,8 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
     a loss it stands for election again. A forked child is not the leader, and does not campaign.
     """
 
-    _candidate_class = Candidate
     _leadership_class = Leadership
+    _event_class = threading.Event
 
     _elected: threading.Thread | None = None
     _thread: threading.Thread | None = None
@@ -106,16 +97,11 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
     def _run(self) -> None:
         run(self._campaign())
 
-    def _begin_elected(self, leadership: Leadership) -> None:
-        callback = self._on_elected
-        if callback is not None:
-            self._elected = threading.Thread(
-                target=self._call,
-                args=("on_elected", callback, leadership),
-                name=f"on_elected of {quoted(self.name)}",
-                daemon=True,
-            )
-            self._elected.start()
+    def _begin_calling(self, what: str, callback: Callback[Leadership], leadership: Leadership) -> None:
+        self._elected = threading.Thread(
+            target=self._call, args=(what, callback, leadership), name=f"{what} of {quoted(self.name)}", daemon=True
+        )
+        self._elected.start()
 
     def _wait_for_elected(self) -> Iterable[Any]:
         thread = self._elected
@@ -124,17 +110,13 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
         self._elected = None
         return ()
 
-    def _call_demoted(self, leadership: Leadership) -> Iterable[Any]:
-        if self._on_demoted is not None:
-            self._call("on_demoted", self._on_demoted, leadership)
-        return ()
-
     def _sleep(self, pause_s: float) -> Iterable[Any]:
         time.sleep(pause_s)
         return ()
 
-    def _call(self, what: str, callback: Callable[[Leadership], object], leadership: Leadership) -> None:
+    def _call(self, what: str, callback: Callback[Leadership], leadership: Leadership) -> Iterable[Any]:
         try:
             callback(leadership)
         except BaseException as error:  # SystemExit, too: it would end the campaign's thread without a word
             self._report(what, error)
+        return ()
