@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("diagnostics",),
     ("locks",),
     ("sync", "aio", "guards"),
-    ("unfinished", "decorator", "asyncio"),
+    ("decorator", "asyncio"),
     ("quorum",),
     ("context",),
     ("redis_lock",),

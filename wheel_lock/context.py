@@ -16,7 +16,7 @@ from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.bulk import Name
 from wheel_lock.locks.callbacks import checked_callback
-from wheel_lock.locks.factory import spelled_out
+from wheel_lock.locks.context import spelled_out
 from wheel_lock.net.clients import AnyClient, connector_for, parse
 from wheel_lock.observe.contexts import CONTEXTS
 from wheel_lock.options import SETTINGS, ContextOptions, lock_name, lock_options
@@ -25,8 +25,7 @@ from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.native import RLock
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.sync.call import run
-from wheel_lock.sync.context import ThreadContext
-from wheel_lock.sync.factory import ThreadLocks
+from wheel_lock.sync.context import ThreadLocks
 from wheel_lock.sync.lock import Lock
 from wheel_lock.sync.primitives import MultiLock
 
@@ -39,7 +38,7 @@ class ContextSettings(SharedSettings, total=False):
     replica_timeout: float
 
 
-class LockContext(ThreadLocks, Decorates, ThreadContext):
+class LockContext(ThreadLocks, Decorates):
     """Holds locks on one Redis server and keeps them alive from one thread.
 
     Args:

@@ -25,10 +25,9 @@ from wheel_lock import (
     WrongThread,
 )
 from wheel_lock.aio.context import AsyncContext
-from wheel_lock.aio.factory import TaskLocks
 from wheel_lock.protocol.owners import owner_of
 from wheel_lock.quorum.context import QuorumContext
-from wheel_lock.sync.factory import ThreadLocks
+from wheel_lock.sync.context import ThreadLocks
 
 pytestmark = pytest.mark.slow
 
@@ -153,7 +152,7 @@ def test_what_several_masters_cannot_do_is_refused_before_any_io(masters: Master
 def test_every_public_method_of_a_context_of_one_server_exists_or_is_refused(
     masters: Masters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for factory in (ThreadLocks, TaskLocks):
+    for factory in (ThreadLocks, AsyncContext):
         monkeypatch.setattr(factory, "new_lock", lambda *arguments: None, raising=False)
     names = {name for name in dir(AsyncContext) if not name.startswith("_")}
     with masters.context() as context:

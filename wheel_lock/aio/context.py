@@ -5,23 +5,50 @@ Any number of event loops, in any number of threads, share one context. All stat
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 from wheel_lock.aio.call import TaskSide, run
-from wheel_lock.aio.factory import TaskLocks
-from wheel_lock.aio.lock import Lock, task_callback
-from wheel_lock.aio.primitives import MultiLock
+from wheel_lock.aio.leader import Leader, Leadership
+from wheel_lock.aio.lock import Lock
+from wheel_lock.aio.primitives import MultiLock, ReadWriteLock, ReentrantLock, Semaphore
 from wheel_lock.engine.engine import Engine
 from wheel_lock.holder import Holder
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.bulk import Name
-from wheel_lock.locks.context import BaseContext, close_later
+from wheel_lock.locks.callbacks import checked_callback
+from wheel_lock.locks.context import (
+    FAIR_TYPES,
+    REENTRANT_TYPES,
+    BaseContext,
+    FencedTerms,
+    LockTerms,
+    OwnedTerms,
+    close_later,
+    permit_types,
+    spelled_out,
+)
 from wheel_lock.options import lock_name, lock_options
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+
+
+class _CancelTerms(TypedDict, total=False):
+    cancel_on_lost: bool
+
+
+class TaskFencedTerms(FencedTerms, _CancelTerms, total=False):
+    """The terms of a reentrant lock for tasks; :meth:`AsyncContext.lock` documents ``cancel_on_lost``."""
+
+
+class TaskOwnedTerms(OwnedTerms, _CancelTerms, total=False):
+    """The terms of a semaphore for tasks."""
+
+
+class TaskLockTerms(LockTerms, _CancelTerms, total=False):
+    """All terms of a lock for tasks."""
 
 
 class TaskContext(TaskSide, BaseContext):
@@ -31,6 +58,8 @@ class TaskContext(TaskSide, BaseContext):
         engine: The engine.
         context: The context for threads, whose finaliser retires the engine; kept for as long as this one.
     """
+
+    _takes_coroutines = True
 
     def __init__(self, engine: Engine, context: object = None) -> None:
         self._engine = engine
@@ -54,10 +83,8 @@ class TaskContext(TaskSide, BaseContext):
             insist(close_later, self._engine)
 
 
-class AsyncContext(TaskLocks, TaskContext):
+class AsyncContext(TaskContext):
     """A :class:`wheel_lock.LockContext` for asyncio, ``context.asyncio``: the same names, engine and locks."""
-
-    _engine: Engine
 
     def __repr__(self) -> str:
         return f"<AsyncContext of {self._context!r}>"
@@ -104,7 +131,58 @@ class AsyncContext(TaskLocks, TaskContext):
         else:
             options = context.of_lock(timeout, locals())
         lock_type = FENCED if fencing else EXCLUSIVE
-        return Lock(self._engine, lock_type, name, options, task_callback(on_lost), key, cancel_on_lost=cancel_on_lost)
+        callback = checked_callback(on_lost, awaited=True)
+        return Lock(self._engine, lock_type, name, options, callback, key, cancel_on_lost=cancel_on_lost)
+
+    @spelled_out(TaskFencedTerms)
+    def reentrant_lock(
+        self, name: str | bytes, timeout: float | None = None, **terms: Unpack[TaskFencedTerms]
+    ) -> ReentrantLock:
+        """Return a lock that the task which holds it may acquire again; see :meth:`LockContext.reentrant_lock`.
+
+        ``cancel_on_lost`` is that of :meth:`AsyncContext.lock`. The lock always belongs to the task that acquires it.
+        """
+        return self._new(ReentrantLock, REENTRANT_TYPES, name, timeout, terms)
+
+    @spelled_out(FencedTerms)
+    def rw_lock(self, name: str | bytes, timeout: float | None = None, **terms: Unpack[FencedTerms]) -> ReadWriteLock:
+        """Return a read-write lock; see :meth:`LockContext.rw_lock`. It always belongs to the task that acquires it."""
+        return ReadWriteLock(self._engine, name, *self._checked(timeout, terms, name))
+
+    @spelled_out(TaskLockTerms)
+    def fair_lock(self, name: str | bytes, timeout: float | None = None, **terms: Unpack[TaskLockTerms]) -> Lock:
+        """Return an exclusive lock that is granted in the order of arrival; see :meth:`LockContext.fair_lock`."""
+        return self._new(Lock, FAIR_TYPES, name, timeout, terms)
+
+    @spelled_out(TaskOwnedTerms)
+    def semaphore(
+        self, name: str | bytes, permits: int, timeout: float | None = None, **terms: Unpack[TaskOwnedTerms]
+    ) -> Semaphore:
+        """Return a semaphore, of which each task holds a permit of its own; see :meth:`LockContext.semaphore`."""
+        return self._new(Semaphore, permit_types(permits), name, timeout, terms)
+
+    @spelled_out(OwnedTerms)
+    def multi_lock(
+        self, names: Iterable[str | bytes], timeout: float | None = None, **terms: Unpack[OwnedTerms]
+    ) -> MultiLock:
+        """Return several exclusive locks as one; see :meth:`LockContext.multi_lock`."""
+        return MultiLock(self._engine, names, *self._checked(timeout, terms))
+
+    def leader(
+        self,
+        name: str | bytes,
+        timeout: float | None = None,
+        *,
+        on_elected: Callable[[Leadership], object] | None = None,
+        on_demoted: Callable[[Leadership], object] | None = None,
+        on_error: Callable[[Exception], object] | None = None,
+        renew_every: float | None = None,
+    ) -> Leader:
+        """Return a candidate for the leadership of ``name``, not yet started; see :meth:`wheel_lock.LockContext.leader`.
+
+        ``on_elected`` and ``on_demoted`` may be coroutine functions. ``on_elected`` is cancelled when the term ends.
+        """
+        return Leader(self._engine, self, name, timeout, renew_every, on_elected, on_demoted, on_error)
 
     async def acquire_many(
         self,
@@ -124,7 +202,7 @@ class AsyncContext(TaskLocks, TaskContext):
         """Acquire each of ``names``; see :meth:`wheel_lock.LockContext.acquire_many`."""
         # The locks do not wait, though the call may; the limit is that of the call.
         options = self._engine.options.of_lock(timeout, {**locals(), "blocking": False, "blocking_timeout": None})
-        callback = task_callback(on_lost)
+        callback = checked_callback(on_lost, awaited=True)
         return await run(
             operations.acquire_many(
                 self, MultiLock, names, options, callback, all_or_nothing, blocking, blocking_timeout
@@ -140,7 +218,7 @@ class AsyncContext(TaskLocks, TaskContext):
         self, text: str, *, on_lost: OnLost | None = None, cancel_on_lost: bool = False, thread_local: bool = True
     ) -> Lock:
         """Take over an exported lock; see :meth:`wheel_lock.LockContext.adopt`."""
-        callback = task_callback(on_lost)
+        callback = checked_callback(on_lost, awaited=True)
         return await run(operations.adopt(self, Lock, text, callback, thread_local, cancel_on_lost=cancel_on_lost))
 
     async def force_release(self, name: str | bytes, *, foreign: bool = False) -> tuple[Holder, ...]:
@@ -163,7 +241,7 @@ class AsyncContext(TaskLocks, TaskContext):
         thread_local: bool = False,
     ) -> dict[str | bytes, Lock | None]:
         """Take over many exported locks; see :meth:`wheel_lock.LockContext.adopt_many`."""
-        callback = task_callback(on_lost)
+        callback = checked_callback(on_lost, awaited=True)
         return await run(
             operations.adopt_many(self, Lock, texts, callback, thread_local, cancel_on_lost=cancel_on_lost)
         )

@@ -22,7 +22,6 @@ from wheel_lock.lease import EXTENDING, Lease, Owner
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost
-from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.options import LockOptions
@@ -207,11 +206,6 @@ class Lock(TaskSide, BaseLock):
     async def _leave(self, lease: Lease | None) -> None:
         """Release the lease with which a block was entered."""
         await _release(self, lease, left=True)
-
-
-def task_callback(on_lost: OnLost | None) -> OnLost | None:
-    """Return ``on_lost``, which may be a coroutine function. Raises ValueError if it is not callable."""
-    return checked_callback(on_lost, awaited=True)
 
 
 def _call_in_loop(loop: weakref.ref[asyncio.AbstractEventLoop], on_lost: OnLost, event: LostEvent) -> None:

@@ -8,15 +8,13 @@ from typing import Any, NoReturn, TypedDict, Unpack
 
 from wheel_lock.aio import lock as aio_lock
 from wheel_lock.aio import primitives as aio_primitives
-from wheel_lock.aio.context import AsyncContext, TaskContext
-from wheel_lock.aio.factory import TaskFencedTerms, TaskLockTerms
+from wheel_lock.aio.context import AsyncContext, TaskContext, TaskFencedTerms, TaskLockTerms
 from wheel_lock.decorator import Decorates
 from wheel_lock.errors import WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks.base import BaseLock
-from wheel_lock.locks.context import BaseContext
-from wheel_lock.locks.factory import FencedTerms, LockFactory, LockTerms, spelled_out
+from wheel_lock.locks.context import BaseContext, FencedTerms, LockTerms, spelled_out
 from wheel_lock.net.clients import AnyClient
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.observe import ContextStats
@@ -138,7 +136,7 @@ QUORUM_SETTINGS: Mapping[str, Any] = {
 """The settings of a context of a quorum, and their defaults."""
 
 
-class BaseQuorumContext(LockFactory, BaseContext):
+class BaseQuorumContext(BaseContext):
     """The common base of the two contexts of a quorum."""
 
     _engine: QuorumEngine
@@ -235,8 +233,6 @@ class QuorumContext(BaseQuorumContext, Decorates, ThreadContext):
 
 class AsyncQuorumContext(BaseQuorumContext, TaskContext):
     """A :class:`QuorumContext` as asyncio sees it: ``context.asyncio``."""
-
-    _takes_coroutines = True
 
     @spelled_out(TaskLockTerms)
     def lock(self, name: str | bytes, timeout: float | None = None, **terms: Unpack[TaskLockTerms]) -> QuorumTaskLock:
