@@ -6,7 +6,7 @@ timeout is renewed until it is released, lost or dropped, and a release wakes wa
 """
 
 from wheel_lock.redis_lock.asyncio import AsyncLock
-from wheel_lock.redis_lock.grants import GRANTS
+from wheel_lock.redis_lock.base import GRANTS
 from wheel_lock.redis_lock.sync import Lock
 from wheel_lock.sync.process_end import BEFORE
 
@@ -16,5 +16,7 @@ __all__ = ["AsyncLock", "Lock"]
 @BEFORE.append
 def _leave_alone() -> None:
     """Keep the held grants at the server: a redis-py lock that was not released outlives its process."""
-    for grant in GRANTS.held():
-        grant.leave_alone()
+    for reference in GRANTS.valuerefs():  # a list that is made at once: another thread may go on
+        grant = reference()
+        if grant is not None and grant.is_held:
+            grant.leave_alone()

@@ -9,15 +9,36 @@ import redis.asyncio.lock
 from redis import exceptions
 
 from wheel_lock.aio.call import current_owner, run
+from wheel_lock.aio.lock import Lock as TaskLock
 from wheel_lock.errors import LockAlreadyHeld, LockNotHeld, quoted
 from wheel_lock.locks import operations
 from wheel_lock.locks.operations import Steps
-from wheel_lock.redis_lock.base import RENEWED_FROM_S, Renewed, redis_pys_errors
-from wheel_lock.redis_lock.grants import AsyncGrant
+from wheel_lock.redis_lock.base import RENEWED_FROM_S, Grant, Renewed, redis_pys_errors
 from wheel_lock.runtime.interruptions import insist, uninterrupted_copy, uninterrupted_start
 from wheel_lock.runtime.tokens import new_token
 
 _RETRY_S = 0.01
+
+
+class AsyncGrant(Grant, TaskLock):
+    """A grant to a task.
+
+    Attributes:
+        unanswered: True if its release was begun, and was cancelled or failed: it has been carried out, or will be.
+    """
+
+    __slots__ = ("unanswered",)
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.unanswered: bool = False
+
+    async def release(self) -> bool:
+        """Release the grant."""
+        self.unanswered = True
+        released = await super().release()
+        self.unanswered = False
+        return released
 
 
 class AsyncLock(Renewed, redis.asyncio.lock.Lock):

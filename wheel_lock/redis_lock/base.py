@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 from redis import exceptions
@@ -13,21 +14,23 @@ from redis import exceptions
 from wheel_lock import valkey_clients
 from wheel_lock.context import LockContext
 from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.future import Future, noop
 from wheel_lock.errors import (
     LockLost,
     LockNotHeld,
     LockServerError,
     LockTimeout,
     LockUnavailable,
+    LossReason,
 )
-from wheel_lock.lease import Owner
+from wheel_lock.lease import Lease, Owner, State
 from wheel_lock.lock_types import EVERLASTING, EXCLUSIVE
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN
 from wheel_lock.locks import operations
-from wheel_lock.locks.operations import Steps
+from wheel_lock.locks.base import BaseLock
+from wheel_lock.locks.operations import Steps, ask
 from wheel_lock.options import MAX_SECONDS, LockOptions, lock_options
-from wheel_lock.redis_lock.grants import GRANTS, Grant
 from wheel_lock.sync.call import current_owner
 
 RENEWED_FROM_S = 0.2  # a shorter timeout ends within 20 ticks: such a lock is meant to expire
@@ -38,6 +41,60 @@ _SERVER_ERRORS: dict[str, type[exceptions.ResponseError]] = {
     "NOPERM": exceptions.NoPermissionError,
     "OOM": exceptions.OutOfMemoryError,
 }
+
+
+# After these losses the engine does nothing more about the key, but it may still exist, with our token.
+_KEY_MAY_EXIST = (LossReason.ABANDONED, LossReason.CONTEXT_CLOSED, LossReason.THREAD_DIED, LossReason.INTERNAL_ERROR)
+
+
+class Grant(BaseLock):
+    """One granted lease, behind a token. Any caller with that may change it, as in redis-py.
+
+    A redis-py lock keeps the token only, so every acquire makes one of these, which the lock object keeps alive: when that
+    is dropped the grant is, and with it the renewals.
+    """
+
+    __slots__ = ()
+
+    _engine: Engine
+    _wrong_owner: ClassVar[str | None] = None
+
+    def _disown(self, leases: Sequence[Lease] | None) -> None:
+        """Keep the lease all the same: it shows the fate of the token."""
+
+    @property
+    def lease(self) -> Lease:
+        """The lease."""
+        assert self._lease is not None
+        return self._lease
+
+    @property
+    def everlasting(self) -> bool:
+        """True if the key never expires."""
+        return self._lock_type in (EVERLASTING, EVERLASTING_CALLER_TOKEN)
+
+    @property
+    def given_up(self) -> bool:
+        """True if the engine has given up the lease, and the key may still exist: only the server can tell."""
+        lease = self.lease
+        return lease.state in (State.RELEASED, State.EXPORTED) or lease.loss in _KEY_MAY_EXIST
+
+    def let_go(self) -> Steps[None]:
+        """End the renewals, before a release by redis-py's own script."""
+        return ask(self, partial(self._engine.export, self._to_change("release")))
+
+    def leave_alone(self) -> None:
+        """End the renewals without releasing the lock. Does not wait."""
+        self._engine.post_if_open(partial(self._engine.export, self.lease, Future(noop)))
+
+    def give_back(self) -> None:
+        """Release the lock, if it was granted at all. Does not wait."""
+        if self._lease is not None:
+            self._engine.post_if_open(partial(self._engine.release_many, [self._lease], Future(noop)))
+
+
+GRANTS: weakref.WeakValueDictionary[tuple[int, bytes], Grant] = weakref.WeakValueDictionary()
+"""The latest grant of each name in each engine of this process. It goes with its lock object."""
 
 
 class _Local:
@@ -175,7 +232,7 @@ class Renewed:
             elif not kept.is_held:
                 self._kept.pop(kept, None)
         self._kept[grant] = None
-        GRANTS.add(engine, grant)
+        GRANTS[id(engine), grant.lease.key] = grant
         return grant.lease.token
 
     def _own(self, token: Any) -> Grant | None:
@@ -183,16 +240,12 @@ class Renewed:
         secret = self._encoded(token)
         return next((grant for grant in reversed(self._kept.copy()) if grant.lease.token == secret), None)
 
-    def _latest(self) -> Grant | None:
-        """Return the latest grant of this name through any object of this process, or None."""
-        return GRANTS.find(self._engine, self._key())
-
     def _find(self, token: Any) -> Any:
         """Return the grant of this process with this token, or None if there is none or the engine has given it up."""
-        grant = self._own(token)
-        if grant is None and (grant := self._latest()) is not None and grant.lease.token != self._encoded(token):
+        grant = self._own(token) or GRANTS.get((id(self._engine), self._key()))  # of any object of this process
+        if grant is None or grant.lease.token != self._encoded(token):
             return None
-        return None if grant is None or grant.given_up else grant
+        return None if grant.given_up else grant
 
     def _to_use(self, verb: str, token: Any) -> Any:
         """Return the grant to use; None if redis-py's own way applies: for unknown tokens, and with replaced scripts."""

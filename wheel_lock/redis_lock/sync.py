@@ -7,12 +7,18 @@ from typing import Any, Literal
 import redis.lock
 from redis.exceptions import RedisError
 
-from wheel_lock.redis_lock.base import Renewed, redis_pys_errors
-from wheel_lock.redis_lock.grants import ThreadGrant
+from wheel_lock.redis_lock.base import Grant, Renewed, redis_pys_errors
 from wheel_lock.runtime.interruptions import insist, uninterrupted_copy, uninterrupted_start
 from wheel_lock.runtime.timer_threads import check_may_wait
 from wheel_lock.runtime.tokens import new_token
 from wheel_lock.sync.call import run
+from wheel_lock.sync.lock import Lock as ThreadLock
+
+
+class ThreadGrant(Grant, ThreadLock):
+    """A grant to a thread."""
+
+    __slots__ = ()
 
 
 class Lock(Renewed, redis.lock.Lock):
