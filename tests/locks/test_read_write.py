@@ -12,7 +12,7 @@ from tests.support.callers import Caller
 from tests.support.lock_types import NAME, zmembers
 from tests.support.waiting import eventually
 from wheel_lock import LockAlreadyHeld, LockLost, LossReason, UpgradeRefused
-from wheel_lock.locks.read_write import BaseWriteLock
+from wheel_lock.locks.reentrancy import BaseWriteLock
 from wheel_lock.testing import settle
 
 pytestmark = pytest.mark.servers("real")

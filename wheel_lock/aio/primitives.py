@@ -13,8 +13,7 @@ from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.locks import operations
 from wheel_lock.locks.multi import BaseMultiLock
-from wheel_lock.locks.read_write import BaseReadLock, BaseReadWriteLock, BaseWriteLock
-from wheel_lock.locks.reentrancy import BaseReentrantLock
+from wheel_lock.locks.reentrancy import BaseReadLock, BaseReadWriteLock, BaseReentrantLock, BaseWriteLock
 from wheel_lock.locks.semaphore import BaseSemaphore
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 

@@ -35,7 +35,7 @@ from wheel_lock.errors import (
 )
 from wheel_lock.holder import Holder
 from wheel_lock.lease import Lease
-from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.lock_types import EXCLUSIVE, READ
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.base import BaseLock, OnLost
@@ -52,7 +52,7 @@ from wheel_lock.locks.bulk import (
 from wheel_lock.locks.callers import RELEASED, CallerFuture, Side
 from wheel_lock.locks.handoff import PART, BulkAdoption, adopted_options, adopted_type, leases_to_export
 from wheel_lock.locks.multi import BaseMultiLock
-from wheel_lock.locks.read_write import BaseReadLock, BaseWriteLock
+from wheel_lock.locks.reentrancy import BaseReadLock, BaseWriteLock
 from wheel_lock.options import LockOptions, checked_wait, extension_ms, lock_name, plain_name
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import lease_args
@@ -184,7 +184,7 @@ def downgrade(lock: BaseWriteLock, reader_class: Callable[..., Reader]) -> Steps
     swapped: CallerFuture[None] = lock._new_future()
     hold, swap = lock._new_swap(swapped)
     swapped.if_undeliverable(swap.give_up)
-    reader = reader_class(*lock._as_reader())
+    reader = reader_class(lock._engine, READ, lock.name, lock._options, lock._on_lost)
     try:
         lock._engine.submit(swap.begin)
         yield from swapped.wait()

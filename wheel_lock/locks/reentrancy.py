@@ -4,19 +4,26 @@ A hold belongs to its owner and to the lock's name, not to a lock object: two ob
 lock. It is counted in the process, and one lease at the server stands for all of it. That is safe because only the owner
 counts, and because each acquire checks the lease first: with a lost lease nothing more is granted. A count at the server
 would cost a round trip, and a command that is sent twice could change it.
+
+One hold of an owner counts both halves of a read-write lock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
 
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.requests.adopt import Swap
-from wheel_lock.errors import LockAlreadyHeld, LockUnavailable, UpgradeRefused, WheelLockError, quoted
+from wheel_lock.errors import ContextClosed, LockAlreadyHeld, LockUnavailable, UpgradeRefused, WheelLockError, quoted
 from wheel_lock.lease import Lease, Owner, State
+from wheel_lock.lock_types import FENCED_WRITE, READ, WRITE
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.locks.base import BaseLock
+from wheel_lock.locks.base import BaseLock, OnLost, refuse_copy
 from wheel_lock.options import LockOptions
+from wheel_lock.protocol.resp import lease_args
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
 EXCLUSIVE = "exclusive"
 SHARED = "shared"
@@ -28,38 +35,24 @@ class HoldCount:
     Attributes:
         lease: The lease that the server has granted.
         options: The options of the outermost acquire.
-        exclusive: The number of acquires as a writer, or of a reentrant lock.
-        shared: The number of acquires as a reader.
+        counts: The number of acquires by half: EXCLUSIVE as a writer, or of a reentrant lock; SHARED as a reader.
         downgraded: True if it was held as a writer, and is no longer.
         swap: The request that replaces the writer's lease with a reader's, or None.
     """
 
-    __slots__ = ("downgraded", "exclusive", "lease", "options", "shared", "swap")
+    __slots__ = ("counts", "downgraded", "lease", "options", "swap")
 
     def __init__(self, lease: Lease, options: LockOptions) -> None:
         self.lease: Lease = lease
         self.options: LockOptions = options
-        self.exclusive: int = 0
-        self.shared: int = 0
+        self.counts: dict[str, int] = {EXCLUSIVE: 0, SHARED: 0}
         self.downgraded: bool = False
         self.swap: Swap | None = None
-
-    def add(self, half: str, times: int) -> None:
-        """Add ``times`` to the count of a half. An interruption in here leaves it unchanged."""
-        if half == EXCLUSIVE:
-            self.exclusive += times
-        else:
-            self.shared += times
-
-    def times(self, half: str) -> int:
-        """Return how often a half is held."""
-        count: int = getattr(self, half)
-        return count
 
     @property
     def over(self) -> bool:
         """True if the lock was released as often as it was acquired."""
-        return self.exclusive + self.shared == 0
+        return not any(self.counts.values())
 
     @property
     def in_flight(self) -> bool:
@@ -94,7 +87,7 @@ class BaseReentrantLock(BaseLock):
     def count(self) -> int:
         """The number of acquires that the caller has not released yet."""
         hold = self._hold(self._caller())
-        return hold.times(self._half) if hold is not None and hold.lease.group.alive else 0
+        return hold.counts[self._half] if hold is not None and hold.lease.group.alive else 0
 
     @property
     def _hold_key(self) -> tuple[object, str, bytes]:
@@ -123,7 +116,7 @@ class BaseReentrantLock(BaseLock):
         if not hold.lease.group.alive:
             self._drop(owner)  # in a forked child: the hold is the parent's
             return False
-        if self._half is EXCLUSIVE and hold.exclusive == 0:
+        if self._half is EXCLUSIVE and hold.counts[EXCLUSIVE] == 0:
             raise UpgradeRefused(
                 f"The lock {quoted(self.name)} is held for reading by this caller, and cannot be acquired for writing: two "
                 "who did that would wait for each other for ever. Release it first, or acquire it for writing at once",
@@ -141,7 +134,7 @@ class BaseReentrantLock(BaseLock):
                 f"The lock {quoted(self.name)} is held already, and was acquired without a fence", self.name
             )
         self._show(hold)
-        hold.add(self._half, 1)  # last: an interruption before leaves the count unchanged
+        hold.counts[self._half] += 1  # last: an interruption before leaves the count unchanged
         return True
 
     def _show(self, hold: HoldCount) -> None:
@@ -150,7 +143,7 @@ class BaseReentrantLock(BaseLock):
 
     def _take(self, lease: Lease) -> None:
         hold, owner = HoldCount(lease, self._options), lease.owner
-        hold.add(self._half, 1)
+        hold.counts[self._half] += 1
         self._show(hold)
         holds = owner.holds
         if holds is None:
@@ -172,7 +165,7 @@ class BaseReentrantLock(BaseLock):
     def _to_release(self) -> Lease | None:
         owner = self._caller()
         hold = self._hold(owner)
-        if hold is None or not hold.times(self._half):
+        if hold is None or not hold.counts[self._half]:
             return self._to_change("release")  # which raises the reason
         return self._count_down(owner, hold)
 
@@ -181,7 +174,7 @@ class BaseReentrantLock(BaseLock):
 
         The last one is counted by ``_count_off`` when it has begun, any other behind all that can be interrupted.
         """
-        if hold.exclusive + hold.shared == 1:
+        if sum(hold.counts.values()) == 1:
             if hold.in_flight:
                 return hold.lease  # the engine releases it as soon as the server has confirmed it
             try:
@@ -192,7 +185,7 @@ class BaseReentrantLock(BaseLock):
         error = None
         if not (hold.in_flight or self._is_valid(hold.lease)):
             error = self._lost(hold.lease)
-        hold.add(self._half, -1)
+        hold.counts[self._half] -= 1
         if error is not None:
             try:
                 raise error
@@ -203,10 +196,10 @@ class BaseReentrantLock(BaseLock):
     def _let_go(self, lease: Lease | None) -> None:
         if lease is None:
             hold = self._hold(self._caller())
-            if hold is None or not hold.times(self._half):
+            if hold is None or not hold.counts[self._half]:
                 return
-            if hold.exclusive + hold.shared > 1:
-                hold.add(self._half, -1)
+            if sum(hold.counts.values()) > 1:
+                hold.counts[self._half] -= 1
                 return
             lease = hold.lease
         super()._let_go(lease)
@@ -215,14 +208,14 @@ class BaseReentrantLock(BaseLock):
         hold = self._hold(lease.owner)
         if hold is None or hold.lease is not lease:
             return True
-        hold.add(self._half, -1)
+        hold.counts[self._half] -= 1
         if hold.over:
             self._drop(lease.owner)
         return hold.over
 
     def _own_lease(self) -> Lease | None:
         hold = self._hold(self._caller())
-        return hold.lease if hold is not None and hold.times(self._half) else None
+        return hold.lease if hold is not None and hold.counts[self._half] else None
 
     def _own_or_latest(self) -> Lease | None:
         own = self._own_lease()
@@ -230,7 +223,168 @@ class BaseReentrantLock(BaseLock):
         if own is not None or last is None or last.over:
             return own or self._lease
         # The hold may go on with another lease (a reader's, after a downgrade), or with the other half only.
-        return last.lease if last.times(self._half) else None
+        return last.lease if last.counts[self._half] else None
 
     def __del__(self) -> None:
         """Keep the lease: it ends with the thread or task that holds it, not with this object."""
+
+
+R = TypeVar("R", bound=BaseLock)
+W = TypeVar("W", bound=BaseLock)
+
+
+class _Half(BaseReentrantLock):
+    """One half of a read-write lock."""
+
+    __slots__ = ()
+
+    _family = "read-write"
+
+    def _new_token(self) -> bytes:
+        return self._lock_type.token(self._engine.token_head)  # a member of a sorted set, whose form the scripts know
+
+
+class BaseReadLock(_Half):
+    """The half for readers. A caller that holds the lock for writing may acquire it for reading, too."""
+
+    __slots__ = ()
+
+    _half = SHARED
+
+
+class BaseWriteLock(_Half):
+    """The half for one writer."""
+
+    __slots__ = ()
+
+    _engine: Engine
+    _half = EXCLUSIVE
+
+    @property
+    def _keeps_reading(self) -> bool:
+        """True if the caller holds both halves, and its next release ends the writing."""
+        hold = self._hold(self._caller())
+        return (
+            hold is not None and hold.counts[EXCLUSIVE] == 1 and hold.counts[SHARED] > 0 and self._is_valid(hold.lease)
+        )
+
+    @uninterrupted_start
+    def _released_by_block(self) -> bool:
+        """Return whether the end of the caller's block releases it. After a downgrade the reader does."""
+        try:
+            hold, last = self._hold(self._caller()), self._last  # the last one may be another caller's
+            if hold is not None and hold.counts[EXCLUSIVE]:
+                return True
+            return last is None or last.counts[EXCLUSIVE] > 0 or not last.downgraded
+        except BaseException:
+            insist(self._let_go, None)
+            raise
+
+    def _check_downgrade(self) -> None:
+        self._to_change("downgrade")
+        if self.count > 1:
+            raise LockAlreadyHeld(
+                f"The lock {quoted(self.name)} is held for writing {self.count} times, not only by who downgrades it",
+                self.name,
+            )
+
+    def _new_swap(self, future: Future[None]) -> tuple[HoldCount, Swap]:
+        """Return the caller's hold, and the request that replaces the writer's lease with a reader's on the same terms."""
+        writer = self._to_change("downgrade")
+        hold = self._hold(self._caller())
+        assert hold is not None
+        key, options = self._encoded_name(), hold.options
+        group = self._engine.group(key, READ, options)
+        wire = lease_args(key, READ.token(self._engine.token_head))
+        reader = Lease(self.name, wire, group, writer.owner, writer.on_lost, writer.call_site)
+        hold.swap = swap = Swap(self._engine.leases, writer, reader, options, future)
+        return hold, swap
+
+    @uninterrupted_start
+    def _stop_writing(self, hold: HoldCount, swap: Swap) -> None:
+        """Begin to go on as a reader: from here on the reader's lease is held, whatever interrupts the caller."""
+        try:
+            self._engine.submit(swap.begin)
+            self._downgraded(hold, swap.new, 0)
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._only_read, hold)
+            raise
+
+    def _only_read(self, hold: HoldCount) -> None:
+        """Complete an interrupted change from writer to reader, without waiting."""
+        swap = hold.swap
+        assert swap is not None
+        lease = swap.new
+        try:
+            self._engine.submit(swap.begin)
+        except ContextClosed:
+            if not swap.begun:
+                lease = swap.lease  # which is lost, and has the reason
+        self._downgraded(hold, lease, 0)
+
+    def _let_go(self, lease: Lease | None) -> None:
+        if lease is None and self._keeps_reading:
+            hold, _ = self._new_swap(Future(noop))
+            insist(self._only_read, hold)
+        else:
+            super()._let_go(lease)
+
+    def _undo_downgrade(self, hold: HoldCount) -> None:
+        """Undo an interrupted downgrade, whose reader the caller has not received; earlier acquires for reading remain."""
+        if hold.counts[SHARED]:
+            self._only_read(hold)
+        elif hold.swap is not None:
+            self._engine.post_if_open(hold.swap.give_up)
+
+    @staticmethod
+    def _downgraded(hold: HoldCount, lease: Lease, reads: int) -> None:
+        """Count a change from writer to reader: ``lease`` is the reader's, ``reads`` the number of reads it adds."""
+        hold.lease, hold.counts[EXCLUSIVE], hold.downgraded = lease, 0, True
+        hold.counts[SHARED] += reads
+
+    def _read_on(self, hold: HoldCount, lease: Lease, reader: BaseReadLock) -> None:
+        """Count a downgrade whose result is ``reader``. An interruption in here leaves both unchanged."""
+        reader._show(hold)
+        reader._lease = lease
+        self._downgraded(hold, lease, 1)
+
+
+class BaseReadWriteLock(Generic[R, W]):
+    """A read-write lock: two lock objects of one name."""
+
+    __slots__ = ("_engine", "_on_lost", "_options", "name")
+
+    _read_class: ClassVar[Any]
+    _write_class: ClassVar[Any]
+
+    if not TYPE_CHECKING:  # a type checker refuses the block by itself
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(f"{self!r} has two halves: enter its .read() or its .write()")
+
+        __exit__ = __aenter__ = __aexit__ = __enter__
+
+    def __init__(self, engine: Engine, name: str | bytes, options: LockOptions, on_lost: OnLost | None) -> None:
+        self._engine = engine
+        self._options = options
+        self._on_lost = on_lost
+        self.name: str | bytes = name
+
+    def read(self) -> R:
+        """Return the half for readers: held together with other readers, and never with a writer."""
+        lock: R = self._read_class(self._engine, READ, self.name, self._options, self._on_lost)
+        return lock
+
+    def write(self) -> W:
+        """Return the half for a writer: held by one owner, while no other writes or reads."""
+        lock_type = FENCED_WRITE if self._options.fencing else WRITE
+        lock: W = self._write_class(self._engine, lock_type, self.name, self._options, self._on_lost)
+        return lock
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {quoted(self.name)}>"

@@ -8,8 +8,7 @@ from typing import Self
 
 from wheel_lock.locks import operations
 from wheel_lock.locks.multi import BaseMultiLock
-from wheel_lock.locks.read_write import BaseReadLock, BaseReadWriteLock, BaseWriteLock
-from wheel_lock.locks.reentrancy import BaseReentrantLock
+from wheel_lock.locks.reentrancy import BaseReadLock, BaseReadWriteLock, BaseReentrantLock, BaseWriteLock
 from wheel_lock.locks.semaphore import BaseSemaphore
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.sync.call import run
