@@ -50,8 +50,7 @@ from wheel_lock.observe import ContextStats, Health, HeldLock, LostEvent, NodeHe
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
 from wheel_lock.sync.leader import Leader, Leadership
-from wheel_lock.sync.lock import Lock
-from wheel_lock.sync.primitives import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
+from wheel_lock.sync.lock import Lock, MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 
 __version__ = "0.1.0"
 

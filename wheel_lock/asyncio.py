@@ -2,8 +2,7 @@
 
 from wheel_lock.aio.context import AsyncContext
 from wheel_lock.aio.leader import Leader, Leadership
-from wheel_lock.aio.lock import Lock
-from wheel_lock.aio.primitives import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
+from wheel_lock.aio.lock import Lock, MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 
 __all__ = [
     "AsyncContext",

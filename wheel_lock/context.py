@@ -26,8 +26,7 @@ from wheel_lock.runtime.native import RLock
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.sync.call import run
 from wheel_lock.sync.context import ThreadLocks
-from wheel_lock.sync.lock import Lock
-from wheel_lock.sync.primitives import MultiLock
+from wheel_lock.sync.lock import Lock, MultiLock
 
 
 class ContextSettings(SharedSettings, total=False):

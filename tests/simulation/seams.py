@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import wheel_lock.aio.call
-import wheel_lock.aio.primitives
+import wheel_lock.aio.lock
 import wheel_lock.engine.loss_events
 import wheel_lock.engine.renewal.flow
 import wheel_lock.engine.renewal.retries
@@ -37,7 +37,7 @@ import wheel_lock.runtime.timer
 import wheel_lock.runtime.tokens
 import wheel_lock.sync.call
 import wheel_lock.sync.leader
-import wheel_lock.sync.primitives
+import wheel_lock.sync.lock
 from tests.simulation import dialogues, direct, keepers, topologies
 from tests.simulation.network import Poller
 from tests.simulation.parents import Waker
@@ -183,8 +183,8 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         # An owner with a hold refers to its engine, and here that refers to all tasks: no world would ever be collected.
         (_package.aio.call, "_owners", WeakKeyDictionary()),
         (_package.aio.call, "_themselves", WeakKeyDictionary()),
-        (_package.sync.primitives, "threading", SimpleNamespace(get_ident=lambda: world.caller.number)),  # type: ignore[union-attr]
-        (_package.aio.primitives, "id", world.number_of),
+        (_package.sync.lock, "threading", SimpleNamespace(get_ident=lambda: world.caller.number)),  # type: ignore[union-attr]
+        (_package.aio.lock, "id", world.number_of),
         (_package.engine.renewal.retries, "id", world.number_of),
         (_package.redis_lock.base, "id", world.number_of),
         (_package.redis_lock.base, "LockContext", SimpleNamespace(shared=lambda client: client.context)),

@@ -11,8 +11,7 @@ from typing import Self, TypedDict, Unpack
 
 from wheel_lock.aio.call import TaskSide, run
 from wheel_lock.aio.leader import Leader, Leadership
-from wheel_lock.aio.lock import Lock
-from wheel_lock.aio.primitives import MultiLock, ReadWriteLock, ReentrantLock, Semaphore
+from wheel_lock.aio.lock import Lock, MultiLock, ReadWriteLock, ReentrantLock, Semaphore
 from wheel_lock.engine.engine import Engine
 from wheel_lock.holder import Holder
 from wheel_lock.lock_types import EXCLUSIVE, FENCED

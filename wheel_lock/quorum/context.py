@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypedDict, Unpack
 
 from wheel_lock.aio import lock as aio_lock
-from wheel_lock.aio import primitives as aio_primitives
 from wheel_lock.aio.context import AsyncContext, TaskContext, TaskFencedTerms, TaskLockTerms
 from wheel_lock.decorator import Decorates
 from wheel_lock.errors import WheelLockError, quoted
@@ -24,7 +23,6 @@ from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.lease import QuorumLease
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.sync import lock as sync_lock
-from wheel_lock.sync import primitives as sync_primitives
 from wheel_lock.sync.context import ThreadContext
 
 LEAST_NODES = 3
@@ -73,7 +71,7 @@ class QuorumLock(BaseQuorumLock, sync_lock.Lock):
     __slots__ = ()
 
 
-class QuorumReentrantLock(BaseQuorumLock, sync_primitives.ReentrantLock):
+class QuorumReentrantLock(BaseQuorumLock, sync_lock.ReentrantLock):
     """The same, for a thread that acquires it again; the process keeps the hold count."""
 
     __slots__ = ()
@@ -88,7 +86,7 @@ class QuorumTaskLock(BaseQuorumLock, aio_lock.Lock):
     __slots__ = ()
 
 
-class QuorumTaskReentrantLock(BaseQuorumLock, aio_primitives.ReentrantLock):
+class QuorumTaskReentrantLock(BaseQuorumLock, aio_lock.ReentrantLock):
     """The same, for a task that acquires it again."""
 
     __slots__ = ()

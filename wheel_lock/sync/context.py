@@ -23,8 +23,7 @@ from wheel_lock.locks.context import (
 from wheel_lock.runtime.interruptions import finaliser, insist, uninterrupted_start
 from wheel_lock.sync.call import ThreadSide, run
 from wheel_lock.sync.leader import Leader, Leadership
-from wheel_lock.sync.lock import Lock
-from wheel_lock.sync.primitives import MultiLock, ReadWriteLock, ReentrantLock, Semaphore
+from wheel_lock.sync.lock import Lock, MultiLock, ReadWriteLock, ReentrantLock, Semaphore
 from wheel_lock.sync.process_end import close_on_signals
 
 
