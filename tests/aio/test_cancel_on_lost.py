@@ -15,9 +15,8 @@ from tests.aio.lock_loser import TIMEOUT_S, LockLoser, cancelling, undisturbed
 from tests.support.event_loops import ended, raising
 from wheel_lock import LockLost, LossReason
 from wheel_lock.aio import call as aio_call
-from wheel_lock.aio.cancellation import CancelOnLoss
+from wheel_lock.aio.cancellation import EnteredBlock
 from wheel_lock.asyncio import Lock
-from wheel_lock.lease import Lease
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
 
@@ -74,16 +73,16 @@ async def test_without_a_loss_nothing_is_cancelled(loser: LockLoser) -> None:
 async def test_a_loss_between_the_grant_and_the_block_is_raised_there_and_cancels_no_task_later(
     loser: LockLoser, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
-    guard = CancelOnLoss.__init__
+    guard = EnteredBlock.guard
 
-    def losing(guarding: CancelOnLoss, lease: Lease, owner: aio_call.TaskOwner) -> None:
+    def losing(block: EnteredBlock, owner: aio_call.TaskOwner) -> None:
         if not guarded:
             loser.delete()
-        guard(guarding, lease, owner)
+        guard(block, owner)
         if guarded:
             loser.delete()
 
-    monkeypatch.setattr(CancelOnLoss, "__init__", losing)
+    monkeypatch.setattr(EnteredBlock, "guard", losing)
     async with raising(LockLost), loser.lock():
         pytest.fail("the block must not be entered")
     await undisturbed()

@@ -171,7 +171,7 @@ async def test_a_frame_that_has_ended_leaves_its_id_to_the_next() -> None:
     frame, lease = sys._getframe(), Mock()
 
     async def work() -> None:
-        enter(blocks, lease, None, frame)  # for that of a helper, in which each task enters and leaves
+        enter(blocks, EnteredBlock(lease, frame))  # for that of a helper, in which each task enters and leaves
         mine = blocks[-1]
         await asyncio.sleep(0)
         assert left(blocks, frame, discarded=False, by_hand=False) is mine

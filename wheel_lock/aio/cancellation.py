@@ -15,29 +15,34 @@ from wheel_lock.aio.call import TaskOwner, current_task
 from wheel_lock.lease import EXTENDING, Lease
 
 
-class CancelOnLoss:
-    """Cancels the current task when a lease is lost, in the way of asyncio.timeout().
+class EnteredBlock:
+    """A block that a task has entered. If it is guarded, a loss cancels the task in the way of asyncio.timeout().
 
     Attributes:
-        lease: The lease.
-        tripped: True if it has cancelled the task.
+        lease: The lease of the block.
     """
 
-    __slots__ = ("_cancelling", "_open", "_owner", "_task", "lease", "tripped")
+    __slots__ = ("_cancelling", "_code", "_frame_id", "_guarded", "_task", "_tripped", "lease")
 
-    def __init__(self, lease: Lease, owner: TaskOwner) -> None:
+    def __init__(self, lease: Lease, frame: FrameType | None) -> None:
         task = asyncio.current_task()
-        assert task is not None
+        self._task = None if task is None else weakref.ref(task)
+        self._frame_id = id(frame)  # for as long as that frame lives no other has this id
+        self._code = None if frame is None else frame.f_code
+        self._guarded: TaskOwner | None = None  # the owner with the alarm
+        self._cancelling = 0
+        self._tripped = False
         self.lease: Lease = lease
-        self.tripped: bool = False
-        self._owner = owner
-        self._task = weakref.ref(task)
-        self._open = True
-        self._cancelling = task.cancelling()
-        owner.alarms[lease] = self._alarm
+
+    def guard(self, owner: TaskOwner) -> None:
+        """Have the task cancelled if the lease, which is that of ``owner``, is lost before :meth:`end`."""
+        task = self.task
+        assert task is not None
+        self._guarded, self._cancelling = owner, task.cancelling()
+        owner.alarms[self.lease] = self._alarm
 
     def _alarm(self) -> None:
-        task = self._task()
+        task = self.task
         if task is not None:
             try:
                 task.get_loop().call_soon_threadsafe(self._trip)
@@ -45,39 +50,21 @@ class CancelOnLoss:
                 pass  # the loop is closed, and its tasks with it
 
     def _trip(self) -> None:
-        task = self._task()
-        if self._open and not self.tripped and task is not None:
-            self.tripped = True
+        task = self.task
+        if self._guarded is not None and not self._tripped and task is not None:
+            self._tripped = True
             task.cancel()
 
-    def close(self, exc_type: type[BaseException] | None) -> bool:
-        """End the guard with its block; return True if ``exc_type`` is the guard's own cancellation and no other."""
-        self._open = False
-        self._owner.alarms.pop(self.lease, None)
-        task = self._task()
-        if not self.tripped or task is None:
+    def end(self, exc_type: type[BaseException] | None) -> bool:
+        """End the guard, if there is one; return True if ``exc_type`` is its own cancellation and no other."""
+        if self._guarded is not None:
+            self._guarded.alarms.pop(self.lease, None)
+            self._guarded = None
+        task = self.task
+        if not self._tripped or task is None:
             return False
         ours = task.uncancel() <= self._cancelling and task is current_task()
         return ours and exc_type is asyncio.CancelledError
-
-
-class EnteredBlock:
-    """A block that a task has entered.
-
-    Attributes:
-        lease: The lease of the block.
-        guard: The guard that cancels the task if the lease is lost, or None.
-    """
-
-    __slots__ = ("_code", "_frame_id", "_task", "guard", "lease")
-
-    def __init__(self, lease: Lease, guard: CancelOnLoss | None, frame: FrameType | None) -> None:
-        task = asyncio.current_task()
-        self._task = None if task is None else weakref.ref(task)
-        self._frame_id = id(frame)  # for as long as that frame lives no other has this id
-        self._code = None if frame is None else frame.f_code
-        self.lease: Lease = lease
-        self.guard: CancelOnLoss | None = guard
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
@@ -100,11 +87,11 @@ class EnteredBlock:
         return self.task is None and self.lease.state > EXTENDING and self.lease.loss is None
 
 
-def enter(blocks: list[EnteredBlock], lease: Lease, guard: CancelOnLoss | None, frame: FrameType | None) -> None:
-    """Add a block of the current task, entered by ``frame``, to ``blocks``, those of one lock."""
+def enter(blocks: list[EnteredBlock], block: EnteredBlock) -> None:
+    """Add a block of the current task to ``blocks``, those of one lock."""
     for over in [block for block in blocks if block.over]:
         blocks.remove(over)
-    blocks.append(EnteredBlock(lease, guard, frame))
+    blocks.append(block)
 
 
 def left(blocks: list[EnteredBlock], frame: FrameType | None, *, discarded: bool, by_hand: bool) -> EnteredBlock | None:

@@ -22,7 +22,7 @@ from wheel_lock.aio.call import (
     loop_bridge,
     run,
 )
-from wheel_lock.aio.cancellation import CancelOnLoss, EnteredBlock, enter, left
+from wheel_lock.aio.cancellation import EnteredBlock, enter, left
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.loss_events import LoopCallback
 from wheel_lock.errors import WheelLockError, quoted
@@ -144,19 +144,19 @@ class Lock(TaskSide, BaseLock):
             raise
 
     def _enter(self) -> None:
-        """Add the block that begins, with its guard."""
+        """Add the block that begins."""
         lease = self._own_or_latest()  # the latest may be that of a task of another loop, in another thread
         assert lease is not None
-        guard = None
+        block = EnteredBlock(lease, sys._getframe(1).f_back)
         if self._cancel_on_lost and isinstance(lease.owner, TaskOwner) and lease not in lease.owner.alarms:
-            guard = CancelOnLoss(lease, lease.owner)
+            block.guard(lease.owner)
             if lease.state > EXTENDING:  # lost between the grant and this line
-                guard.close(None)
+                block.end(None)
                 self._count_off(lease)
                 raise self._lost(lease)
         if self._blocks is None:
             self._blocks = []
-        enter(self._blocks, lease, guard, sys._getframe(1).f_back)
+        enter(self._blocks, block)
         if isinstance(lease.owner, TaskOwner):
             lease.owner.in_blocks[lease] = None
 
@@ -169,7 +169,7 @@ class Lock(TaskSide, BaseLock):
             discarded = exc_type is GeneratorExit
             lease, block = self._left(sys._getframe().f_back, discarded=discarded)
             self._end_block(block)
-            if block is not None and block.guard is not None and block.guard.close(exc_type):
+            if block is not None and block.end(exc_type):
                 self._count_off(block.lease)
                 raise self._lost(block.lease) from exc_value
             if discarded:

@@ -45,10 +45,6 @@ class Reentrant(Unqueued):
         """Parse the number of such fields, or nil for a key of another type."""
         return reply is not None and replies.count(reply) == 1
 
-    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Command:
-        """Never called: the lock belongs to one thread or task."""
-        raise NotImplementedError
-
 
 class FencedReentrant(Reentrant):
     """A reentrant lock of which each grant draws a fence. Acquiring it again draws no other."""
