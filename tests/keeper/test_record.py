@@ -20,7 +20,7 @@ from wheel_lock.keeper.record import RELEASES, Record
 from wheel_lock.lease import NO_OWNER, Extras, Lease, State
 from wheel_lock.lock_types import EVERLASTING, EXCLUSIVE, FENCED, REENTRANT
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.lock_types.caller_token import EVERLASTING_CALLER_TOKEN, WITH_CALLER_TOKEN
+from wheel_lock.lock_types.exclusive import EVERLASTING_CALLER_TOKEN, WITH_CALLER_TOKEN
 from wheel_lock.protocol.resp import bulk_string, lease_args
 from wheel_lock.rows import Rows
 

@@ -20,7 +20,7 @@ from wheel_lock.lock_types import (
     semaphore,
 )
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.lock_types.caller_token import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN, WITH_CALLER_TOKEN
+from wheel_lock.lock_types.exclusive import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN, WITH_CALLER_TOKEN
 from wheel_lock.protocol.resp import MalformedReply, int_arg, lease_args, split_bulk_strings
 
 TTL_MS = 30_000

@@ -17,7 +17,7 @@ from tests.support.background import Background, in_thread
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 from wheel_lock.lease import Event, Lease
-from wheel_lock.lock_types.caller_token import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN
+from wheel_lock.lock_types.exclusive import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.redis_lock import AsyncLock, Lock
 

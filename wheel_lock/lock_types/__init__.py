@@ -1,4 +1,4 @@
-"""The lock types, one small file each: which commands a type sends and how their replies are parsed. No waiting, no I/O.
+"""The lock types, a file a layout of keys: the commands of a type, and how their replies are parsed. No waiting, no I/O.
 
 The engine is handed a lock type and asks it for commands; a lock type never calls the engine, a timer or a connection.
 """
@@ -6,9 +6,8 @@ The engine is handed a lock type and asks it for commands; a lock type never cal
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.exclusive import EVERLASTING, EXCLUSIVE, FENCED
 from wheel_lock.lock_types.fair import FAIR, FENCED_FAIR
-from wheel_lock.lock_types.read_write import FENCED_WRITE, READ, WRITE
 from wheel_lock.lock_types.reentrant import FENCED_REENTRANT, REENTRANT
-from wheel_lock.lock_types.semaphore import Permit, semaphore
+from wheel_lock.lock_types.shared import FENCED_WRITE, READ, WRITE, Permit, semaphore
 
 HANDED_OVER: dict[str, LockType] = {lock_type.name: lock_type for lock_type in (EXCLUSIVE, FENCED, FAIR, FENCED_FAIR)}
 """The lock types that can be exported and adopted, by name."""

@@ -18,9 +18,8 @@ from typing import Literal
 from wheel_lock.holder import Holder, Mode
 from wheel_lock.lock_types.exclusive import EXCLUSIVE
 from wheel_lock.lock_types.fair import FAIR
-from wheel_lock.lock_types.read_write import READ
 from wheel_lock.lock_types.reentrant import REENTRANT
-from wheel_lock.lock_types.semaphore import semaphore
+from wheel_lock.lock_types.shared import READ, semaphore
 from wheel_lock.options import MAX_COUNT, MAX_TOKEN_BYTES
 from wheel_lock.protocol.keys import fence_key, permits_key, queue_keys, redisson_channel, wake_channel
 from wheel_lock.protocol.owners import owner_of, token_id

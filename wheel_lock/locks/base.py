@@ -21,7 +21,7 @@ from wheel_lock.forks import in_forked_child
 from wheel_lock.lease import EXTENDING, NO_OWNER, Group, Lease, Owner, State
 from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
+from wheel_lock.lock_types.exclusive import WITH_CALLER_TOKEN
 from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.observe.events import LostEvent

@@ -26,7 +26,7 @@ from wheel_lock.errors import (
 from wheel_lock.lease import Lease, Owner, State
 from wheel_lock.lock_types import EVERLASTING, EXCLUSIVE
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.lock_types.caller_token import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN
+from wheel_lock.lock_types.exclusive import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock
 from wheel_lock.locks.operations import Steps, ask

@@ -11,7 +11,7 @@ from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Later
 from wheel_lock.errors import LockLost, LockUnavailable, LossReason
 from wheel_lock.lease import Lease, State
-from wheel_lock.lock_types.caller_token import CALLER_TOKEN
+from wheel_lock.lock_types.exclusive import CALLER_TOKEN
 
 LAPSED = LossReason.NOT_CONFIRMED
 TOKEN = b"host-1"

@@ -15,7 +15,7 @@ from wheel_lock.engine.requests.bulk_operations import ReleaseMany
 from wheel_lock.engine.topology import cluster
 from wheel_lock.engine.topology.cluster import ClusterPubSub, ClusterRouter
 from wheel_lock.errors import LossReason
-from wheel_lock.lock_types.caller_token import CALLER_TOKEN
+from wheel_lock.lock_types.exclusive import CALLER_TOKEN
 from wheel_lock.net.capabilities import SHARDED
 from wheel_lock.net.cluster import ClusterConnector, SlotRange
 from wheel_lock.net.connector import Server

@@ -8,7 +8,7 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import Request, in_calls
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.lock_types.caller_token import was_held
+from wheel_lock.lock_types.exclusive import was_held
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import Reply, exceptions
 from wheel_lock.protocol.scripts import Command
