@@ -30,7 +30,7 @@ import wheel_lock.net.pubsub
 import wheel_lock.net.sentinel
 import wheel_lock.protocol.keys
 import wheel_lock.quorum.engine
-import wheel_lock.redis_lock.base
+import wheel_lock.redis_lock.lock
 import wheel_lock.runtime.loop
 import wheel_lock.runtime.slow_calls
 import wheel_lock.runtime.timer
@@ -186,8 +186,8 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
         (_package.sync.lock, "threading", SimpleNamespace(get_ident=lambda: world.caller.number)),  # type: ignore[union-attr]
         (_package.aio.lock, "id", world.number_of),
         (_package.engine.renewal.retries, "id", world.number_of),
-        (_package.redis_lock.base, "id", world.number_of),
-        (_package.redis_lock.base, "LockContext", SimpleNamespace(shared=lambda client: client.context)),
+        (_package.redis_lock.lock, "id", world.number_of),
+        (_package.redis_lock.lock, "LockContext", SimpleNamespace(shared=lambda client: client.context)),
         (_package.sync.leader, "threading", threads),
         (_package.sync.leader, "time", SimpleNamespace(sleep=lambda seconds: world.process.sleep(seconds))),
         *direct.replacements(world),

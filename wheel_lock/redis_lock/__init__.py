@@ -5,9 +5,7 @@ tokens, checks and messages; their commands go through the engine of ``LockConte
 timeout is renewed until it is released, lost or dropped, and a release wakes waiters. See docs/guide/redis-py.md.
 """
 
-from wheel_lock.redis_lock.asyncio import AsyncLock
-from wheel_lock.redis_lock.base import GRANTS
-from wheel_lock.redis_lock.sync import Lock
+from wheel_lock.redis_lock.lock import GRANTS, AsyncLock, Lock
 from wheel_lock.sync.process_end import BEFORE
 
 __all__ = ["AsyncLock", "Lock"]

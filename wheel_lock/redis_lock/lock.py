@@ -1,27 +1,35 @@
-"""The base class of redis-py's locks, renewed, without the waiting."""
+"""redis-py's locks, renewed: what both have in common, without the waiting; that for threads, and that for asyncio."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import redis.asyncio
+import redis.asyncio.lock
+import redis.lock
 from redis import exceptions
 
 from wheel_lock import valkey_clients
+from wheel_lock.aio import call as aio_call
+from wheel_lock.aio import lock as aio_lock
 from wheel_lock.context import LockContext
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.errors import (
+    LockAlreadyHeld,
     LockLost,
     LockNotHeld,
     LockServerError,
     LockTimeout,
     LockUnavailable,
     LossReason,
+    quoted,
 )
 from wheel_lock.lease import Lease, Owner, State
 from wheel_lock.lock_types import EVERLASTING, EXCLUSIVE
@@ -31,7 +39,11 @@ from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock
 from wheel_lock.locks.operations import Steps, ask
 from wheel_lock.options import MAX_SECONDS, LockOptions, lock_options
-from wheel_lock.sync.call import current_owner
+from wheel_lock.runtime.interruptions import insist, uninterrupted_copy, uninterrupted_start
+from wheel_lock.runtime.timer_threads import check_may_wait
+from wheel_lock.runtime.tokens import new_token
+from wheel_lock.sync import call as sync_call
+from wheel_lock.sync import lock as sync_lock
 
 RENEWED_FROM_S = 0.2  # a shorter timeout ends within 20 ticks: such a lock is meant to expire
 _SHORTEST_SLEEP_S = 0.01
@@ -41,7 +53,7 @@ _SERVER_ERRORS: dict[str, type[exceptions.ResponseError]] = {
     "NOPERM": exceptions.NoPermissionError,
     "OOM": exceptions.OutOfMemoryError,
 }
-
+_RETRY_S = 0.01
 
 # After these losses the engine does nothing more about the key, but it may still exist, with our token.
 _KEY_MAY_EXIST = (LossReason.ABANDONED, LossReason.CONTEXT_CLOSED, LossReason.THREAD_DIED, LossReason.INTERNAL_ERROR)
@@ -106,11 +118,11 @@ class _Local:
     @property
     def token(self) -> Any:
         """The token of the caller."""
-        return self._tokens.get(current_owner())
+        return self._tokens.get(sync_call.current_owner())
 
     @token.setter
     def token(self, token: Any) -> None:
-        self._tokens[current_owner()] = token
+        self._tokens[sync_call.current_owner()] = token
 
 
 class Renewed:
@@ -257,13 +269,19 @@ class Renewed:
             return None
         return grant
 
+    def _drop(self, token: Any) -> None:
+        if self.local.token == token:  # and not yet that of the next grant through this object
+            self.local.token = None
+
     def _extend(self, verb: str, additional_time: Any = None, replace_ttl: bool = True) -> Steps[bool]:
         """Extend the caller's lease, or reacquire it; return False if redis-py's own way applies."""
         grant = self._to_use(verb, self.local.token)
         if grant is None or grant.everlasting:
             return False
         with redis_pys_errors(verb, self.name):
-            time_s = float(self.timeout) if verb == "reacquire" else _extension(additional_time, replace_ttl)
+            time_s = _as_float(self.timeout if verb == "reacquire" else additional_time)
+            if time_s == 0 and not replace_ttl:
+                time_s = 0.001  # redis-py allows to add nothing
             return (yield from operations.extend(grant, time_s, replace_ttl))
 
 
@@ -273,12 +291,6 @@ def _as_float(value: Any) -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-
-
-def _extension(additional_time: Any, replace_ttl: bool) -> float:
-    """Return the seconds to extend by. Adding 0, which redis-py allows, becomes a millisecond."""
-    time_s = _as_float(additional_time)
-    return 0.001 if time_s == 0 and not replace_ttl else time_s
 
 
 @contextmanager
@@ -295,3 +307,212 @@ def redis_pys_errors(verb: str, name: Any) -> Iterator[None]:
         raise (lock_type if lock_type in _CONNECTION_ERRORS else exceptions.ConnectionError)(str(error)) from error
     except LockServerError as error:
         raise _SERVER_ERRORS.get(error.code, exceptions.ResponseError)(str(error)) from error
+
+
+class ThreadGrant(Grant, sync_lock.Lock):
+    """A grant to a thread."""
+
+    __slots__ = ()
+
+
+class Lock(Renewed, redis.lock.Lock):
+    """redis-py's Lock, renewed: ``redis.Redis().lock(name, timeout=30, lock_class=Lock)``.
+
+    Arguments, methods and exceptions are those of :class:`redis.lock.Lock`; docs/guide/redis-py.md lists what differs.
+    With a timeout (of 0.2 s or more) it is renewed every third of that; without, it does not expire and is not renewed.
+    """
+
+    _for_asyncio = False
+    _redis_pys = redis.lock.Lock
+    _grant_class = ThreadGrant
+
+    def acquire(
+        self, sleep: Any = None, blocking: bool | None = None, blocking_timeout: Any = None, token: Any = None
+    ) -> bool:
+        """Acquire the lock; return True if it was granted.
+
+        Args:
+            sleep: Seconds after which a waiter without a wake-up tries again.
+            blocking: True to wait while another owner holds it.
+            blocking_timeout: Longest wait in seconds.
+            token: The owner's value to store; by default 128 fresh random bits.
+
+        Raises:
+            LockAlreadyHeld: This thread holds it already, and would wait for its own release without limit.
+        """
+        sleep = self.sleep if sleep is None else sleep
+        wait = self._wait_limit(blocking, blocking_timeout)
+        if self.polls:
+            token = new_token() if token is None else token
+            return bool(super().acquire(sleep, blocking, blocking_timeout, token))
+        return sync_call.run(self._attempt(sleep, wait, token))
+
+    @uninterrupted_start
+    def release(self) -> None:
+        """Release the lock; after an interruption (KeyboardInterrupt, say) all the same, without waiting."""
+        token = None
+        try:
+            token = self.local.token
+            super().release()
+        except exceptions.RedisError:
+            raise
+        except BaseException:
+            insist(self._let_go, token)
+            raise
+
+    # redis-py's own, but for the interruption at its start.
+    __exit__: Any = uninterrupted_copy(redis.lock.Lock.__exit__)
+
+    def _let_go(self, token: Any) -> None:
+        """Complete an interrupted release without waiting. ``token`` is None if the release had not begun."""
+        token = self.local.token if token is None else token
+        grant = None if token is None else self._own(token)
+        if grant is not None:
+            grant.give_back()
+            self._kept.pop(grant, None)
+        self._drop(token)
+
+    def do_acquire(self, token: Any) -> bool:
+        """Try once, with a token of the caller's choice."""
+        return sync_call.run(self._attempt(self.sleep, (False, None), token))
+
+    def do_release(self, expected_token: Any) -> None:
+        """Release the lease of a token."""
+        grant = self._to_use("release", expected_token)
+        with redis_pys_errors("release", self.name):
+            if grant is not None:
+                grant.release()
+            else:
+                grant = self._find(expected_token)
+                if grant is not None:
+                    sync_call.run(grant.let_go())
+                check_may_wait()
+                super().do_release(expected_token)
+        self._kept.pop(grant, None)
+
+    def do_extend(self, additional_time: Any, replace_ttl: bool) -> Literal[True]:
+        """Change the time-to-live of the calling thread's lease."""
+        extended = sync_call.run(self._extend("extend", additional_time, replace_ttl))
+        return extended or super().do_extend(additional_time, replace_ttl)
+
+    def do_reacquire(self) -> Literal[True]:
+        """Set the time-to-live of the calling thread's lease back to the timeout."""
+        return sync_call.run(self._extend("reacquire")) or super().do_reacquire()
+
+
+class AsyncGrant(Grant, aio_lock.Lock):
+    """A grant to a task.
+
+    Attributes:
+        unanswered: True if its release was begun, and was cancelled or failed: it has been carried out, or will be.
+    """
+
+    __slots__ = ("unanswered",)
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.unanswered: bool = False
+
+    async def release(self) -> bool:
+        """Release the grant."""
+        self.unanswered = True
+        released = await super().release()
+        self.unanswered = False
+        return released
+
+
+class AsyncLock(Renewed, redis.asyncio.lock.Lock):
+    """:class:`Lock` for asyncio: ``redis.asyncio.Redis().lock(name, timeout=30, lock_class=AsyncLock)``."""
+
+    _for_asyncio = True
+    _redis_pys = redis.asyncio.lock.Lock
+    _grant_class = AsyncGrant
+
+    async def acquire(self, blocking: bool | None = None, blocking_timeout: Any = None, token: Any = None) -> bool:
+        """Acquire the lock; see :meth:`Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
+        wait = self._wait_limit(blocking, blocking_timeout)
+        if wait == (True, None):
+            await aio_call.run(self._refuse_endless())
+        if self.polls:
+            token = new_token() if token is None else token
+            return bool(await super().acquire(blocking, blocking_timeout, token))
+        return await aio_call.run(self._attempt(self.sleep, wait, token))
+
+    def _refuse_endless(self) -> Steps[None]:
+        """Raise LockAlreadyHeld if the task holds the lock through this very object, whose token the wait would replace."""
+        for grant in self._kept.copy():
+            if grant.lease.owner is aio_call.current_owner() and grant.is_held and grant.timeout >= RENEWED_FROM_S:
+                with redis_pys_errors("acquire", self.name):
+                    if (yield from operations.owned(grant)):
+                        raise LockAlreadyHeld(
+                            f"The lock {quoted(self.name)} is held by this very task, which would wait for ever (see "
+                            "thread_local)",
+                            self.name,
+                        )
+
+    async def do_acquire(self, token: Any) -> bool:
+        """Try once, with a token of the caller's choice."""
+        return await aio_call.run(self._attempt(self.sleep, (False, None), token))
+
+    @uninterrupted_start
+    async def release(self) -> None:
+        """Release the lock. The token is kept until then, so a cancelled release can be repeated."""
+        token = None
+        try:
+            token = self.local.token
+            if token is None:
+                raise exceptions.LockError("Cannot release a lock that's not owned or is already unlocked.", self.name)
+            await self.do_release(token)
+        except exceptions.LockNotOwnedError:
+            self._drop(token)
+            raise
+        except exceptions.RedisError:
+            raise
+        except BaseException:
+            insist(self._let_go, token)
+            raise
+        self._drop(token)
+
+    # redis-py's own, but for the interruption at its start.
+    __aexit__: Any = uninterrupted_copy(redis.asyncio.lock.Lock.__aexit__)
+
+    def _let_go(self, token: Any) -> None:
+        """Complete an interrupted release without waiting. ``token`` is None if the release had not begun."""
+        token = self.local.token if token is None else token
+        grant = None if token is None else self._own(token)
+        if isinstance(grant, AsyncGrant):
+            grant.unanswered = True
+            grant.give_back()
+
+    async def do_release(self, expected_token: Any) -> None:
+        """Release the lease of a token. A cancelled task's release is carried out all the same."""
+        while (grant := self._to_use("release", expected_token)) is not None:
+            with redis_pys_errors("release", self.name):
+                try:
+                    await grant.release()
+                except LockNotHeld:
+                    await asyncio.sleep(_RETRY_S)  # a cancelled release is in progress
+                else:
+                    self._kept.pop(grant, None)
+                    return
+        own = self._own(expected_token)
+        with redis_pys_errors("release", self.name):
+            grant = self._find(expected_token)
+            if grant is not None:
+                await aio_call.run(grant.let_go())
+            try:
+                await super().do_release(expected_token)
+            except exceptions.LockNotOwnedError:
+                if not isinstance(own, AsyncGrant) or not own.unanswered:
+                    raise  # otherwise the cancelled release has deleted the key
+        if own is not None:
+            self._kept.pop(own, None)
+
+    async def do_extend(self, additional_time: Any, replace_ttl: bool) -> Literal[True]:
+        """Change the time-to-live of the lease."""
+        extended = await aio_call.run(self._extend("extend", additional_time, replace_ttl))
+        return extended or await super().do_extend(additional_time, replace_ttl)
+
+    async def do_reacquire(self) -> Literal[True]:
+        """Set the time-to-live of the lease back to the timeout."""
+        return await aio_call.run(self._extend("reacquire")) or await super().do_reacquire()
