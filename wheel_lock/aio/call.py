@@ -51,7 +51,6 @@ class Untaken(Owner):
 
     @property
     def ended(self) -> bool:
-        """True if the event loop is closed."""
         loop = self._loop()
         return loop is None or loop.is_closed()
 
@@ -312,7 +311,6 @@ class TaskOwner(Owner):
 
     @property
     def ended(self) -> bool:
-        """True if the event loop is closed."""
         if self._outlived:
             return False
         loop = self._loop()
@@ -320,7 +318,6 @@ class TaskOwner(Owner):
 
     @property
     def gone(self) -> bool:
-        """True if the task has ended, so that it will not use the lock again."""
         task = self._task()
         return task is None or task.done()
 
@@ -345,7 +342,6 @@ class TaskItself(TaskOwner):
 
     @property
     def ended(self) -> bool:
-        """True if the task has ended, or its event loop is closed."""
         return self.gone or super().ended
 
     def releases_alone(self, lease: Lease) -> bool:

@@ -144,7 +144,6 @@ class Lock(TaskSide, BaseLock):
             raise
 
     def _enter(self) -> None:
-        """Add the block that begins."""
         lease = self._own_or_latest()  # the latest may be that of a task of another loop, in another thread
         assert lease is not None
         block = EnteredBlock(lease, sys._getframe(1).f_back)
@@ -201,7 +200,6 @@ class Lock(TaskSide, BaseLock):
         return block.lease if of_another else mine or block.lease, block
 
     def _end_block(self, block: EnteredBlock | None) -> None:
-        """Remove the block that is left, if there is one."""
         if block is not None and self._blocks is not None:
             self._blocks.remove(block)
             if isinstance(block.lease.owner, TaskOwner):

@@ -164,7 +164,6 @@ def parse_look(reply: Reply) -> LockState:
 
 
 def _kind(key_type: bytes, values: Sequence[bytes], total: int, mode: Reply, *, foreign: bool) -> Kind:
-    """Return the kind of lock that a key of this type with these values is."""
     if key_type == b"none":
         return "free"
     if key_type == b"string" and values and _TOKEN.fullmatch(values[0]):
@@ -197,7 +196,6 @@ def _holder(kind: Kind, value: bytes, left_ms: Reply, count: Reply, mode: Reply)
 
 
 def _number(reply: Reply) -> int | None:
-    """Return a number that is not negative, else None."""
     return reply if type(reply) is int and reply >= 0 else None
 
 

@@ -33,7 +33,6 @@ class SharedSet(LockType):
     prefix: ClassVar[bytes]  # of its members
 
     def token(self, head: bytes = b"") -> bytes:
-        """Return a new member."""
         return self.prefix + head + new_token()
 
     def channels(self, key: bytes) -> tuple[bytes, bytes]:
@@ -170,7 +169,6 @@ class Permit(SharedSet):
         return Command(scripts.LOOK_HOLDERS, 2, 3, bulk_string(key) + bulk_string(permits_key(key)) + bulk_string(b""))
 
     def parse_locked(self, reply: Reply) -> bool:
-        """Return whether no permit is left."""
         held, _, _, permits = parse_holders(reply)
         return held >= (self.permits if permits < 0 else permits)
 

@@ -123,15 +123,12 @@ class BaseLock(Side):
 
     @property
     def _kind(self) -> str:
-        """The name of the lock type."""
         return self._lock_type.name
 
     def _caller(self) -> Owner:
-        """Return the owner that stands for the calling thread or task."""
         raise NotImplementedError
 
     def _new_owner(self) -> Owner:
-        """Return the owner of a new lease."""
         return self._caller() if self._options.thread_local else NO_OWNER
 
     def _loss_callback(self) -> OnLost | None:
@@ -160,7 +157,6 @@ class BaseLock(Side):
         return engine.new_wait(options, lease, key, token is not None, blocking, until, future)
 
     def _check_not_held(self) -> None:
-        """Raise LockAlreadyHeld if the caller holds the lock."""
         latest = self._lease
         if latest is not None and (latest.state <= EXTENDING or self._others is not None):
             mine = self._own_lease() if self._options.thread_local else latest
@@ -168,7 +164,6 @@ class BaseLock(Side):
                 raise LockAlreadyHeld(f"The lock {quoted(self.name)} is held already, and is not reentrant", self.name)
 
     def _new_lease(self, key: bytes, token: str | bytes | None = None) -> Lease:
-        """Return a pending lease of the caller."""
         engine, options, group = self._engine, self._options, self._group
         if token is not None or group is None or not group.alive or not engine.keeps_groups:
             lock_type = self._lock_type if token is None else self._type_with_caller_token()
@@ -216,7 +211,6 @@ class BaseLock(Side):
         return Handoff(lease.name, lease.token, kind, fence, timeout_s, every_s, left, hold_until, hold_left)
 
     def _take_granted(self, leases: Sequence[Lease]) -> None:
-        """Keep the granted leases."""
         self._take(leases[0])
 
     def _take(self, lease: Lease) -> None:
@@ -356,7 +350,6 @@ class BaseLock(Side):
         return lease.loss
 
     def _lost(self, lease: Lease) -> LockLost:
-        """Return the LockLost to raise for ``lease``."""
         end_quietly(self._engine.exiting)
         return LockLost(self.name, self._loss(lease) or LossReason.NOT_CONFIRMED)
 

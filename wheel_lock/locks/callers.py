@@ -91,10 +91,8 @@ class Side:
     __slots__ = ()
 
     _engine: Engine
-    _future_class: Any
-    """The class of the futures that the caller can wait for; its argument is the engine."""
+    _future_class: Callable[[Engine], CallerFuture[Any]]
+    """The class of the futures that the caller can wait for."""
 
     def _new_future(self) -> CallerFuture[Any]:
-        """Return a future that the caller can wait for."""
-        future: CallerFuture[Any] = self._future_class(self._engine)
-        return future
+        return self._future_class(self._engine)

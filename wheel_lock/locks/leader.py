@@ -75,7 +75,6 @@ class Term(Owner):
             self._wait.begin()
 
     def give_up(self) -> None:
-        """Undo the wait, for a caller that waits no more."""
         self._wait.give_up()
 
     def end(self) -> None:
@@ -325,7 +324,6 @@ class BaseLeader(Side, Generic[AnyLeadership]):
         return resigned
 
     def _end_term(self, leadership: AnyLeadership) -> Steps[None]:
-        """Call ``on_demoted``, wait for ``on_elected``, and release the lock."""
         if self._on_demoted is not None:
             yield from self._call("on_demoted", self._on_demoted, leadership)
         yield from self._wait_for_elected()
@@ -350,7 +348,6 @@ class BaseLeader(Side, Generic[AnyLeadership]):
     # -- errors ------------------------------------------------------------------------------------------------------
 
     def _report(self, callback: str, error: BaseException) -> None:
-        """Report an exception of a callback."""
         if not (isinstance(error, Exception) and self._handle(error)):
             logger.error("%s of the leader %s raised an exception", callback, quoted(self.name), exc_info=error)
 

@@ -370,7 +370,6 @@ def force_release(side: Side, name: str | bytes, foreign: bool) -> Steps[tuple[H
 
 
 def _check_readable(state: LockState, name: str | bytes) -> None:
-    """Raise LockServerError if the server did not let the user read the key."""
     if state.kind == "unreadable":
         raise refused_by_server(ServerError(state.problem or "NOPERM the type of the key cannot be read"), name)
 

@@ -195,7 +195,6 @@ class Renewed:
             return key
 
     def _terms(self, sleep: Any, token_given: bool, limit_s: float | None) -> tuple[LockType, LockOptions]:
-        """Return the lock type and the options of an acquire."""
         timeout = _as_float(self.timeout or MAX_SECONDS)
         renew = bool(self.timeout) and timeout >= RENEWED_FROM_S
         if sleep is None or not _as_float(sleep) >= 0:
@@ -268,6 +267,11 @@ class Renewed:
                 grant.raise_if_lost()
             return None
         return grant
+
+    def _of_release(self, token: Any) -> tuple[Any, Grant | None]:
+        """Return what an interrupted release is to release without waiting. ``token`` is None if it had not begun."""
+        token = self.local.token if token is None else token
+        return token, None if token is None else self._own(token)
 
     def _drop(self, token: Any) -> None:
         if self.local.token == token:  # and not yet that of the next grant through this object
@@ -364,9 +368,7 @@ class Lock(Renewed, redis.lock.Lock):
     __exit__: Any = uninterrupted_copy(redis.lock.Lock.__exit__)
 
     def _let_go(self, token: Any) -> None:
-        """Complete an interrupted release without waiting. ``token`` is None if the release had not begun."""
-        token = self.local.token if token is None else token
-        grant = None if token is None else self._own(token)
+        token, grant = self._of_release(token)
         if grant is not None:
             grant.give_back()
             self._kept.pop(grant, None)
@@ -477,9 +479,7 @@ class AsyncLock(Renewed, redis.asyncio.lock.Lock):
     __aexit__: Any = uninterrupted_copy(redis.asyncio.lock.Lock.__aexit__)
 
     def _let_go(self, token: Any) -> None:
-        """Complete an interrupted release without waiting. ``token`` is None if the release had not begun."""
-        token = self.local.token if token is None else token
-        grant = None if token is None else self._own(token)
+        token, grant = self._of_release(token)
         if isinstance(grant, AsyncGrant):
             grant.unanswered = True
             grant.give_back()

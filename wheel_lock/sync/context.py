@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.errors import WheelLockError
 from wheel_lock.locks.context import (
     FAIR_TYPES,
     REENTRANT_TYPES,
@@ -70,11 +69,8 @@ class ThreadContext(ThreadSide, BaseContext):
     ) -> None:
         try:
             self.close()
-        except WheelLockError:
-            raise
-        except BaseException:
+        finally:
             insist(close_later, self._engine)
-            raise
 
     @finaliser
     def __del__(self) -> None:
@@ -94,10 +90,7 @@ class ThreadLocks(ThreadContext):
 
         At the server it is the same as Redisson's RLock, so services in Java and in Python exclude each other on one name.
 
-        The parameters are those of :meth:`lock`. It always belongs to the thread that acquires it.
-
-        Raises:
-            ValueError: A value is out of range; before any I/O.
+        The parameters, and what is raised, are those of :meth:`lock`. It always belongs to the thread that acquires it.
         """
         return self._new(ReentrantLock, REENTRANT_TYPES, name, timeout, terms)
 
@@ -109,11 +102,8 @@ class ThreadLocks(ThreadContext):
         holds them. A writer may acquire it for reading, too, and goes on reading when it has released it for writing (or
         with ``downgrade()``); a reader must not acquire it for writing.
 
-        The parameters are those of :meth:`lock`; a fence is drawn by writers only. It always belongs to the thread that
-        acquires it.
-
-        Raises:
-            ValueError: A value is out of range; before any I/O.
+        The parameters, and what is raised, are those of :meth:`lock`; a fence is drawn by writers only. It always belongs
+        to the thread that acquires it.
         """
         return ReadWriteLock(self._engine, name, *self._checked(timeout, terms, name))
 
@@ -124,10 +114,7 @@ class ThreadLocks(ThreadContext):
         A dead waiter is skipped after ``fallback_interval`` (or the timeout, if that is shorter) without a sign of life, by
         the server's clock. A waiter whose process stood still for longer loses its place.
 
-        The parameters are those of :meth:`lock`.
-
-        Raises:
-            ValueError: A value is out of range; before any I/O.
+        The parameters, and what is raised, are those of :meth:`lock`.
         """
         return self._new(Lock, FAIR_TYPES, name, timeout, terms)
 

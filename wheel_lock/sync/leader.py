@@ -90,9 +90,8 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
     ) -> None:
         try:
             self.close()
-        except BaseException:
+        finally:
             insist(BaseLeader._begin_closing, self)
-            raise
 
     def _run(self) -> None:
         run(self._campaign())
