@@ -72,19 +72,6 @@ class LoopBridge:
         untaken: The owner of leases that any task may use, until a task has them.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_called",
-        "_check",
-        "_watchdogs",
-        "announced",
-        "arrived",
-        "expected",
-        "in_daemon",
-        "loop",
-        "untaken",
-    )
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
         self.untaken: Owner = Untaken(loop, NO_OWNER)

@@ -19,7 +19,6 @@ from wheel_lock.engine.requests.adopt import Swap
 from wheel_lock.errors import ContextClosed, LockAlreadyHeld, LockUnavailable, UpgradeRefused, WheelLockError, quoted
 from wheel_lock.lease import Lease, Owner, State
 from wheel_lock.lock_types import FENCED_WRITE, READ, WRITE
-from wheel_lock.lock_types.base import LockType
 from wheel_lock.locks.base import BaseLock, OnLost, refuse_copy
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import lease_args
@@ -70,18 +69,12 @@ class BaseReentrantLock(BaseLock):
     _family: ClassVar[str] = "reentrant"
     _half: ClassVar[str] = EXCLUSIVE
 
-    def _type_with_caller_token(self) -> LockType:
-        raise ValueError("a reentrant lock makes its tokens itself, so token must be None")
-
     def _number(self) -> int:
         """Return the number of the calling thread or task, which the token shows to users of the server."""
         raise NotImplementedError
 
     def _new_token(self) -> bytes:
         return super()._new_token() + b":%d" % self._number()
-
-    def _new_owner(self) -> Owner:
-        return self._caller()
 
     @property
     def count(self) -> int:
