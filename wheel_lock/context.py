@@ -15,8 +15,7 @@ from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.bulk import Name
-from wheel_lock.locks.callbacks import checked_callback
-from wheel_lock.locks.context import spelled_out
+from wheel_lock.locks.context import checked_callback, spelled_out
 from wheel_lock.net.clients import AnyClient, connector_for, parse
 from wheel_lock.observe.contexts import CONTEXTS
 from wheel_lock.options import SETTINGS, ContextOptions, lock_name, lock_options

@@ -26,8 +26,7 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.lease import Owner
 from wheel_lock.locks.base import BaseLock
-from wheel_lock.locks.callbacks import called, is_awaited
-from wheel_lock.locks.context import LockTerms, spelled_out
+from wheel_lock.locks.context import LockTerms, called, is_awaited, spelled_out
 from wheel_lock.sync import call as sync_call
 from wheel_lock.sync.lock import Lock
 

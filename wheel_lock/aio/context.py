@@ -18,7 +18,6 @@ from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.bulk import Name
-from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.locks.context import (
     FAIR_TYPES,
     REENTRANT_TYPES,
@@ -26,6 +25,7 @@ from wheel_lock.locks.context import (
     FencedTerms,
     LockTerms,
     OwnedTerms,
+    checked_callback,
     close_later,
     permit_types,
     spelled_out,

@@ -1,4 +1,4 @@
-"""The base class of contexts, and the terms of their lock objects."""
+"""The base class of contexts, and the terms of their lock objects with the check of users' callbacks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, ClassVar, NoReturn, TypedDict, TypeVar, cast
 
 from wheel_lock.diagnostics.debug_socket import SERVER_OF, serve_debug
@@ -17,7 +18,6 @@ from wheel_lock.errors import ContextClosed
 from wheel_lock.lock_types import FAIR, FENCED_FAIR, FENCED_REENTRANT, REENTRANT, semaphore
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.locks.base import OnLost
-from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.locks.callers import Side
 from wheel_lock.locks.operations import ask
 from wheel_lock.observe import ContextStats, Health, HeldLock
@@ -30,6 +30,7 @@ FAIR_TYPES = FAIR, FENCED_FAIR
 
 AnyMethod = TypeVar("AnyMethod", bound=Callable[..., Any])
 AnyLock = TypeVar("AnyLock")
+AnyCallback = TypeVar("AnyCallback")
 
 
 class FewTerms(TypedDict, total=False):
@@ -104,6 +105,34 @@ def spelled_out(
 def permit_types(permits: int) -> tuple[LockType]:
     """Return the lock type of a semaphore. Raises ValueError for a number that is out of range."""
     return (semaphore(count("permits", permits, least=1)),)
+
+
+def called(function: Any) -> Any:
+    """Return the function that a call of ``function`` runs: that of a partial, or the ``__call__`` of an object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(function, (FunctionType, MethodType, BuiltinFunctionType, type)):
+        return function
+    return next((vars(base)["__call__"] for base in type(function).__mro__ if "__call__" in vars(base)), function)
+
+
+def is_awaited(function: Any) -> bool:
+    """Return True if ``function`` is a coroutine function, of which the result has to be awaited."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called(function))
+
+
+def checked_callback(callback: AnyCallback, parameter: str = "on_lost", *, awaited: bool = False) -> AnyCallback:
+    """Return ``callback``, which may be None.
+
+    Raises:
+        ValueError: It is not callable; or it is a coroutine function, and what it returns is not ``awaited``.
+    """
+    if callback is not None:
+        if not callable(callback):
+            raise ValueError(f"{parameter} must be callable, not {callback!r}")
+        if not awaited and is_awaited(callback):
+            raise ValueError(f"{parameter} must be a plain function, not {callback!r}: its result would not be awaited")
+    return callback
 
 
 class BaseContext(Side):

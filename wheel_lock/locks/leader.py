@@ -21,8 +21,8 @@ from wheel_lock.lease import Lease, Owner
 from wheel_lock.lock_types import FENCED
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock
-from wheel_lock.locks.callbacks import checked_callback
 from wheel_lock.locks.callers import CallerFuture, Side
+from wheel_lock.locks.context import checked_callback
 from wheel_lock.locks.operations import Steps
 from wheel_lock.options import lock_name, lock_options, seconds
 from wheel_lock.runtime.backoff import Backoff
