@@ -372,7 +372,9 @@ def _call_in_loop(loop: weakref.ref[asyncio.AbstractEventLoop], on_lost: OnLost,
             raise RuntimeError
         running.call_soon_threadsafe(_call, on_lost, event)
     except RuntimeError:
-        NOTIFIER.post(_log_closed, event.name)
+        text = "the event loop that was to be notified of the loss of %s is closed"
+        fields = log_fields("loop_closed", names=[event.name])
+        NOTIFIER.post(partial(logger.warning, text, quoted(event.name), extra=fields))
 
 
 _running: set[asyncio.Task[object]] = set()  # an event loop keeps only weak references to its tasks
@@ -393,8 +395,3 @@ def _called(task: asyncio.Task[object]) -> None:
     if error is not None:
         about = {"message": f"Exception in {task.get_name()}", "exception": error, "task": task}
         task.get_loop().call_exception_handler(about)
-
-
-def _log_closed(name: str | bytes) -> None:
-    fields = log_fields("loop_closed", names=[name])
-    logger.warning("the event loop that was to be notified of the loss of %s is closed", quoted(name), extra=fields)

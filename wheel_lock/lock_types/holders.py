@@ -148,6 +148,7 @@ def parse_look(reply: Reply) -> LockState:
     if kind == "foreign" and key_type != b"string":
         holders, values = (), []
     heard = _number(listeners)
+    problem = errors[0] if errors else None
     return LockState(
         kind=kind,
         key_type="" if key_type == b"" else error_text(key_type.decode("ascii", "backslashreplace"), 40),
@@ -158,7 +159,7 @@ def parse_look(reply: Reply) -> LockState:
         listeners=None if heard is None or heard > _MOST_LISTENERS else heard,
         fence=_digits(fence),
         permits=_digits(permits),
-        problem=error_text(errors[0].decode("utf-8", "backslashreplace")) if _is_text(errors) else None,
+        problem=error_text(problem.decode("utf-8", "backslashreplace")) if type(problem) is bytes else None,
         values=tuple(values),
     )
 
@@ -205,10 +206,6 @@ def _digits(reply: Reply) -> int | None:
         return None
     number = int(reply)
     return number if number <= MAX_COUNT else None
-
-
-def _is_text(errors: Sequence[Reply]) -> bool:
-    return bool(errors) and type(errors[0]) is bytes
 
 
 def force_release_arguments(key: bytes, key_type: str, holders: Sequence[bytes]) -> tuple[list[bytes], list[bytes]]:

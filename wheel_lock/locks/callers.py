@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class CallerFuture(Future[T]):
-    """A future that its caller waits for: a thread blocks, a task suspends.
+    """A future that its caller waits for: a thread blocks, a task suspends. Here one whose result is there before that.
 
     Attributes:
         until: The caller's own time limit, in seconds of the timer's clock, or None. The timer's thread keeps it; the
@@ -58,31 +58,16 @@ class CallerFuture(Future[T]):
         Raises:
             LockUnavailable: The timer's thread died meanwhile, was stopped, or stands still and the caller's time is up.
         """
-        raise NotImplementedError
+        return ()
 
     def pause(self) -> Iterable[Any]:
         """Let other tasks of the same event loop run, by ``yield from``; a thread goes on at once."""
-        raise NotImplementedError
-
-
-class _Done(CallerFuture[None]):
-    """A future whose result was there before it."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__(noop)
-        self.until = None
-        self.set_result(None)
-
-    def wait(self) -> Iterable[Any]:
         return ()
 
-    pause = wait
 
-
-RELEASED: CallerFuture[None] = _Done()
+RELEASED: CallerFuture[None] = CallerFuture(noop)
 """The future of a release that was done by the caller itself."""
+RELEASED.set_result(None)
 
 
 class Side:
