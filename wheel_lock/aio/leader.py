@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from wheel_lock.aio.call import TaskSide, current_task, run
-from wheel_lock.locks.leader import BaseLeader, BaseLeadership, Callback
+from wheel_lock.locks.leader import BaseLeader, BaseLeadership, Callback, Candidate
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
 
@@ -21,7 +21,9 @@ class Leadership(BaseLeadership):
         ended: Set when it is over, before ``on_demoted`` is called. An ``asyncio.Event`` of the leader's event loop.
     """
 
-    ended: asyncio.Event
+    def __init__(self, lock: Candidate) -> None:
+        self.ended: asyncio.Event = asyncio.Event()
+        super().__init__(lock, self.ended.set)
 
 
 class Leader(TaskSide, BaseLeader[Leadership]):
@@ -33,7 +35,6 @@ class Leader(TaskSide, BaseLeader[Leadership]):
     """
 
     _leadership_class = Leadership
-    _event_class = asyncio.Event
     _awaits = True
 
     _elected: asyncio.Task[None] | None = None

@@ -118,10 +118,10 @@ class BaseLeadership:
         name: The name that was stood for.
     """
 
-    def __init__(self, lock: Candidate, ended: Any) -> None:
+    def __init__(self, lock: Candidate, set_ended: Callable[[], object]) -> None:
         self._lock = lock
+        self._set_ended = set_ended
         self._given_up = False
-        self.ended = ended
         self.name: str | bytes = lock.name
 
     @property
@@ -157,7 +157,7 @@ class BaseLeadership:
 
     def _end(self) -> None:
         self._given_up = True
-        self.ended.set()
+        self._set_ended()
 
     def __repr__(self) -> str:
         state = "held" if self.is_held else f"lost: {self.lost}" if self.lost else "over"
@@ -180,7 +180,6 @@ class BaseLeader(Side, Generic[AnyLeadership]):
     """
 
     _leadership_class: ClassVar[Any]
-    _event_class: ClassVar[Any]
     _awaits: ClassVar[bool] = False
     """Whether what the callbacks of a term return is awaited."""
     _pid = 0  # of the process in which it campaigns
@@ -305,7 +304,7 @@ class BaseLeader(Side, Generic[AnyLeadership]):
     def _lead(self, lock: Candidate, term: Term) -> Steps[bool]:
         """Serve the term for which ``lock`` was granted; return True if it ended by a resignation."""
         self._failing = False
-        leadership: AnyLeadership = self._leadership_class(lock, self._event_class())
+        leadership: AnyLeadership = self._leadership_class(lock)
         self._leadership = leadership
         may_wait = True
         try:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from wheel_lock.errors import quoted
-from wheel_lock.locks.leader import BaseLeader, BaseLeadership, Callback
+from wheel_lock.locks.leader import BaseLeader, BaseLeadership, Callback, Candidate
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.timer_threads import on_timer_thread
 from wheel_lock.sync.call import ThreadSide, run
@@ -23,7 +23,9 @@ class Leadership(BaseLeadership):
         ended: Set when it is over, before ``on_demoted`` is called. Not set in a forked child, which is no leader.
     """
 
-    ended: threading.Event
+    def __init__(self, lock: Candidate) -> None:
+        self.ended: threading.Event = threading.Event()
+        super().__init__(lock, self.ended.set)
 
 
 class Leader(ThreadSide, BaseLeader[Leadership]):
@@ -34,7 +36,6 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
     """
 
     _leadership_class = Leadership
-    _event_class = threading.Event
 
     _elected: threading.Thread | None = None
     _thread: threading.Thread | None = None
