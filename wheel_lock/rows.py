@@ -13,14 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, final, overload
+from typing import ClassVar, overload
 
 from wheel_lock.lease import Extras, Group, Lease, Owner, Together, grant_all
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.protocol.resp import each_lease_args
 
 
-@final
 @dataclass(eq=False, repr=False, slots=True)
 class Rows(Sequence[Lease]):
     """Leases of one call: their names, their encoded arguments in one piece, and what all of them have in common.

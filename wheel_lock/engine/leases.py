@@ -122,7 +122,7 @@ class Held(dict[Lease, None]):
 
 def leases_of(entry: Lease | Rows) -> Sequence[Lease]:
     """Return the held leases that an entry of :class:`Held` stands for."""
-    return entry.held if type(entry) is Rows else (entry,)
+    return (entry,) if isinstance(entry, Lease) else entry.held
 
 
 class LeaseTable:

@@ -58,7 +58,8 @@ def test_first_renewals_of_leases_acquired_in_one_moment_are_spread(rig: Rig, to
             rig.hold(name, 30.0)
     seen = arrivals(rig, 10.0)
     assert sum(seen.values()) == count
-    most = rig.engine.options.batch_size if together else 100  # those of one call stay together; of the others a crowd is 64
+    # Those of one call stay together; of the others a crowd is 64.
+    most = rig.engine.options.batch_size if together else 100
     assert max(seen.values()) <= most
     assert min(seen) >= 1.25 - TICK_S  # never in the first eighth: that would be for nothing
     again = arrivals(rig, 10.0)
