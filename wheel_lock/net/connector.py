@@ -44,9 +44,7 @@ _FATAL = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationEr
 
 def is_fatal(error: BaseException) -> bool:
     """Return whether another attempt to connect is useless as long as the settings stay as they are."""
-    if isinstance(error, redis.exceptions.BusyLoadingError):
-        return False
-    # redis-py wraps a refused database number as a bare ConnectionError, and a TLS failure likewise: those are retried.
+    # Retried: what is a bare ConnectionError of redis-py, as for LOADING, a refused database number, or a failure of TLS.
     if isinstance(error, (*_FATAL, redis.exceptions.ResponseError, TypeError, ValueError)):
         return True
     return _origin(error, (ssl.SSLCertVerificationError,)) is not None
@@ -212,7 +210,7 @@ _REPLACED = (
     "retry",
 )
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-_ONLY_FOR_ASYNCIO = ("encoder_class", "parser_class", "himport_registry")
+_ONLY_FOR_ASYNCIO = ("encoder_class", "himport_registry")
 
 
 class _AwaitedCredentials(CredentialProvider):
