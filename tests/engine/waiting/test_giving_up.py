@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.rig import BUG, NIL, OK, REFUSED, TAKEN, array, failure, integer, names
+from tests.engine.rig import BUG, NIL, OK, REFUSED, TAKEN, array, breaking, failure, integer, names
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.engine.waiting import many
 from wheel_lock.errors import ContextClosed, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
@@ -162,6 +162,15 @@ def test_what_one_call_was_granted_is_released_when_it_ends(
     released = [name for each in rig.commands if each.what == "release_many" for name in each.names]
     assert sorted(released) == names(2)
     assert rig.lines.count == 0
+
+
+def test_a_call_for_many_whose_undoing_fails_has_an_error_all_the_same(failing: WaitingRig) -> None:
+    call = failing.wait_for_each(names(2))
+    failing.reply("acquire_many", array(1, TAKEN, 2, TAKEN))
+    with breaking(many.AcquireMany, "give_up"):
+        failing.post(lambda: call._fail(TooManyLocks("too many")))
+        failing.turn()
+    failure(call._future, WheelLockError, "internal error")
 
 
 def test_who_shares_the_first_try_of_a_server_that_was_never_there_waits_for_it_if_it_has_a_limit(

@@ -195,7 +195,9 @@ class AcquireEach(AcquireMany, BelowEngine, WheelEntry):
 
     def crashed(self, error: Exception) -> None:
         """Fail the call; its waits, and the leases that it was granted, are undone."""
-        self._fail(internal_error(error, None))
+        failure = internal_error(error, None)
+        self._fail(failure)
+        self._future.set_exception(failure)  # not behind the undoing, which may be what has failed
 
 
 class MultiLockWaiter(Waiter):
