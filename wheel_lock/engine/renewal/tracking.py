@@ -17,7 +17,6 @@ A server may refuse all that, or hang up. Then losses are noticed at renewals, a
 
 from __future__ import annotations
 
-import enum
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -83,15 +82,6 @@ class WatchedKeys:
         return [lease for lease in found if lease.state <= EXTENDING]
 
 
-class TrackingState(enum.Enum):
-    """The state of tracking at one node."""
-
-    OFF = enum.auto()
-    ASKED = enum.auto()  # CLIENT TRACKING has been sent: what is read behind it is registered if it succeeds
-    ASKED_FIRST = enum.auto()  # the same, on a new connection, where all leases are renewed behind it anyway
-    ON = enum.auto()
-
-
 class _Command(BareCommand):
     """A command on the connection for renewals: a proxy may hang up at it."""
 
@@ -104,7 +94,15 @@ class _Command(BareCommand):
 
 
 class _TurnOn(_Command):
-    """CLIENT TRACKING."""
+    """CLIENT TRACKING: what is read behind it is registered if it succeeds.
+
+    Attributes:
+        first: True on a new connection, where all leases are renewed behind it anyway.
+    """
+
+    def __init__(self, tracking: Tracking, first: bool, *words: bytes) -> None:
+        super().__init__(tracking, *words)
+        self.first = first
 
     def on_reply(self, reply: Reply) -> None:
         if reply != b"OK" and not isinstance(reply, ServerError):
@@ -153,6 +151,7 @@ class Tracking(InvalidationListener):
     Attributes:
         opts_in: True if reads are registered behind CLIENT CACHING YES only.
         feed: The connection on which invalidations arrive.
+        on: True if the node reports changes of the keys that are registered.
         wanted: True if the node has been asked to report, or is to be asked.
     """
 
@@ -180,8 +179,8 @@ class Tracking(InvalidationListener):
 
     def _reset(self) -> None:
         self.wanted: bool = False
-        self._state = TrackingState.OFF
-        self._asked: _TurnOn | None = None
+        self.on: bool = False
+        self._asked: _TurnOn | None = None  # in flight
         self._restarts = 0  # in a row
         self._unreachable = 0  # attempts in a row to connect the feed that have failed
         self._feed_since = -math.inf
@@ -192,18 +191,13 @@ class Tracking(InvalidationListener):
         self._again: Alarm | None = None
 
     @property
-    def on(self) -> bool:
-        """True if the node reports changes of the keys that are registered."""
-        return self._state is TrackingState.ON
-
-    @property
     def registers(self) -> bool:
         """True if what is read from now on is registered, unless CLIENT TRACKING in flight fails."""
-        return self._state is not TrackingState.OFF
+        return self.on or self._asked is not None
 
     def want(self) -> None:
         """Begin to track unless that has begun. Called for each grant."""
-        if self._state is TrackingState.OFF and self._timer.now >= self._rest_until:
+        if not self.registers and self._timer.now >= self._rest_until:
             self.wanted = True
             self.feed.start()
 
@@ -229,20 +223,19 @@ class Tracking(InvalidationListener):
             self._switch_off()
 
     def _switch_off(self) -> None:
-        self._state, self._asked = TrackingState.OFF, None
+        self.on, self._asked = False, None
 
     def _ask(self, *, first: bool) -> None:
         node, client_id = self.renewer.node, self.feed.client_id
-        if self._state is not TrackingState.OFF or client_id is None or not node.ready:
+        if self.registers or client_id is None or not node.ready:
             return
         if self.feed.server != node.server:
             return  # Sentinels have named another master: the connection to the old one is about to end
         if not node.answers_for_all:
             self._unavailable("a service that routes calls by their keys cannot redirect invalidations")
             return
-        self._state = TrackingState.ASKED_FIRST if first else TrackingState.ASKED
         words = [b"CLIENT", b"TRACKING", b"ON", b"REDIRECT", b"%d" % client_id, b"NOLOOP"]
-        self._asked = _TurnOn(self, *words, *([b"OPTIN"] if self.opts_in else []))
+        self._asked = _TurnOn(self, first, *words, *([b"OPTIN"] if self.opts_in else []))
         node.send(self._asked)
 
     def answered(self, command: _TurnOn, error: ServerError | None) -> None:
@@ -251,16 +244,14 @@ class Tracking(InvalidationListener):
             return  # the feed has been replaced meanwhile
         self._asked = None
         if error is None:
-            before, self._state = self._state, TrackingState.ON
+            self.on = True
             self._restarts = self._unreachable = 0
-            if before is TrackingState.ASKED:
+            if not command.first:
                 self.renewer.doubt(None)
         elif error.code in NOT_NOW:
-            self._switch_off()
             self._timer.cancel(self._again)
             self._again = self._timer.call_at(self._timer.now + _NOT_NOW_S, self._ask_again, self.renewer)
         elif _UNKNOWN_ID in str(error) and self._restarts < _MOST_RESTARTS:
-            self._switch_off()
             self._restarts += 1
             self._timer.post(self._restart_feed, self.renewer)
         else:
