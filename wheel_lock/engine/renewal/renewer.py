@@ -137,23 +137,20 @@ class RenewalGroup:
         if all_plain(entries, now):
             return entries
         live: list[Lease | Block] = []
-        parts: list[Lease | Block] = []
-        for entry in entries:
-            parts.extend([entry] if not isinstance(entry, Block) or all_plain([entry], now) else entry.split())
         ended: list[Lease] = []
-        for lease in parts:
-            if isinstance(lease, Block):
-                live.append(lease)
+        for entry in entries:
+            if isinstance(entry, Block) and all_plain([entry], now):
+                live.append(entry)
                 continue
-            if lease.state is not held or lease in timer.wheel:
-                continue  # a call before this one in the same turn has ended it, or put it on the wheel again
-            at_limit = lease.limits is not None and lease.at_limit
-            if self.renewer.lapses_now(lease) or lease.loss is not None or now >= lease.deadline:
-                table.mark_lost([lease])
-            else:
+            for lease in entry.split() if isinstance(entry, Block) else (entry,):
+                if lease.state is not held or lease in timer.wheel:
+                    continue  # a call before this one in the same turn has ended it, or put it on the wheel again
+                if self.renewer.lapses_now(lease) or lease.loss is not None or now >= lease.deadline:
+                    table.mark_lost([lease])
+                    continue
                 if lease.owner.ended:
                     ended.append(lease)
-                if at_limit:
+                if lease.at_limit:
                     self.schedule(lease, now)
                 else:
                     live.append(lease)
