@@ -335,9 +335,7 @@ class TaskItself(TaskOwner):
         return True
 
 
-AnyTaskOwner = TypeVar("AnyTaskOwner", bound=TaskOwner)
-
-_themselves: weakref.WeakKeyDictionary[asyncio.Task[Any], TaskItself] = weakref.WeakKeyDictionary()
+_themselves: weakref.WeakKeyDictionary[asyncio.Task[Any], TaskOwner] = weakref.WeakKeyDictionary()
 _owners: weakref.WeakKeyDictionary[asyncio.Task[Any], TaskOwner] = weakref.WeakKeyDictionary()
 _outside = Owner()  # all callers outside of tasks
 
@@ -360,7 +358,7 @@ def current_task_itself() -> Owner:
     return _owner_among(_themselves, TaskItself)
 
 
-def _owner_among(owners: weakref.WeakKeyDictionary[asyncio.Task[Any], AnyTaskOwner], new: type[AnyTaskOwner]) -> Owner:
+def _owner_among(owners: weakref.WeakKeyDictionary[asyncio.Task[Any], TaskOwner], new: type[TaskOwner]) -> Owner:
     task = current_task()
     if task is None:
         return _outside

@@ -160,14 +160,7 @@ class BaseReentrantLock(BaseLock):
         hold = self._hold(owner)
         if hold is None or not hold.counts[self._half]:
             return self._to_change("release")  # which raises the reason
-        return self._count_down(owner, hold)
-
-    def _count_down(self, owner: Owner, hold: HoldCount) -> Lease | None:
-        """Count one release; return the lease if it is the last one, None if the lock is still held.
-
-        The last one is counted by ``_count_off`` when it has begun, any other behind all that can be interrupted.
-        """
-        if sum(hold.counts.values()) == 1:
+        if sum(hold.counts.values()) == 1:  # the last one: it is counted by ``_count_off`` when it has begun
             if hold.in_flight:
                 return hold.lease  # the engine releases it as soon as the server has confirmed it
             try:
@@ -178,7 +171,7 @@ class BaseReentrantLock(BaseLock):
         error = None
         if not (hold.in_flight or self._is_valid(hold.lease)):
             error = self._lost(hold.lease)
-        hold.counts[self._half] -= 1
+        hold.counts[self._half] -= 1  # behind all that can be interrupted
         if error is not None:
             try:
                 raise error

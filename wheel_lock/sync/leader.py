@@ -49,7 +49,9 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
         if self._closing or self._thread is not None:
             raise RuntimeError(f"{self!r} campaigns once; make another one")
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._run, name=f"leader of {quoted(self.name)}", daemon=True)
+        self._thread = threading.Thread(
+            target=run, args=(self._campaign(),), name=f"leader of {quoted(self.name)}", daemon=True
+        )
         try:
             self._thread.start()
         except BaseException as error:
@@ -93,9 +95,6 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
             self.close()
         finally:
             insist(BaseLeader._begin_closing, self)
-
-    def _run(self) -> None:
-        run(self._campaign())
 
     def _begin_calling(self, what: str, callback: Callback[Leadership], leadership: Leadership) -> None:
         self._elected = threading.Thread(

@@ -7,7 +7,7 @@ extend it, and its renewal ends with that thread. Any thread may read its proper
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -29,10 +29,7 @@ class ReleasedByBlock(ThreadSide):
     __slots__ = ()
 
     _noun: ClassVar[str] = "the lock"
-
-    def release(self) -> object:
-        """Release it."""
-        raise NotImplementedError
+    release: Callable[[], object]
 
     @uninterrupted_start
     def __exit__(
