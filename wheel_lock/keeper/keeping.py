@@ -90,23 +90,19 @@ for _phase in set(Phase) - {Phase.CLOSED}:
     NEXT[_phase, Sign.CLOSED] = Phase.CLOSED
 
 
-class _Pauses:
+class _Pauses(Backoff):
     """The pauses before attempts at a connection. They grow until one has lasted for a while."""
 
     def __init__(self) -> None:
-        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        self._since: float | None = None  # the connection
-
-    def begun(self, now: float) -> None:
-        """Note that there is a connection."""
-        self._since = now
+        super().__init__(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self.since: float | None = None  # the connection
 
     def next(self, now: float) -> float:
         """Return the next pause in seconds; the connection has ended, or there is none."""
-        if self._since is not None and now - self._since >= _CALM_S:
-            self._backoff.reset()
-        self._since = None
-        return self._backoff.pause()
+        if self.since is not None and now - self.since >= _CALM_S:
+            self.reset()
+        self.since = None
+        return self.pause()
 
 
 @dataclass(eq=False)
@@ -424,7 +420,7 @@ class Keeping:
             return
         session.setblocking(False)
         self._timer.watch(session, selectors.EVENT_READ, self._heard, self._domain)
-        self._pauses.begun(self._timer.now)
+        self._pauses.since = self._timer.now
         for place in attempt.places:
             if self._places.get(place.node) is place:
                 self._note_server(place, attempt.lacking.get(place))
@@ -440,7 +436,7 @@ class Keeping:
         where, lacked = place.node.connector.describe(), place.lacking
         place.lacking = error is not None
         if error is None:
-            place.pauses.begun(self._timer.now)
+            place.pauses.since = self._timer.now
             if lacked:
                 text = "the keeper has a connection to %s again"
                 self._log(logger.info, log_fields("keeper_found", node=where), text, where)
