@@ -14,11 +14,10 @@ import pytest
 from tests.support.background import EVENTUALLY_S
 from tests.support.timers import Gate, NewTimer, ask, messages
 from tests.support.waiting import eventually
-from wheel_lock.runtime import slow_calls
+from wheel_lock.runtime import watchdog
 from wheel_lock.runtime.notifier import Notifier
-from wheel_lock.runtime.slow_calls import SlowCalls
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
-from wheel_lock.runtime.watchdog import LOOK_S, STILL_S, Watchdog
+from wheel_lock.runtime.watchdog import LOOK_S, STILL_S, SlowCalls, Watchdog
 from wheel_lock.testing import ManualClock, settle
 
 
@@ -121,7 +120,7 @@ class SlowTask:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes longer than this is slow; usually it is a second."""
-    monkeypatch.setattr(slow_calls, "SLOW_S", SLOW_S)
+    monkeypatch.setattr(watchdog, "SLOW_S", SLOW_S)
 
 
 @pytest.fixture

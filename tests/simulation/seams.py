@@ -32,9 +32,9 @@ import wheel_lock.protocol.keys
 import wheel_lock.quorum.engine
 import wheel_lock.redis_lock.lock
 import wheel_lock.runtime.loop
-import wheel_lock.runtime.slow_calls
 import wheel_lock.runtime.timer
 import wheel_lock.runtime.tokens
+import wheel_lock.runtime.watchdog
 import wheel_lock.sync.call
 import wheel_lock.sync.leader
 import wheel_lock.sync.lock
@@ -146,7 +146,7 @@ def replacements(world: World) -> list[tuple[Any, str, Any]]:
     modules: list[ModuleType] = [
         _package.runtime.loop,
         _package.runtime.timer,
-        _package.runtime.slow_calls,
+        _package.runtime.watchdog,
         _package.engine.loss_events,
         _package.engine.requests.adopt,
         _package.locks.base,

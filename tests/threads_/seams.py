@@ -17,8 +17,8 @@ import pytest
 
 import wheel_lock.runtime.loop
 import wheel_lock.runtime.notifier
-import wheel_lock.runtime.slow_calls
 import wheel_lock.runtime.sole_thread
+import wheel_lock.runtime.watchdog
 import wheel_lock.sync.call
 from tests.threads_.scheduler import Actor, Stage
 from wheel_lock.runtime import native
@@ -207,7 +207,7 @@ def seams(stage: Stage) -> Iterator[None]:
             for module in modules:
                 patch.setattr(module, name, here(inside, getattr(module, name)))
 
-        put("time", times, runtime.loop, runtime.timer, runtime.notifier, runtime.slow_calls)
+        put("time", times, runtime.loop, runtime.timer, runtime.notifier, runtime.watchdog)
         put_call("monotonic", now, runtime.sole_thread, call)
         put_call("sleep", stage.sleep, native)
         put_call("start_new_thread", start, native)
@@ -220,5 +220,5 @@ def seams(stage: Stage) -> Iterator[None]:
         for name in ("post", "post_each", "ensure_started", "drain"):
             setattr(notifier, name, here(getattr(notifier, name), getattr(NOTIFIER, name)))
         put("NOTIFIER", notifier, *_NOTIFYING)
-        put("_REPORTS", notifier, runtime.slow_calls)
+        put("_REPORTS", notifier, runtime.watchdog)
         yield

@@ -24,7 +24,7 @@ from wheel_lock.observe.stats import Counters
 from wheel_lock.protocol.owners import token_id
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.notifier import NOTIFIER, Notifier
-from wheel_lock.runtime.slow_calls import SlowCalls
+from wheel_lock.runtime.watchdog import SlowCalls
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 

@@ -25,8 +25,8 @@ from wheel_lock.runtime.interruptions import insist
 from wheel_lock.runtime.loop import AWAKE, LONG, LOOPS, Loop
 from wheel_lock.runtime.native import RLock
 from wheel_lock.runtime.notifier import NOTIFIER, Task
-from wheel_lock.runtime.slow_calls import SlowCalls
 from wheel_lock.runtime.timer_threads import on_timer_thread
+from wheel_lock.runtime.watchdog import SlowCalls
 from wheel_lock.wheel import WheelEntry
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
