@@ -19,7 +19,7 @@ from wheel_lock.locks.context import checked_callback, spelled_out
 from wheel_lock.net.clients import AnyClient, connector_for, parse
 from wheel_lock.observe.contexts import CONTEXTS
 from wheel_lock.options import SETTINGS, ContextOptions, lock_name, lock_options
-from wheel_lock.quorum.context import QUORUM_SETTINGS, QuorumContext, QuorumSettings, SharedSettings
+from wheel_lock.quorum.context import QuorumContext, QuorumSettings, SharedSettings
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.native import RLock
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -168,7 +168,7 @@ class LockContext(ThreadLocks, Decorates):
         return context
 
     @classmethod
-    @spelled_out(QuorumSettings, QUORUM_SETTINGS)
+    @spelled_out(QuorumSettings, SETTINGS)
     def quorum(cls, clients: Sequence[AnyClient], **settings: Unpack[QuorumSettings]) -> QuorumContext:
         """Return a context whose locks a majority of independent masters grants (Redlock).
 

@@ -356,7 +356,8 @@ def socket_path(what: str, path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
-    """The validated settings of a context, with their defaults. :class:`wheel_lock.LockContext` documents them.
+    """The validated settings of a context, with their defaults. :class:`wheel_lock.LockContext` documents them, the last
+    three :class:`wheel_lock.QuorumContext`.
 
     Attributes:
         max_calls_in_flight: Unanswered renewal script calls per node; leases due beyond that wait in the overdue set.
@@ -391,6 +392,9 @@ class ContextOptions:
     watch: bool = _checked(False, _strict_switch)
     release_on_crash: bool | str | None = _checked(None, keeper_place)
     release_delay_s: float = _checked(0.0, seconds)
+    node_timeout_s: float | None = _checked(None, _or_none(_time))
+    longest_timeout_s: float = _checked(0.0, seconds)
+    trust_new_nodes: bool = _checked(True, _switch)
 
     def __post_init__(self) -> None:
         for setting, option in _OPTIONS.items():

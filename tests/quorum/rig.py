@@ -45,7 +45,7 @@ class QuorumRig(HandTurned[LostEvent]):
         connectors: list[Any] = self._connectors
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(node, "NodeConnector", lambda client, history, masters: client)
-            self.engine = QuorumEngine(connectors, ContextOptions(**options), self.timer, None, 0.0, True)
+            self.engine = QuorumEngine(connectors, ContextOptions(**options), self.timer)
         for engine in self.engine.engines:
             engine.node._launch = self.launch
             if connected:

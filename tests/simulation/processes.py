@@ -91,8 +91,8 @@ class Context(LockContext):
 class Master(NodeEngine):
     """The engine of one of several simulated masters; stands for ``wheel_lock.quorum.engine.NodeEngine``."""
 
-    def __init__(self, link: Any, options: ContextOptions, timer: Any, trusts_new: bool, masters: Masters) -> None:
-        self.history = History(timer.clock.now, trusts_new)
+    def __init__(self, link: Any, options: ContextOptions, timer: Any, masters: Masters) -> None:
+        self.history = History(timer.clock.now, options.trust_new_nodes)
         connector = SimulatedConnector(link, on_connected=self._check)
         Engine.__init__(self, connector, options, timer, link.process.launch)
         self.node = self.router.renewer.node
@@ -110,9 +110,9 @@ class MajorityContext(QuorumContext):
     """
 
     def __init__(self, process: Process, hosts: Sequence[Host], longest_s: float, **settings: Any) -> None:
-        options = ContextOptions(owner=process.name, **settings)
+        options = ContextOptions(owner=process.name, longest_timeout_s=longest_s, trust_new_nodes=False, **settings)
         links: Any = [process.link(host) for host in hosts]
-        self._engine = self.votes = QuorumEngine(links, options, process.timer, None, longest_s, False)
+        self._engine = self.votes = QuorumEngine(links, options, process.timer)
         self.engines: dict[str, Engine] = {
             host.name: engine for host, engine in zip(hosts, self._engine.engines, strict=True)
         }

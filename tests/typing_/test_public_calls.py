@@ -103,9 +103,14 @@ def test_a_factory_refuses_what_its_kind_does_not_have(owner: Any, name: str) ->
 
 def test_each_setting_has_one_default_and_is_documented() -> None:
     defaults = {name: setting.default for name, setting in inspect.signature(LockContext).parameters.items()}
-    internal = {"max_calls_in_flight", "backoff_first", "backoff_max"}
+    others = {
+        "max_calls_in_flight",
+        "backoff_first",
+        "backoff_max",
+        *(QuorumSettings.__annotations__.keys() - defaults.keys()),
+    }
     assert {
-        **{name: SETTINGS[name] for name in internal},
+        **{name: SETTINGS[name] for name in others},
         **{name: default for name, default in defaults.items() if name != "client"},
     } == {**SETTINGS, "timer": None}
     assert [name for name in defaults if f"\n    {name}: " not in inspect.cleandoc(LockContext.__doc__ or "")] == []

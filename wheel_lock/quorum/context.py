@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypedDict, Unpack
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypedDict, Unpack
 
 from wheel_lock.aio import lock as aio_lock
 from wheel_lock.aio.context import AsyncContext, TaskContext, TaskFencedTerms, TaskLockTerms
@@ -18,7 +18,7 @@ from wheel_lock.net.clients import AnyClient
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.observe import ContextStats
 from wheel_lock.observe.contexts import CONTEXTS
-from wheel_lock.options import SETTINGS, ContextOptions, seconds
+from wheel_lock.options import SETTINGS, ContextOptions
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.lease import QuorumLease
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -125,15 +125,6 @@ class QuorumSettings(SharedSettings, total=False):
     trust_new_nodes: bool
 
 
-QUORUM_SETTINGS: Mapping[str, Any] = {
-    **SETTINGS,
-    "node_timeout": None,
-    "longest_timeout": 0.0,
-    "trust_new_nodes": True,
-}
-"""The settings of a context of a quorum, and their defaults."""
-
-
 class BaseQuorumContext(BaseContext):
     """The common base of the two contexts of a quorum."""
 
@@ -174,7 +165,7 @@ class QuorumContext(BaseQuorumContext, Decorates, ThreadContext):
             not possible, as for :class:`wheel_lock.LockContext`.
     """
 
-    @spelled_out(QuorumSettings, QUORUM_SETTINGS)
+    @spelled_out(QuorumSettings, SETTINGS)
     def __init__(self, clients: Sequence[AnyClient], **settings: Unpack[QuorumSettings]) -> None:
         clients = list(clients)
         if len(clients) < LEAST_NODES:
@@ -186,18 +177,10 @@ class QuorumContext(BaseQuorumContext, Decorates, ThreadContext):
         for place in places:
             if places.count(place) > 1:
                 raise ValueError(f"each client must be of a master of its own, and {place} is given twice")
-        given = {**QUORUM_SETTINGS, **settings}
-        node_timeout, options = given["node_timeout"], ContextOptions.of(given)
+        options = ContextOptions.of(settings)
         for connector in connectors:
             options.check_keeper(connector.obstacle)
-        self._engine = QuorumEngine(
-            clients,
-            options,
-            HashedWheelTimer.chosen(given["timer"]),
-            None if node_timeout is None else seconds("node_timeout", node_timeout, above=0.0),
-            seconds("longest_timeout", given["longest_timeout"]),
-            bool(given["trust_new_nodes"]),
-        )
+        self._engine = QuorumEngine(clients, options, HashedWheelTimer.chosen(settings.get("timer")))
         CONTEXTS.add(self._engine)
 
     @spelled_out(LockTerms)

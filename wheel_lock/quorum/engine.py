@@ -118,8 +118,6 @@ class VoteTally:
 class QuorumEngine(Engine):
     """Acquires, keeps and releases by a majority of nodes. Its leases are :class:`QuorumLease`.
 
-    The arguments are those of :class:`~wheel_lock.quorum.context.QuorumContext`.
-
     Attributes:
         engines: The engines of the nodes.
         quorum: How many of the nodes are a majority.
@@ -127,25 +125,16 @@ class QuorumEngine(Engine):
 
     router: Majority
 
-    def __init__(
-        self,
-        clients: Sequence[AnyClient],
-        options: ContextOptions,
-        timer: HashedWheelTimer,
-        node_timeout_s: float | None,
-        longest_s: float,
-        trusts_new: bool,
-    ) -> None:
+    def __init__(self, clients: Sequence[AnyClient], options: ContextOptions, timer: HashedWheelTimer) -> None:
         self.quorum: int = len(clients) // 2 + 1
         self.nodes_needed: int | None = self.quorum
-        router = partial(Majority, quorum=self.quorum, node_timeout_s=node_timeout_s, longest_s=longest_s)
         # Before the engines of its nodes are made: when the timer stops, it says why an acquire ends.
         own = dataclasses.replace(options, release_on_crash=False)  # the engines of its nodes send all there is
-        self._compose(own, timer, start_helper_thread, router)
+        self._compose(own, timer, start_helper_thread, partial(Majority, quorum=self.quorum))
         per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
         masters = Masters()
         self.engines: list[NodeEngine] = self.router.engines
-        self.engines += [NodeEngine(client, per_node, timer, trusts_new, masters) for client in clients]
+        self.engines += [NodeEngine(client, per_node, timer, masters) for client in clients]
         self.router.shards += [engine.router.renewer for engine in self.engines]
 
     def _new_wait_queues(self) -> QuorumWaits:

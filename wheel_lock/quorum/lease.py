@@ -251,7 +251,7 @@ class QuorumLease(Lease):
     @property
     def limit_s(self) -> float:
         """How many seconds a node may take to answer: by default a tenth of the lock's timeout."""
-        limit_s = self.majority.node_timeout_s
+        limit_s = self.majority.leases.state.options.node_timeout_s
         return max(self.options.timeout_s / 10, _LEAST_LIMIT_S) if limit_s is None else limit_s
 
     def answered(self) -> None:
@@ -337,25 +337,22 @@ class QuorumLease(Lease):
 class Majority(SingleRouter):
     """The nodes of a quorum, where an engine of one server has its router and its renewer. Timer's thread only.
 
-    Args:
-        quorum, node_timeout_s, longest_s: As for the engine; ``longest_s`` grows with the timeouts of its own locks.
-
     Attributes:
+        longest_s: The longest lock timeout, in seconds, of all users of these nodes, as far as known.
         engines, shards: The engines and the renewers of the nodes, added by the quorum's engine.
     """
 
     only_renewer: Renewer | None = None
     busy = False  # it sends nothing itself: the engines of its nodes are attached to the timer themselves
 
-    def __init__(self, leases: LeaseTable, quorum: int, node_timeout_s: float | None, longest_s: float) -> None:
+    def __init__(self, leases: LeaseTable, quorum: int) -> None:
         self.leases = leases
         self.timer: HashedWheelTimer = leases.timer
         self.shards: list[Renewer] = []
         self.engines: list[NodeEngine] = []
         self.quorum = quorum
-        self.longest_s: float = longest_s
+        self.longest_s: float = leases.state.options.longest_timeout_s
         self.confirmed_at: float = -math.inf
-        self.node_timeout_s = node_timeout_s
         self.groups: Groups[QuorumGroup] = Groups()
 
     @property

@@ -170,10 +170,8 @@ def _fields(text: object) -> dict[str, str]:
 class NodeEngine(Engine):
     """The engine of one master. Its leases are votes; ``on_lost`` is called only when the majority is lost."""
 
-    def __init__(
-        self, client: AnyClient, options: ContextOptions, timer: HashedWheelTimer, trusts_new: bool, masters: Masters
-    ) -> None:
-        self.history: History = History(timer.clock.now, trusts_new)
+    def __init__(self, client: AnyClient, options: ContextOptions, timer: HashedWheelTimer, masters: Masters) -> None:
+        self.history: History = History(timer.clock.now, options.trust_new_nodes)
         self.connector: NodeConnector = NodeConnector(client, self.history, masters)
         self.connector.owner = options.owner
         super().__init__(self.connector, options, timer)
