@@ -86,6 +86,7 @@ class Engine(EngineState):
     connector: AnyConnector
     router: SingleRouter
     wait_queues: WaitQueueRegistry
+    closed: bool
     nodes_needed: int | None = None
 
     def __init__(

@@ -107,9 +107,7 @@ class Batch(Request):
             return self.block.size > 0
         return any(lease.state is RENEWING for lease in self.leases)
 
-    @property
-    def awaited(self) -> bool:
-        return self.wanted
+    awaited = wanted
 
     def on_reply(self, reply: Reply) -> None:
         if reply == []:
