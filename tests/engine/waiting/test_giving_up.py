@@ -9,6 +9,7 @@ import pytest
 
 from tests.engine.rig import BUG, NIL, OK, REFUSED, TAKEN, array, breaking, failure, integer, names
 from tests.engine.waiting_rig import Wait, WaitingRig
+from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.engine.waiting import many
 from wheel_lock.errors import ContextClosed, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
 from wheel_lock.lock_types import FAIR
@@ -167,7 +168,7 @@ def test_what_one_call_was_granted_is_released_when_it_ends(
 def test_a_call_for_many_whose_undoing_fails_has_an_error_all_the_same(failing: WaitingRig) -> None:
     call = failing.wait_for_each(names(2))
     failing.reply("acquire_many", array(1, TAKEN, 2, TAKEN))
-    with breaking(many.AcquireMany, "give_up"):
+    with breaking(AcquireMany, "give_up"):
         failing.post(lambda: call._fail(TooManyLocks("too many")))
         failing.turn()
     failure(call._future, WheelLockError, "internal error")
