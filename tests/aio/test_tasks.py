@@ -16,7 +16,7 @@ import pytest
 from tests.support.backend import Backend
 from tests.support.event_loops import nothing_is_left, until
 from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LocksLost
-from wheel_lock.aio.cancellation import EnteredBlock, enter, left
+from wheel_lock.aio.cancellation import EnteredBlock, left
 from wheel_lock.aio.lock import Lock
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
@@ -171,7 +171,7 @@ async def test_a_frame_that_has_ended_leaves_its_id_to_the_next() -> None:
     frame, lease = sys._getframe(), Mock()
 
     async def work() -> None:
-        enter(blocks, EnteredBlock(lease, frame))  # for that of a helper, in which each task enters and leaves
+        blocks.append(EnteredBlock(lease, frame))  # for that of a helper, in which each task enters and leaves
         mine = blocks[-1]
         await asyncio.sleep(0)
         assert left(blocks, frame, discarded=False, by_hand=False) is mine

@@ -87,13 +87,6 @@ class EnteredBlock:
         return self.task is None and self.lease.state > EXTENDING and self.lease.loss is None
 
 
-def enter(blocks: list[EnteredBlock], block: EnteredBlock) -> None:
-    """Add a block of the current task to ``blocks``, those of one lock."""
-    for over in [block for block in blocks if block.over]:
-        blocks.remove(over)
-    blocks.append(block)
-
-
 def left(blocks: list[EnteredBlock], frame: FrameType | None, *, discarded: bool, by_hand: bool) -> EnteredBlock | None:
     """Return the block that is left: the current task's innermost, else one that another task has entered; or None.
 

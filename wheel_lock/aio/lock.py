@@ -22,7 +22,7 @@ from wheel_lock.aio.call import (
     loop_bridge,
     run,
 )
-from wheel_lock.aio.cancellation import EnteredBlock, enter, left
+from wheel_lock.aio.cancellation import EnteredBlock, left
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.loss_events import LoopCallback
 from wheel_lock.errors import WheelLockError, quoted
@@ -155,7 +155,9 @@ class Lock(TaskSide, BaseLock):
                 raise self._lost(lease)
         if self._blocks is None:
             self._blocks = []
-        enter(self._blocks, block)
+        for over in [block for block in self._blocks if block.over]:
+            self._blocks.remove(over)
+        self._blocks.append(block)
         if isinstance(lease.owner, TaskOwner):
             lease.owner.in_blocks[lease] = None
 
