@@ -243,7 +243,6 @@ class BaseWriteLock(_Half):
 
     __slots__ = ()
 
-    _engine: Engine
     _half = EXCLUSIVE
 
     @property

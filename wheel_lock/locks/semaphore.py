@@ -19,10 +19,11 @@ class BaseSemaphore(BaseLock):
 
     __slots__ = ()
 
+    _lock_type: Permit
+
     @property
     def permits(self) -> int:
         """The number of permits that this object was made with; ``set_permits`` at the server takes precedence."""
-        assert isinstance(self._lock_type, Permit)
         return self._lock_type.permits
 
     def _keep(self, lease: Lease) -> None:
@@ -34,7 +35,6 @@ class BaseSemaphore(BaseLock):
 
     def _setting(self, permits: int | None) -> Callable[[Future[bool]], object]:
         """Return the request that sets the number, to be run on the timer's thread."""
-        assert isinstance(self._lock_type, Permit)
         if permits is not None:
             count("permits", permits, least=1)
         call = self._lock_type.set_permits(self._encoded_name(), permits)

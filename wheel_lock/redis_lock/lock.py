@@ -68,7 +68,6 @@ class Grant(BaseLock):
 
     __slots__ = ()
 
-    _engine: Engine
     _wrong_owner: ClassVar[str | None] = None
 
     def _disown(self, leases: Sequence[Lease] | None) -> None:
