@@ -109,9 +109,7 @@ class Server:
     def release(self, entries: list[Entry], *, asking: bool = False) -> dict[Entry, str]:
         """Release what the entries name, each only where its token is still the holder's.
 
-        Args:
-            entries: The entries.
-            asking: Whether also those are released whose slots are on their way to this server.
+        With ``asking`` also those are released whose slots are on their way to this server.
 
         Returns:
             For each entry that it has answered for, RELEASED, REFUSED, or the address of the server whose it is to

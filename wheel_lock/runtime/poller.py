@@ -55,15 +55,11 @@ class SocketWaker:
 
 
 class EventWaker:
-    """A waker on an eventfd.
-
-    Attributes:
-        wake: Makes the descriptor readable. From any thread; does nothing if it is readable already.
-    """
+    """A waker on an eventfd."""
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.wake: Callable[[], object] = event_writer(self._fd)
+        self.wake: Callable[[], object] = event_writer(self._fd)  # from any thread; it may be readable already
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable."""
