@@ -155,7 +155,7 @@ class TlsConnection:
                 commands.append(("SELECT", str(database)))
             for words in commands:
                 reply = _ask(tls, until, *words)
-                if reply.lower().startswith(_NO_USERS):
+                if login and reply.lower().startswith(_NO_USERS):
                     reply = _ask(tls, until, "AUTH", login[-1])
                 if reply != b"+OK\r\n":
                     why = reply[:80].decode("utf-8", "backslashreplace").rstrip()
