@@ -24,7 +24,10 @@ REFUSED = [
         ([*HOLD, "--locks", value], f"--locks must be a whole number of at least 1, not {value}")
         for value in ("0", "-3")
     ),
-    *(([*HOLD, "--locks", value], f"'--locks': '{value}'") for value in ("many", "1.5")),
+    *(
+        ([*HOLD, "--locks", value], f"--locks must be a whole number of at least 1, not '{value}'")
+        for value in ("many", "1.5")
+    ),
     *(([*HOLD, "--seconds", value], "--seconds") for value in ("0", "-1", "inf", "soon")),
     *(([*HOLD, "--timeout", value], "--timeout") for value in ("nan", "inf", "0", "0.001", "x")),
     ([*HOLD, "--renew-every", "3"], "--renew-every must be less than"),

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from wheel_lock import __version__
-from wheel_lock.cli.arguments import INTERRUPTED, PIPE_BROKEN, SERVER_TROUBLE, USAGE, Refusal
+from wheel_lock.cli.arguments import INTERRUPTED, PIPE_BROKEN, SERVER_TROUBLE, USAGE, Refusal, redacted
 from wheel_lock.cli.benchmark.command import bench
 from wheel_lock.cli.demo.command import demo, hold
 from wheel_lock.cli.doctor.command import doctor
@@ -23,7 +23,6 @@ from wheel_lock.cli.locks.release import release
 from wheel_lock.cli.locks.watch import watch
 from wheel_lock.cli.output import complain, discard_stdout
 from wheel_lock.cli.run.command import run
-from wheel_lock.cli.server import redacted
 from wheel_lock.cli.top.command import top
 
 COMMANDS: tuple[Callable[..., None], ...] = (run, keeper, ls, inspect, watch, release, doctor, top, demo, hold, bench)

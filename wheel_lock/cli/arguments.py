@@ -19,11 +19,14 @@ status constant
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+
+from wheel_lock.options import MAX_COUNT, count, lock_name, seconds
 
 OK = 0
 SERVER_TROUBLE = 1
@@ -36,6 +39,8 @@ TERMINATED = 143
 REDIS_VARIABLE = "WHEEL_LOCK_REDIS"
 """The environment variable with the URL of the server, for commands without ``--redis``."""
 
+_BEHIND_PREFIX = 40  # characters of a name behind its prefix, at most
+
 
 class Refusal(Exception):
     """An error that ends a command.
@@ -45,48 +50,74 @@ class Refusal(Exception):
         status: The exit status.
     """
 
-    def __init__(self, sentence: str, status: int) -> None:
+    def __init__(self, sentence: str, status: int = SERVER_TROUBLE) -> None:
         super().__init__(sentence)
         self.sentence = sentence
         self.status = status
 
 
-def whole_number(text: str) -> int:
-    """Return the value of an option as an int. Raises BadParameter, which shows the invalid text."""
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+URL = re.compile(r"(?P<scheme>(https?|(redis|valkey)s?(\+(sentinel|cluster))?|unix)://).+", re.DOTALL)
 
 
-def any_number(text: str) -> float:
-    """Return the value of an option as a float. Raises BadParameter, which shows the invalid text."""
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a number") from None
+def redacted(text: str) -> str:
+    """Return ``text`` without what follows the scheme of the first URL in it: any part may belong to a password.
+
+    >>> redacted("not redis://user:secret")
+    'not redis://***'
+    """
+    return URL.sub(r"\g<scheme>***", text)
 
 
 @contextmanager
-def options_checked() -> Iterator[None]:
-    """Turn a ValueError about an option, which begins with the option's name, into a Refusal."""
+def checked(prefix: str = "") -> Iterator[None]:
+    """Turn a ValueError about the command line into a Refusal; ``prefix`` is what its sentence begins with."""
     try:
         yield
     except ValueError as error:
-        # What is checked as the name of a lock is made of a prefix.
-        named = str(error).replace("a lock name", "prefix", 1).replace("renew_every", "renew-every")
-        raise Refusal(f"--{named}", USAGE) from None
+        named = str(error).replace("renew_every", "renew-every")
+        raise Refusal(redacted(f"{prefix}{named}"), USAGE) from None
+
+
+def _option(name: str, metavar: str, meaning: str, check: Callable[[str], object]) -> Any:
+    """Return the option ``--name``, whose value is what ``check`` returns, or a Refusal if that raises ValueError."""
+
+    def parser(text: str) -> object:
+        with checked("--"):
+            return check(text)
+
+    return typer.Option(f"--{name}", parser=parser, metavar=metavar, help=meaning)
+
+
+def count_option(name: str, meaning: str, *, least: int, most: int = MAX_COUNT) -> Any:
+    """Return the option ``--name`` with a whole number from ``least`` to ``most``."""
+    return _option(name, "NUMBER", meaning, lambda text: count(name, _number(int, text), least=least, most=most))
+
+
+def seconds_option(name: str, meaning: str, *, least: float = 0.0, above: float | None = None) -> Any:
+    """Return the option ``--name`` with a number of seconds, at least ``least`` and, if given, more than ``above``."""
+    return _option(name, "SECONDS", meaning, lambda text: seconds(name, _number(float, text), least=least, above=above))
+
+
+def prefix_option(meaning: str) -> Any:
+    """Return the option ``--prefix`` with what the names of locks begin with."""
+    return _option("prefix", "TEXT", meaning, _prefix)
 
 
 # Not typer's own parsers of numbers, because not all versions of it show the invalid text.
-def count_option(meaning: str, *names: str) -> Any:
-    """Return an option with a whole number. ``names``: as for ``typer.Option``."""
-    return typer.Option(*names, parser=whole_number, metavar="NUMBER", help=meaning)
+def _number(kind: type[int] | type[float], text: str) -> object:
+    """Return ``text`` as a number; as it is if it is none, which the check of the number refuses."""
+    try:
+        return kind(text)
+    except ValueError:
+        return text
 
 
-def seconds_option(meaning: str, *names: str) -> Any:
-    """Return an option with a number of seconds. ``names``: as for ``typer.Option``."""
-    return typer.Option(*names, parser=any_number, metavar="SECONDS", help=meaning)
+def _prefix(text: str) -> str:
+    try:
+        lock_name(text + "0" * _BEHIND_PREFIX, b"")
+    except ValueError as error:
+        raise ValueError(str(error).replace("a lock name", "prefix", 1)) from None
+    return text
 
 
 _REDIS: Any = typer.Option(

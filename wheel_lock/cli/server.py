@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from wheel_lock import LockContext
-from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, Refusal
+from wheel_lock.cli.arguments import URL, USAGE, Refusal, checked, redacted
 from wheel_lock.net.clients import ServerUrl, UnknownOption, parse
 from wheel_lock.net.tls import disagreement
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
@@ -27,48 +27,28 @@ SETTINGS: dict[str, Any] = {"socket_connect_timeout": 3.0, "socket_timeout": 5.0
 PROMPT: dict[str, Any] = {**SETTINGS, "retry": Retry(NoBackoff(), 1, (redis.ConnectionError,))}
 """The same for clients of one server: one more attempt after a connection broke, without pauses; none after a timeout."""
 
-_URL = re.compile(r"(?P<scheme>(https?|(redis|valkey)s?(\+(sentinel|cluster))?|unix)://).+", re.DOTALL)
-
-
-class BadUrl(Refusal):
-    """The URL is not that of a server."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__(sentence, USAGE)
-
 
 class ServerTrouble(Refusal):
     """The server cannot be reached, or refuses the connection or a command."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__(sentence, SERVER_TROUBLE)
-
-
-def redacted(text: str) -> str:
-    """Return ``text`` without what follows the scheme of the first URL in it: any part may belong to a password.
-
-    >>> redacted("not redis://user:secret")
-    'not redis://***'
-    """
-    return _URL.sub(r"\g<scheme>***", text)
-
 
 def parsed(url: str, parameter: str = "--redis") -> ServerUrl:
-    """Return what ``url`` names; ``parameter`` names the URL in messages. Raises BadUrl if it is malformed."""
+    """Return what ``url`` names; ``parameter`` names the URL in messages. Raises Refusal if it is malformed."""
     try:
         return parse(url)
     except UnknownOption as error:
-        raise BadUrl(f"{parameter}: {error}") from None
+        raise Refusal(f"{parameter}: {error}", USAGE) from None
     except ValueError:
         raise bad_url(url, parameter) from None
 
 
-def bad_url(url: str, parameter: str) -> BadUrl:
+def bad_url(url: str, parameter: str) -> Refusal:
     """Return the error for a malformed URL. It shows the scheme at most."""
-    shown = redacted(url) if _URL.match(url) else "***" if url else ""
-    return BadUrl(
+    shown = redacted(url) if URL.match(url) else "***" if url else ""
+    return Refusal(
         f"{parameter} must be a URL such as redis://host:6379/0, rediss://host:6379/0, unix:///path, "
-        f"redis+sentinel://host:26379,host:26379/MASTER/0 or redis+cluster://host:7000, not {shown!r}"
+        f"redis+sentinel://host:26379,host:26379/MASTER/0 or redis+cluster://host:7000, not {shown!r}",
+        USAGE,
     )
 
 
@@ -80,7 +60,7 @@ def connect(url: str, given: str, parameter: str) -> redis.Redis:
         given, parameter: The URL on the command line and its name there, for messages.
 
     Raises:
-        BadUrl: An option in the URL is malformed.
+        Refusal: An option in the URL is malformed.
         ServerTrouble: The server does not answer, or refuses the connection.
     """
     client: redis.Redis | None = None
@@ -105,10 +85,8 @@ def connect(url: str, given: str, parameter: str) -> redis.Redis:
 
 def context_of(client: redis.Redis | redis.RedisCluster, **settings: Any) -> LockContext:
     """Return a context for the locks of a command. Raises Refusal if WHEEL_LOCK_KEEPER is not possible."""
-    try:
+    with checked():
         return LockContext(client, **settings)
-    except ValueError as error:
-        raise Refusal(str(error), USAGE) from None
 
 
 def greet(client: redis.Redis) -> None:

@@ -98,7 +98,7 @@ def find(url: str, parameter: str = "--redis") -> Target:
         parameter: The name of the URL in messages.
 
     Raises:
-        BadUrl: The URL is malformed.
+        Refusal: The URL is malformed.
         ServerTrouble: There is no server, or none that can be used.
     """
     named = server.parsed(url, parameter)

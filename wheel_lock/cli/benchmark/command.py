@@ -15,13 +15,14 @@ from wheel_lock.cli.arguments import (
     AsJson,
     OptionalRedisUrl,
     Refusal,
+    checked,
     count_option,
-    options_checked,
+    prefix_option,
     seconds_option,
 )
 from wheel_lock.cli.benchmark import figures
 from wheel_lock.cli.benchmark.bench import Bench, Plan
-from wheel_lock.options import count, lock_name, lock_options, seconds
+from wheel_lock.options import MIN_RENEWED_TIMEOUT_S
 
 
 def bench(
@@ -32,12 +33,15 @@ def bench(
         ),
     ] = None,
     redis: OptionalRedisUrl = None,
-    seconds: Annotated[float, seconds_option("About how long to measure.")] = 20.0,
-    locks: Annotated[int, count_option("How many locks to hold at most.")] = 10_000,
-    timeout: Annotated[float, seconds_option("The time-to-live for which to say how many can be held.")] = 30.0,
-    prefix: Annotated[
-        str, typer.Option(metavar="TEXT", help="What all names begin with; a random id follows.")
-    ] = "wheel-lock-bench:",
+    seconds: Annotated[float, seconds_option("seconds", "About how long to measure.", above=0.0)] = 20.0,
+    locks: Annotated[int, count_option("locks", "How many locks to hold at most.", least=1)] = 10_000,
+    timeout: Annotated[
+        float,
+        seconds_option(
+            "timeout", "The time-to-live for which to say how many can be held.", least=MIN_RENEWED_TIMEOUT_S
+        ),
+    ] = 30.0,
+    prefix: Annotated[str, prefix_option("What all names begin with; a random id follows.")] = "wheel-lock-bench:",
     as_json: AsJson = False,
 ) -> None:
     """Measure what it costs to keep locks alive on a server of your own.
@@ -48,7 +52,9 @@ def bench(
     Ends with status 0 if all was measured; 1 if the server is not there, refuses, fails, or a lock was lost, with a
     sentence on stderr; 2 if the command line is wrong; 130 or 143 if it was interrupted by Ctrl-C or SIGTERM.
     """
-    plan = _plan(locks, timeout, seconds, prefix)
+    with checked("--"):
+        if "{" in prefix:
+            raise ValueError(f"prefix must not contain a brace, or all names share one slot of a cluster: {prefix!r}")
     given = url or redis
     if given is None:
         raise Refusal(f"name a server: wheel-lock bench URL, --redis URL or {REDIS_VARIABLE}", USAGE)
@@ -56,7 +62,7 @@ def bench(
         progress = output.progress(quiet=as_json)
         try:
             with output.logged_to(progress.log), progress:
-                measured = Bench(found, plan, progress).run()
+                measured = Bench(found, Plan(locks, timeout, seconds, prefix), progress).run()
         except KeyboardInterrupt:
             sentence = f"interrupted again: what is not released yet expires within {figures.TTL_S:g} s"
             raise Refusal(sentence, INTERRUPTED) from None
@@ -67,14 +73,3 @@ def bench(
     else:
         figures.show(output.console(), measured)
     raise typer.Exit(measured.exit_status)
-
-
-def _plan(locks: int, timeout: float, seconds_in_all: float, prefix: str) -> Plan:
-    with options_checked():
-        count("locks", locks, least=1)
-        options = lock_options(timeout)
-        seconds("seconds", seconds_in_all, above=0.0)
-        lock_name(prefix + "0" * 32, b"")  # what follows is shorter
-        if "{" in prefix:
-            raise ValueError(f"prefix must not contain a brace, or all names share one slot of a cluster: {prefix!r}")
-    return Plan(locks, options.timeout_s, seconds_in_all, prefix)

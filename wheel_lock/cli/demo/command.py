@@ -12,13 +12,12 @@ from wheel_lock import WheelLockError, __version__
 from wheel_lock.cli import output, server, target
 from wheel_lock.cli.arguments import (
     INTERRUPTED,
-    SERVER_TROUBLE,
     USAGE,
     AsJson,
     RedisUrl,
     Refusal,
+    checked,
     count_option,
-    options_checked,
     seconds_option,
 )
 from wheel_lock.cli.demo import report
@@ -26,12 +25,12 @@ from wheel_lock.cli.demo.display import LiveWatch, explanation
 from wheel_lock.cli.demo.outcome import Outcome
 from wheel_lock.cli.demo.run import Plan, Run, Watch, conduct
 from wheel_lock.cli.demo.watch import PlainWatch, QuietWatch
-from wheel_lock.options import count, lock_options, seconds
+from wheel_lock.options import lock_options
 from wheel_lock.testing import EmbeddedServer
 
-_Count = Annotated[int, count_option("How many locks to hold.")]
-_Timeout = Annotated[float, seconds_option("Their time-to-live.")]
-_Duration = Annotated[float, seconds_option("How long to hold them.")]
+_Count = Annotated[int, count_option("locks", "How many locks to hold.", least=1)]
+_Timeout = Annotated[float, seconds_option("timeout", "Their time-to-live.")]
+_Duration = Annotated[float, seconds_option("seconds", "How long to hold them.", above=0.0)]
 
 
 def demo(
@@ -72,7 +71,7 @@ def hold(
     timeout: _Timeout = 3.0,
     seconds: _Duration = 10.0,
     renew_every: Annotated[
-        float | None, seconds_option("Between renewals of one; a third of the timeout by default.")
+        float | None, seconds_option("renew-every", "Between renewals of one; a third of the timeout by default.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -89,13 +88,11 @@ def hold(
     raise typer.Exit(outcome.exit_status)
 
 
-def _plan(prefix: str, locks: int, timeout: float, renew_every: float | None, seconds_to_hold: float) -> Plan:
-    with options_checked():
-        count("locks", locks, least=1)
+def _plan(prefix: str, locks: int, timeout: float, renew_every: float | None, seconds: float) -> Plan:
+    with checked("--"):
         options = lock_options(timeout, renew_every=renew_every)
-        seconds("seconds", seconds_to_hold, above=0.0)
     assert options.renew_every_s is not None
-    return Plan(prefix, locks, options.timeout_s, options.renew_every_s, seconds_to_hold)
+    return Plan(prefix, locks, options.timeout_s, options.renew_every_s, seconds)
 
 
 def _embedded_server() -> EmbeddedServer:
@@ -116,7 +113,7 @@ def _conduct(run: Run, watch: Watch) -> Outcome:
             return conduct(run, watch)
     except WheelLockError as error:
         sentence = f"cannot acquire {run.plan.locks:,} locks on {run.target.address}: {server.one_line(error)}"
-        raise Refusal(sentence, SERVER_TROUBLE) from None
+        raise Refusal(sentence) from None
     except KeyboardInterrupt:
         left = f"interrupted again: what is not released yet expires within {run.plan.timeout_s:g} s"
         raise Refusal(left, INTERRUPTED) from None

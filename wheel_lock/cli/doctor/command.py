@@ -14,11 +14,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from wheel_lock.cli import output, server, target
-from wheel_lock.cli.arguments import REDIS_VARIABLE, AsJson, count_option, options_checked, seconds_option
+from wheel_lock.cli.arguments import REDIS_VARIABLE, AsJson, count_option, prefix_option, seconds_option
 from wheel_lock.cli.doctor import distances, neighbours, rights, settings
 from wheel_lock.cli.doctor.findings import Finding, Master, Severity, worst
 from wheel_lock.cli.target import Target
-from wheel_lock.options import count, lock_name, lock_options
+from wheel_lock.options import MIN_RENEWED_TIMEOUT_S
 
 WARNED = 3
 ENDANGERED = 4
@@ -36,9 +36,11 @@ def doctor(
             help="A server, its Sentinels, or a cluster; several times for the masters of a quorum.",
         ),
     ],
-    prefix: Annotated[str, typer.Option(metavar="TEXT", help="What the names of the locks in use begin with.")] = "",
-    timeout: Annotated[float, seconds_option("The shortest timeout of the locks in use.")] = 30.0,
-    min_replicas: Annotated[int, count_option("The min_replicas of the contexts in use.")] = 0,
+    prefix: Annotated[str, prefix_option("What the names of the locks in use begin with.")] = "",
+    timeout: Annotated[
+        float, seconds_option("timeout", "The shortest timeout of the locks in use.", least=MIN_RENEWED_TIMEOUT_S)
+    ] = 30.0,
+    min_replicas: Annotated[int, count_option("min-replicas", "The min_replicas of the contexts in use.", least=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Check a server for what endangers locks, and say what to do about it.
@@ -51,10 +53,6 @@ def doctor(
     Ends with status 0 if nothing was found; 1 if no server is there, or all refuse the connection; 2 if the command line is
     wrong; 3 if there are warnings; 4 if there are problems; 130 if it was interrupted.
     """
-    with options_checked():
-        lock_options(timeout)
-        count("min-replicas", min_replicas, least=0)
-        lock_name(prefix + "0" * 40, b"")  # what follows is shorter
     with ExitStack() as stack:
         found, findings = _targets(redis, stack)
         findings += _findings(found, prefix, timeout, min_replicas, output.progress(quiet=True))

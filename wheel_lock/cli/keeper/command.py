@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, Refusal
+from wheel_lock.cli.arguments import Refusal, checked
 from wheel_lock.keeper import NEEDS, PROGRAM, is_possible
 from wheel_lock.options import keeper_place
 
@@ -26,16 +26,14 @@ def keeper(
 
     Ends with 1 if another keeper serves the socket, or it cannot be made; 2 if the command line is wrong.
     """
-    try:
+    with checked():
         address = str(keeper_place("--socket", path))
-    except ValueError as error:
-        raise Refusal(str(error), USAGE) from None
     if not is_possible():
-        raise Refusal(f"the keeper {NEEDS}", SERVER_TROUBLE)
+        raise Refusal(f"the keeper {NEEDS}")
     try:
         listener = _listener(address)
     except OSError as error:
-        raise Refusal(f"cannot make the socket {address!r}: {error.strerror}", SERVER_TROUBLE) from None
+        raise Refusal(f"cannot make the socket {address!r}: {error.strerror}") from None
     os.set_inheritable(listener.fileno(), True)
     os.execv(sys.executable, [sys.executable, "-I", "-S", os.fspath(PROGRAM), str(listener.fileno())])
 
@@ -50,7 +48,7 @@ def _listener(address: str) -> socket.socket:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         try:
             probe.connect(address)
-            raise Refusal(f"a keeper serves {address!r} already", SERVER_TROUBLE)
+            raise Refusal(f"a keeper serves {address!r} already")
         except ConnectionRefusedError:
             if stat.S_ISSOCK(os.lstat(address).st_mode):
                 os.unlink(address)

@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from wheel_lock.cli import server
-from wheel_lock.cli.arguments import USAGE, Refusal
+from wheel_lock.cli.arguments import checked
 from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.cli.target import FAILURES, Target
 from wheel_lock.lock_types.holders import (
@@ -42,10 +42,8 @@ class Found(NamedTuple):
 
 def key_of(name: str) -> bytes:
     """Return the key of a lock's name on the command line. Raises Refusal if it is none."""
-    try:
+    with checked():
         return lock_name(name.encode("utf-8", "surrogateescape"), b"")
-    except (ValueError, UnicodeEncodeError) as error:
-        raise Refusal(str(error), USAGE) from None
 
 
 def look_at(target: Target, name: bytes, *, most: int = MAX_HOLDERS) -> LockState:

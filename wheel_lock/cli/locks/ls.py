@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from wheel_lock.cli import output, target
-from wheel_lock.cli.arguments import SERVER_TROUBLE, AsJson, RedisUrl, Refusal
+from wheel_lock.cli.arguments import AsJson, RedisUrl, Refusal
 from wheel_lock.cli.locks import show
 from wheel_lock.cli.locks.looking import Found, look_for
 
@@ -87,9 +87,7 @@ def ls(
     elif listing.foreign and not everything:
         output.complain(f"{_keys(listing.foreign)} of other kinds: --all lists them")
     if listing.unreadable:
-        raise Refusal(
-            f"{_keys(listing.unreadable)} cannot be read: {listing.problem or 'no right to them'}", SERVER_TROUBLE
-        )
+        raise Refusal(f"{_keys(listing.unreadable)} cannot be read: {listing.problem or 'no right to them'}")
 
 
 def _table(console: Console, rows: list[Found], listing: Listing) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from wheel_lock.cli.arguments import SERVER_TROUBLE, Refusal
+from wheel_lock.cli.arguments import Refusal
 from wheel_lock.cli.locks.looking import Found
 from wheel_lock.cli.output import Row, printable
 from wheel_lock.cli.tables import FittedTable
@@ -64,7 +64,7 @@ def row(found: Found) -> tuple[str, str, str, str, str]:
 
 def unreadable(found: Found) -> Refusal:
     """Return the refusal for a command about a key that the user may not read."""
-    return Refusal(f"{name_text(found.name)} cannot be read: {found.state.problem or 'no right to it'}", SERVER_TROUBLE)
+    return Refusal(f"{name_text(found.name)} cannot be read: {found.state.problem or 'no right to it'}")
 
 
 def table(found: Sequence[Found]) -> FittedTable:

@@ -20,13 +20,12 @@ from rich.live import Live
 from rich.text import Text
 
 from wheel_lock.cli import output, target
-from wheel_lock.cli.arguments import TERMINATED, RedisUrl, options_checked, seconds_option
+from wheel_lock.cli.arguments import TERMINATED, RedisUrl, seconds_option
 from wheel_lock.cli.locks import show
 from wheel_lock.cli.locks.looking import Found, key_of
 from wheel_lock.cli.locks.watching import Change, Watcher, is_pattern
 from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.cli.target import Target
-from wheel_lock.options import seconds as checked_seconds
 
 _LEAST_INTERVAL_S = 0.05
 _PAUSE_SHARE = 4  # after polling very many locks, the pause is this multiple of the poll's duration
@@ -40,8 +39,10 @@ def watch(
     name: Annotated[
         str, typer.Argument(metavar="NAME|PATTERN", help="A lock's name, or a pattern as for SCAN: with *, ? or [.")
     ],
-    interval: Annotated[float, seconds_option("Between two polls.")] = 0.5,
-    seconds: Annotated[float | None, seconds_option("How long to watch; without it until Ctrl-C.")] = None,
+    interval: Annotated[float, seconds_option("interval", "Between two polls.", least=_LEAST_INTERVAL_S)] = 0.5,
+    seconds: Annotated[
+        float | None, seconds_option("seconds", "How long to watch; without it until Ctrl-C.", above=0.0)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each change.")] = False,
 ) -> None:
     """Show locks as they are acquired and released, live on a terminal, as one line for each change elsewhere.
@@ -53,10 +54,6 @@ def watch(
     Ends with status 0 after --seconds; 1 if the first poll fails, or the one key cannot be read; 2 if the command
     line is wrong; 130 or 143 if it was ended by Ctrl-C or SIGTERM.
     """
-    with options_checked():
-        checked_seconds("interval", interval, least=_LEAST_INTERVAL_S)
-        if seconds is not None:
-            checked_seconds("seconds", seconds, above=0.0)
     key = None if is_pattern(name) else key_of(name)
     console = output.console()
     on_terminal = not as_json and output.pretty(console)

@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 
 from wheel_lock import Lock, LockContext, LockUnavailable, WheelLockError
 from wheel_lock.cli import server, target
-from wheel_lock.cli.arguments import SERVER_TROUBLE, Refusal
+from wheel_lock.cli.arguments import Refusal
 from wheel_lock.cli.run.signals import ENDING, Signals
 from wheel_lock.errors import quoted
 from wheel_lock.holder import Holder
@@ -109,7 +109,7 @@ class Acquiring:
         """Return the refusal for an acquire that takes longer than its limit: a server, or a Sentinel, is silent."""
         waited = f"waited {self._wait_s:g} s"
         if self._contending is None:
-            return Refusal(f"{self._trouble or 'the server has not answered'}; {waited}", SERVER_TROUBLE)
+            return Refusal(f"{self._trouble or 'the server has not answered'}; {waited}")
         return Refusal(f"the lock {quoted(self._name)} is not acquired; {waited}", NOT_ACQUIRED)
 
     # -- other threads -----------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Acquiring:
                 sentence = f"cannot acquire the lock {quoted(lock.name)} on {found.address}: {server.one_line(error)}"
                 passing = found.kind == "sentinel" and isinstance(error, LockUnavailable)
                 if not passing or not self._again():
-                    raise Refusal(sentence, SERVER_TROUBLE) from None
+                    raise Refusal(sentence) from None
         if not acquired:
             waited = f"; waited {self._wait_s:g} s" if self._wait_s else ""
             holder = _holder(lock)

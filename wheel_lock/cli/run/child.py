@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from wheel_lock.cli.arguments import Refusal
 from wheel_lock.cli.run.guard_program import runs_in_group
 
 NOT_EXECUTABLE = 126
@@ -16,16 +17,8 @@ _FOR_THE_COMMAND = (signal.SIGUSR1, signal.SIGUSR2)  # most programs, and so its
 _WANTS_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
 
 
-class CannotStart(Exception):
-    """The command cannot be started.
-
-    Attributes:
-        status: The exit status that a shell reports for it.
-    """
-
-    def __init__(self, sentence: str, status: int) -> None:
-        super().__init__(sentence)
-        self.status = status
+class CannotStart(Refusal):
+    """The command cannot be started; its status is the one that a shell reports for it."""
 
 
 class Child:

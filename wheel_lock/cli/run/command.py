@@ -14,12 +14,12 @@ import typer
 
 from wheel_lock import Lock, LockLost, WheelLockError
 from wheel_lock.cli import output, server
-from wheel_lock.cli.arguments import USAGE, RedisUrl, Refusal, options_checked, seconds_option
+from wheel_lock.cli.arguments import USAGE, RedisUrl, Refusal, checked, seconds_option
 from wheel_lock.cli.run.acquiring import Acquiring
 from wheel_lock.cli.run.child import CannotStart
 from wheel_lock.cli.run.signals import Signals
 from wheel_lock.cli.run.supervisor import LOST, Plan, Supervisor
-from wheel_lock.options import MAX_OWNER_LENGTH, LockOptions, lock_name, lock_options, process_owner, seconds
+from wheel_lock.options import MAX_OWNER_LENGTH, LockOptions, lock_name, lock_options, process_owner
 from wheel_lock.runtime.notifier import NOTIFIER
 
 _MARGIN = 1 / 6  # default margin, as a share of the timeout
@@ -31,18 +31,19 @@ def run(
     command: Annotated[list[str], typer.Argument(metavar="-- CMD [ARG]...", help="The program and its arguments.")],
     redis: RedisUrl,
     timeout: Annotated[
-        float, seconds_option("The time-to-live of the lock, which is renewed every third of it.")
+        float, seconds_option("timeout", "The time-to-live of the lock, which is renewed every third of it.")
     ] = 30.0,
     wait: Annotated[
-        float | None, seconds_option("How long to wait for the lock; 0 for one attempt. Without it, for ever.")
+        float | None, seconds_option("wait", "How long to wait for the lock; 0 for one attempt. Without it, for ever.")
     ] = None,
     margin: Annotated[
         float | None,
         seconds_option(
-            "How long before the lease ends CMD is signalled if no renewal is confirmed; a sixth of --timeout."
+            "margin",
+            "How long before the lease ends CMD is signalled if no renewal is confirmed; a sixth of --timeout.",
         ),
     ] = None,
-    grace: Annotated[float, seconds_option("How long after that signal CMD is killed.")] = 5.0,
+    grace: Annotated[float, seconds_option("grace", "How long after that signal CMD is killed.")] = 5.0,
     signal_name: Annotated[
         str, typer.Option("--signal", metavar="NAME", help="The signal that CMD gets when the lock is lost.")
     ] = "TERM",
@@ -63,11 +64,10 @@ def run(
     fails before CMD is started, with a sentence on stderr (a failover by Sentinels is waited for); 2 if the command line is
     wrong; 128 + n if signal n has come before CMD was started.
     """
-    options = _options(name, timeout, wait, fence_env)
-    number = _signal(signal_name)
-    margin_s, grace_s = _times(margin, grace, options)
+    options = _options(name, timeout, fence_env)
+    plan = Plan(command, os.environ, _margin_s(margin, options), grace, _signal(signal_name))
     _open_standard_streams()
-    raise typer.Exit(_run(name, options, wait, fence_env, Plan(command, os.environ, margin_s, grace_s, number), redis))
+    raise typer.Exit(_run(name, options, wait, fence_env, plan, redis))
 
 
 def _run(name: str, options: LockOptions, wait_s: float | None, fence_env: str | None, plan: Plan, url: str) -> int:
@@ -90,9 +90,9 @@ def _run(name: str, options: LockOptions, wait_s: float | None, fence_env: str |
             plan = replace(plan, environment={**plan.environment, fence_env: str(lock.fence)})
         try:
             status = Supervisor(lock, plan, signals, _say).run()
-        except CannotStart as error:
+        except CannotStart:
             _release(lock, 0)
-            raise Refusal(str(error), error.status) from None
+            raise
         # After a loss the context releases it, if it is not lost after all and the server is there.
         return status if status == LOST else _release(lock, status)
 
@@ -120,29 +120,22 @@ def _release(lock: Lock, status: int) -> int:
     return status
 
 
-def _options(name: str, timeout: float, wait: float | None, fence_env: str | None) -> LockOptions:
+def _options(name: str, timeout: float, fence_env: str | None) -> LockOptions:
     if fence_env is not None and re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", fence_env) is None:
         raise Refusal(f"--fence-env must be the name of a variable, not {fence_env!r}", USAGE)
-    try:
+    with checked("NAME: "):
         lock_name(name, b"")
-    except ValueError as error:
-        raise Refusal(f"NAME: {error}", USAGE) from None
-    with options_checked():
-        if wait is not None:
-            seconds("wait", wait)
+    with checked("--"):
         return lock_options(timeout, fencing=fence_env is not None)
 
 
-def _times(margin: float | None, grace: float, options: LockOptions) -> tuple[float, float]:
-    """Return margin and grace in seconds."""
+def _margin_s(margin: float | None, options: LockOptions) -> float:
     margin_s = options.timeout_s * _MARGIN if margin is None else margin
     most_s = options.timeout_s / 2  # a third of the timeout passes between renewals
-    with options_checked():
-        seconds("margin", margin_s)
-        seconds("grace", grace)
+    with checked("--"):
         if margin_s > most_s:
             raise ValueError(f"margin must be at most half of the timeout, {most_s:g} s, not {margin_s:g}")
-    return margin_s, grace
+    return margin_s
 
 
 def _signal(name: str) -> signal.Signals:

@@ -9,15 +9,18 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, Refusal
+from wheel_lock.cli.arguments import USAGE, Refusal
 from wheel_lock.diagnostics.debug_socket import directories
 from wheel_lock.options import MAX_SOCKET_PATH_BYTES
 
 _ANSWER_S = 10.0
 
 
-class Ended(Exception):
+class Ended(Refusal):
     """The process has closed the socket."""
+
+    def __init__(self) -> None:
+        super().__init__("the process has ended, or has closed its context")
 
 
 def find(target: str | None) -> str:
@@ -37,7 +40,6 @@ def find(target: str | None) -> str:
     if not found:
         raise Refusal(
             f"there is no socket of {whose}: a process opens one by context.serve_debug(), which returns its path",
-            SERVER_TROUBLE,
         )
     raise Refusal(f"there are several sockets of {whose}, name one of them: {' '.join(found)}", USAGE)
 
@@ -87,7 +89,7 @@ class Client:
             self._socket.connect(path)
         except OSError as error:
             self._socket.close()
-            raise Refusal(f"cannot connect to {path}: {error.strerror or error}", SERVER_TROUBLE) from None
+            raise Refusal(f"cannot connect to {path}: {error.strerror or error}") from None
         self._file = self._socket.makefile("rb")
 
     def state(self, names: int) -> dict[str, Any]:
@@ -101,7 +103,7 @@ class Client:
             self._socket.sendall(json.dumps({"get": "state", "names": names}).encode() + b"\n")
             line = self._file.readline()
         except TimeoutError:
-            raise Refusal(f"{self._path} does not answer within {_ANSWER_S:g} s", SERVER_TROUBLE) from None
+            raise Refusal(f"{self._path} does not answer within {_ANSWER_S:g} s") from None
         except OSError:
             line = b""
         if not line:
@@ -111,7 +113,7 @@ class Client:
         except ValueError:
             answer = None
         if not isinstance(answer, dict) or "health" not in answer:
-            raise Refusal(f"{self._path} is not the socket of a context", SERVER_TROUBLE)
+            raise Refusal(f"{self._path} is not the socket of a context")
         return answer
 
     def close(self) -> None:
