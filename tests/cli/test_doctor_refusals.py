@@ -137,7 +137,7 @@ def test_a_refused_command_leaves_its_check_unknown(
 def test_the_master_behind_sentinels_has_its_own_address(redis_server: RedisServer, examined: Examined) -> None:
     with RedisServer(f"sentinel monitor main 127.0.0.1 {redis_server.port} 1", sentinel=True) as sentinel:
         for url in (f"redis+sentinel://127.0.0.1:{sentinel.port}/main", f"redis://127.0.0.1:{sentinel.port}"):
-            _, found = examined(url)
+            _, found = examined(f"{url}?decode_responses=true")
             servers = {finding["server"] for finding in found.values()} - {""}
             assert servers == {f"127.0.0.1:{redis_server.port}"}
 

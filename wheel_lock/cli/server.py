@@ -18,7 +18,7 @@ from wheel_lock.cli.arguments import URL, USAGE, Refusal, checked, redacted
 from wheel_lock.net.clients import ServerUrl, UnknownOption, parse
 from wheel_lock.net.tls import disagreement
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
-from wheel_lock.protocol.server_errors import remedy_for
+from wheel_lock.protocol.server_errors import code_of, remedy_for
 
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError)  # what redis-py raises for malformed replies
 SETTINGS: dict[str, Any] = {"socket_connect_timeout": 3.0, "socket_timeout": 5.0, "protocol": 2}
@@ -30,6 +30,13 @@ PROMPT: dict[str, Any] = {**SETTINGS, "retry": Retry(NoBackoff(), 1, (redis.Conn
 
 class ServerTrouble(Refusal):
     """The server cannot be reached, or refuses the connection or a command."""
+
+
+class MalformedUrl(Exception):
+    """redis-py does not accept an option in the URL.
+
+    Its message, and that of urllib, may quote a part of the password: this error has no text, cause or context.
+    """
 
 
 def parsed(url: str, parameter: str = "--redis") -> ServerUrl:
@@ -52,56 +59,51 @@ def bad_url(url: str, parameter: str) -> Refusal:
     )
 
 
-def connect(url: str, given: str, parameter: str) -> redis.Redis:
-    """Return a client of one server that answers.
+def connect(url: str) -> redis.Redis:
+    """Return a client of one server that answers; ``url`` is as redis-py writes it. Raises what :func:`greeted` raises."""
+    client = redis.Redis.from_url(url, **PROMPT)
+    client.connection_pool.connection_kwargs["decode_responses"] = False  # tokens are compared as bytes
+    return greeted(client)
+
+
+def greeted(
+    client: redis.Redis, at: str = "", what: str = "server", silence: type[ServerTrouble] = ServerTrouble
+) -> redis.Redis:
+    """Connect, have the server answer, and return the client; it is closed if that fails.
+
+    A refusal of the PING alone, as by a full disk or a missing right, is an answer.
 
     Args:
-        url: As redis-py writes it.
-        given, parameter: The URL on the command line and its name there, for messages.
+        at, what: As for :func:`refusal`.
+        silence: The error if there is no server, or it does not answer.
 
     Raises:
-        Refusal: An option in the URL is malformed.
+        MalformedUrl: An option in the URL is malformed.
         ServerTrouble: The server does not answer, or refuses the connection.
     """
-    client: redis.Redis | None = None
+    pool: Any = client.connection_pool  # redis-py annotates get_connection() of a pool in some versions only
     try:
-        client = redis.Redis.from_url(url, **PROMPT)
-        client.connection_pool.connection_kwargs["decode_responses"] = False  # tokens are compared as bytes
-        greet(client)
+        pool.release(pool.get_connection())
+        try:
+            client.ping()
+        except redis.AuthenticationError:
+            raise
+        except (redis.ResponseError, redis.exceptions.BusyLoadingError):
+            pass
         return client
     except (redis.RedisError, OSError) as error:
-        if client is not None:
-            client.close()
-            raise ServerTrouble(refusal(client, error)) from error
-    except (
-        ValueError,
-        TypeError,
-    ):  # also raised by the greeting: redis-py evaluates options of the URL when it connects
-        if client is not None:
-            client.close()
-    # Messages of urllib and redis-py about a malformed URL may quote a part of the password: no text, cause or context.
-    raise bad_url(given, parameter)
+        client.close()
+        answered = isinstance(error, (redis.AuthenticationError, redis.ResponseError))
+        raise (ServerTrouble if answered else silence)(refusal(client, error, at, what)) from error
+    except (ValueError, TypeError):  # redis-py evaluates options of the URL when it connects
+        client.close()
+    raise MalformedUrl
 
 
 def context_of(client: redis.Redis | redis.RedisCluster, **settings: Any) -> LockContext:
     """Return a context for the locks of a command. Raises Refusal if WHEEL_LOCK_KEEPER is not possible."""
     with checked():
         return LockContext(client, **settings)
-
-
-def greet(client: redis.Redis) -> None:
-    """Connect, and have the server answer. A refusal of the PING alone, as by a full disk or a missing right, is an answer.
-
-    Raises what redis-py raises if the server refuses the connection or is silent.
-    """
-    pool: Any = client.connection_pool  # redis-py annotates get_connection() of a pool in some versions only
-    pool.release(pool.get_connection())
-    try:
-        client.ping()
-    except redis.AuthenticationError:
-        raise
-    except (redis.ResponseError, redis.exceptions.BusyLoadingError):
-        pass
 
 
 def refusal(client: redis.Redis, error: Exception, at: str = "", what: str = "server") -> str:
@@ -159,6 +161,14 @@ def with_remedy(reason: str, error: BaseException) -> str:
     return reason if remedy is None else f"{reason}: {remedy}"
 
 
+def trouble(at: str, error: BaseException) -> ServerTrouble:
+    """Return the refusal for a command that the server at the address ``at`` has failed to carry out."""
+    reason = one_line(error).partition(" script: ")[0]  # what follows is the script's SHA-1
+    if code_of(error) == "NOPERM" or isinstance(error, redis.exceptions.NoPermissionError):
+        return ServerTrouble(f"the server {at} refuses the command to this user: {reason}")
+    return ServerTrouble(f"cannot use the server {at}: {with_remedy(reason, error)}")
+
+
 def info(client: redis.Redis, section: str) -> dict[str, Any]:
     """Return a section of INFO; empty if the server does not report it."""
     try:
@@ -176,9 +186,3 @@ def cpu_s(client: redis.Redis) -> float | None:
     except _NONSENSE:
         return None
     return used if math.isfinite(used) else None
-
-
-def version(client: redis.Redis) -> str | None:
-    """Return the server's version; None if it does not report one."""
-    found = info(client, "server").get("redis_version")
-    return None if found is None else error_text(found, 40)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -39,7 +40,6 @@ class Target:
         address: Host and port, without credentials.
         kind: ``server``, ``sentinel`` or ``cluster``.
         version: The server's version; None if it does not report one.
-        cpu_unknown: The reason why the CPU time of the masters cannot be had; None if it can.
     """
 
     client: redis.Redis | redis.RedisCluster
@@ -47,12 +47,21 @@ class Target:
     address: str
     kind: str
     version: str | None
-    cpu_unknown: str | None
 
     def cpu_s(self) -> float | None:
         """Return the CPU seconds of all masters together; None if one does not report them."""
         used = [server.cpu_s(master) for master in self.masters]
         return None if None in used else sum(cpu_s for cpu_s in used if cpu_s is not None)
+
+    def cpu_unknown(self) -> str:
+        """Return why :meth:`cpu_s` returns None."""
+        try:
+            self.masters[0].info("cpu")
+        except redis.exceptions.NoPermissionError:
+            return "the user has no right to call INFO"
+        except FAILURES:
+            return "it did not answer INFO"
+        return "INFO does not tell it"
 
     def values(self, names: Sequence[str | bytes]) -> list[Any]:
         """Return the values of keys."""
@@ -102,50 +111,50 @@ def find(url: str, parameter: str = "--redis") -> Target:
         ServerTrouble: There is no server, or none that can be used.
     """
     named = server.parsed(url, parameter)
-    if named.topology == "sentinel":
-        return _found(*_named_master(named, url, parameter), "sentinel", {})
-    entrance = _first(named, url, parameter)
     try:
-        hello = _hello(entrance)
-        kind = {"cluster": "cluster", "sentinel": "sentinel"}.get(hello.get("mode", ""), "server")
-        if kind == "sentinel":
-            return _found(*_only_master(named.urls[0], entrance), kind, hello)
-        if kind == "server" and named.topology == "cluster":
-            raise ServerTrouble(f"the server {server.address(entrance)} is not a node of a cluster: use redis://")
-        if kind == "cluster":
-            return _found(_cluster(named, url, parameter), server.address(entrance), kind, hello)
-        return _found(entrance, server.address(entrance), kind, hello)
+        if named.topology == "sentinel":
+            return _found(_named_master(named), "sentinel")
+        return _behind(_first(named.urls), named)
+    except server.MalformedUrl:
+        raise server.bad_url(url, parameter) from None
+
+
+def _behind(entrance: redis.Redis, named: ServerUrl) -> Target:
+    """Return the target that a server is, or is a part of."""
+    address = server.address(entrance)
+    try:
+        mode = _hello(entrance).get("mode")
+        if mode == "sentinel":
+            return _found(_only_master(named.urls[0], entrance), mode)
+        if mode == "cluster":
+            return _found(_cluster(named), mode, address)
+        if named.topology == "cluster":
+            raise ServerTrouble(f"the server {address} is not a node of a cluster: use redis://")
+        return _found(entrance, "server")
     except FAILURES as error:
         entrance.close()
-        reason = server.with_remedy(server.one_line(error), error)
-        raise ServerTrouble(f"cannot use the server {server.address(entrance)}: {reason}") from error
-    except Refusal:
+        raise server.trouble(address, error) from error
+    except (Refusal, server.MalformedUrl):
         entrance.close()
         raise
 
 
-def _found(client: redis.Redis | redis.RedisCluster, address: str, kind: str, hello: dict[str, str]) -> Target:
-    """Return the target that ``client`` is for, once it answers."""
+def _found(client: redis.Redis | redis.RedisCluster, kind: str, address: str = "") -> Target:
+    """Return the target that ``client`` is for; ``address`` is that of a cluster."""
     masters: tuple[redis.Redis, ...]
     if isinstance(client, redis.RedisCluster):
         masters = tuple(client.get_redis_connection(node) for node in client.get_primaries())
     else:
-        server.greet(client)
         masters = (client,)
-    version = error_text(hello["version"], 40) if "version" in hello else server.version(masters[0])
-    return Target(client, masters, address, kind, version, _cpu_unknown(masters[0]))
+    return Target(client, masters, address or server.address(masters[0]), kind, _hello(masters[0]).get("version"))
 
 
-def _first(named: ServerUrl, url: str, parameter: str) -> redis.Redis:
-    """Return a client of the first server in the URL that answers. Raises the refusal of the last one if none does."""
-    trouble: ServerTrouble | None = None
-    for one in named.urls:
-        try:
-            return server.connect(one, url, parameter)
-        except ServerTrouble as error:
-            trouble = error
-    assert trouble is not None
-    raise trouble
+def _first(urls: Sequence[str]) -> redis.Redis:
+    """Return a client of the first server that answers. Raises the refusal of the last one if none does."""
+    for url in urls[:-1]:
+        with suppress(ServerTrouble):
+            return server.connect(url)
+    return server.connect(urls[-1])
 
 
 def _hello(client: redis.Redis) -> dict[str, str]:
@@ -155,12 +164,12 @@ def _hello(client: redis.Redis) -> dict[str, str]:
     except redis.ResponseError:
         info = server.info(client, "server")
         known = {"mode": info.get("redis_mode"), "version": info.get("redis_version")}
-        return {name: value for name, value in known.items() if isinstance(value, str)}
+        return {name: error_text(value, 40) for name, value in known.items() if value is not None}
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    return {name.decode(): value.decode() for name, value in pairs if isinstance(value, bytes)}
+    return {name.decode(): error_text(value.decode(), 40) for name, value in pairs if isinstance(value, bytes)}
 
 
-def _cluster(named: ServerUrl, url: str, parameter: str) -> redis.RedisCluster:
+def _cluster(named: ServerUrl) -> redis.RedisCluster:
     settings = {**server.SETTINGS, "require_full_coverage": False}  # the server says which slots it does not serve
     client: redis.Redis | redis.RedisCluster
     try:
@@ -173,33 +182,23 @@ def _cluster(named: ServerUrl, url: str, parameter: str) -> redis.RedisCluster:
     assert isinstance(client, redis.RedisCluster)
     if client.encoder.decode_responses:
         client.close()
-        raise server.bad_url(url, parameter)  # tokens are compared as bytes
+        raise server.MalformedUrl  # tokens are compared as bytes
     return client
 
 
-def _named_master(named: ServerUrl, url: str, parameter: str) -> tuple[redis.Redis, str]:
-    """Return a client of the master that the Sentinels in the URL name, and its address."""
+def _named_master(named: ServerUrl) -> redis.Redis:
+    """Return a client of the master that the Sentinels in the URL name."""
     client = named.client(**server.PROMPT)
     assert isinstance(client, redis.Redis)
-    client.connection_pool.connection_kwargs["decode_responses"] = False
     pool = client.connection_pool
+    pool.connection_kwargs["decode_responses"] = False
     assert isinstance(pool, redis.sentinel.SentinelConnectionPool)
     manager = pool.sentinel_manager
     try:
         place = server.place(*manager.discover_master(named.service))
     except (*FAILURES, UnicodeError) as error:
         raise _of_sentinels(manager.sentinels, named.service) from error
-    try:
-        server.greet(client)
-        return client, place
-    except (redis.RedisError, OSError) as error:
-        client.close()
-        answered = isinstance(error, (redis.AuthenticationError, redis.ResponseError))
-        trouble = ServerTrouble if answered else NoMaster
-        raise trouble(server.refusal(client, error, place, "master")) from error
-    except (ValueError, TypeError):
-        client.close()
-    raise server.bad_url(url, parameter)
+    return server.greeted(client, place, "master", silence=NoMaster)
 
 
 def _of_sentinels(sentinels: Sequence[redis.Redis], service: str) -> ServerTrouble:
@@ -222,29 +221,18 @@ def _of_sentinels(sentinels: Sequence[redis.Redis], service: str) -> ServerTroub
     return ServerTrouble(sentence)
 
 
-def _only_master(url: str, sentinel: redis.Redis) -> tuple[redis.Redis, str]:
-    """Return a client of the only master of a Sentinel, with the settings of ``url`` for both, and its address."""
+def _only_master(url: str, sentinel: redis.Redis) -> redis.Redis:
+    """Return a client of the only master of a Sentinel, with the settings of ``url`` for both."""
     masters: Any = sentinel.sentinel_masters()
     if len(masters) != 1:
         known = ", ".join(f"{error_text(name)} at {state['ip']}:{state['port']}" for name, state in masters.items())
         raise ServerTrouble(f"{server.address(sentinel)} is a Sentinel: choose the URL of a master ({known or 'none'})")
-    settings = {**server.PROMPT, **parse_url(url)}
+    settings = {**server.PROMPT, **parse_url(url), "decode_responses": False}  # tokens are compared as bytes
     settings["ssl"] = issubclass(settings.pop("connection_class", redis.Connection), redis.SSLConnection)
     asked = settings.pop("host", "localhost"), settings.pop("port", 6379)
     for_sentinel = {name: value for name, value in settings.items() if name != "db"}
     sentinels = Sentinel([asked], sentinel_kwargs=for_sentinel, **settings)
-    name = next(iter(masters))
+    [name] = masters
     place = server.place(*sentinels.discover_master(name))
     sentinel.close()
-    return sentinels.master_for(name), place
-
-
-def _cpu_unknown(master: redis.Redis) -> str | None:
-    try:
-        if {"used_cpu_user", "used_cpu_sys"} <= master.info("cpu").keys():
-            return None
-    except redis.exceptions.NoPermissionError:
-        return "the user has no right to call INFO"
-    except FAILURES:
-        pass
-    return "INFO does not tell it"
+    return server.greeted(sentinels.master_for(name), place, "master", silence=NoMaster)

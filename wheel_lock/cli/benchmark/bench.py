@@ -169,7 +169,7 @@ class Bench:
         self._pause(seconds)
         after = self._target.cpu_s()
         if used is None or after is None:
-            self._lacks("CPU of the server", self._target.cpu_unknown or "it did not answer INFO")
+            self._lacks("CPU of the server", self._target.cpu_unknown())
         else:
             self._busy_cores = self.figures.server_busy_cores = max(after - used, 0.0) / (time.monotonic() - began)
 

@@ -25,7 +25,7 @@ from wheel_lock.lock_types.holders import (
 from wheel_lock.options import RESERVED, lock_name
 from wheel_lock.protocol.resp import MalformedReply, error_text
 from wheel_lock.protocol.scripts import FORCE_RELEASE, LOOK, ScriptForm
-from wheel_lock.protocol.server_errors import ServerError, code_of
+from wheel_lock.protocol.server_errors import ServerError
 
 _BATCH = 500  # names per SCAN, and per pipeline
 _ELSEWHERE = (redis.exceptions.MovedError, redis.exceptions.AskError, redis.exceptions.TryAgainError)
@@ -122,12 +122,12 @@ def force_release(target: Target, name: bytes, state: LockState) -> int | None:
         try:
             reply = _once(target, name, call)
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-            sentence = f"{_trouble(target, error).sentence}; it is not known whether the lock is released"
+            sentence = f"{server.trouble(target.address, error).sentence}; it is not known whether the lock is released"
             raise ServerTrouble(sentence) from error
         try:
             return parse_force_release(reply)
         except MalformedReply as error:
-            raise _trouble(target, error) from error
+            raise server.trouble(target.address, error) from error
 
 
 def _once(target: Target, name: bytes, call: Sequence[Any]) -> Any:
@@ -175,19 +175,12 @@ def _state(target: Target, reply: object) -> LockState:
     if isinstance(reply, Exception):
         refused = isinstance(reply, redis.exceptions.NoPermissionError)
         if not refused or ServerError(str(reply)).forbidden:
-            raise _trouble(target, reply)
+            raise server.trouble(target.address, reply)
         return LockState("unreadable", "", problem=error_text(reply))
     try:
         return parse_look(reply)
     except MalformedReply as error:
-        raise _trouble(target, error) from error
-
-
-def _trouble(target: Target, error: BaseException) -> ServerTrouble:
-    reason = server.one_line(error).partition(" script: ")[0]  # what follows is the script's SHA-1
-    if code_of(error) == "NOPERM" or isinstance(error, redis.exceptions.NoPermissionError):
-        return ServerTrouble(f"the server {target.address} refuses the command to this user: {reason}")
-    return ServerTrouble(f"cannot use the server {target.address}: {server.with_remedy(reason, error)}")
+        raise server.trouble(target.address, error) from error
 
 
 @contextmanager
@@ -196,4 +189,4 @@ def _troubles(target: Target) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        raise _trouble(target, error) from error
+        raise server.trouble(target.address, error) from error
