@@ -22,13 +22,13 @@ from typing import NamedTuple
 
 from bench.page import machine, markdown
 from bench.rivals import Rival, in_python
+from bench.status_line import StatusLine
 from bench.watched import name_of, quantile
 from bench.workers import Worker, peak_bytes, rss_and_threads
 from tests.keeper.rig import keepers_of
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer
 from wheel_lock import LockContext
-from wheel_lock.cli.output import StatusLine
 
 TIMEOUT_S = 600.0
 PATIENCE_S = 60.0

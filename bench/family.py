@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import redis
 
+from bench.status_line import StatusLine
 from tests.support.redis_server import RedisServer
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.cli.measure import read
-from wheel_lock.cli.output import StatusLine
 from wheel_lock.cli.server import cpu_s
 
 TARGET = 1.5  # times what a plain lock costs

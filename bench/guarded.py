@@ -20,9 +20,9 @@ from statistics import median
 from typing import Any
 
 from bench.page import machine, markdown
+from bench.status_line import StatusLine
 from tests.guards.databases import MariaDbServer, PostgresServer
 from wheel_lock import guards
-from wheel_lock.cli.output import StatusLine
 
 FENCE = guards.Fence("account:42", 7)
 

@@ -13,9 +13,9 @@ import sys
 import time
 from contextlib import ExitStack
 
+from bench.status_line import StatusLine
 from tests.support.redis_server import RedisServer
 from wheel_lock import LockContext, QuorumContext
-from wheel_lock.cli.output import StatusLine
 from wheel_lock.observe.stats import Histogram
 
 MASTERS = 5

@@ -24,12 +24,12 @@ from typing import Any, NamedTuple
 
 import redis
 
+from bench.status_line import StatusLine
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import MASTERS, Nodes
 from tests.topology.watched_master import FAILOVER_S, Watched
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LostEvent
-from wheel_lock.cli.output import StatusLine
 from wheel_lock.observe.stats import Histogram
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 

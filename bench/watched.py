@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import redis
 
 from bench.page import machine, markdown
+from bench.status_line import StatusLine
 from bench.workers import Loss, Worker, cpu_s, python, rss_and_threads, serve
 from tests.support.redis_server import RedisServer
 from wheel_lock import LockContext, LostEvent
-from wheel_lock.cli.output import StatusLine
 
 TOGETHER = 100  # deletions in a pipeline
 PAUSE_S = 0.01  # between two pipelines

@@ -7,8 +7,7 @@ import json
 
 import pytest
 
-from wheel_lock.cli.demo.outcome import Outcome
-from wheel_lock.cli.demo.report import rows, summary, to_json
+from wheel_lock.cli.demo.report import Outcome, rows, summary, to_json
 
 GOOD = Outcome(
     server="localhost:6379", locks=10, timeout_s=3.0, renew_every_s=1.0, seconds=2.0, interrupted=False, trouble=None,

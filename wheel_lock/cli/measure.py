@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+import queue
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from wheel_lock import ContextStats, LockContext
+from wheel_lock import ContextStats, HashedWheelTimer, LockContext
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,16 @@ class Reading:
 def read(context: LockContext, server_cpu_s: float | None) -> Reading:
     """Return the measurements of now; ``server_cpu_s``: the CPU time of the server."""
     return Reading(time.monotonic(), context.stats(), context.timer.cpu_s(), server_cpu_s)
+
+
+def of_timer(timer: HashedWheelTimer, ask: Callable[[], T], limit_s: float) -> T | None:
+    """Return what ``ask`` returns on the timer's thread; None if that does not turn within ``limit_s`` seconds."""
+    answers: queue.SimpleQueue[T] = queue.SimpleQueue()
+    timer.post(lambda: answers.put(ask()))
+    try:
+        return answers.get(timeout=limit_s)
+    except queue.Empty:
+        return None
 
 
 def resident_bytes() -> int:

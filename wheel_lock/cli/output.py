@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Self, TextIO
+from typing import IO, Self
 
 from rich.console import Console, Group
+from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
@@ -32,6 +33,11 @@ def console(*, stderr: bool = False) -> Console:
 def pretty(console: Console) -> bool:
     """Return whether the console is a terminal with UTF-8 and cursor control."""
     return console.file.isatty() and not console.is_dumb_terminal and console.encoding.startswith("utf")
+
+
+def replaced_line(console: Console) -> Live:
+    """Return a line on a terminal that the next update replaces, drawn only then; nothing elsewhere."""
+    return Live(console=console, auto_refresh=False, transient=True)
 
 
 def printable(text: str) -> str:
@@ -140,46 +146,17 @@ def discard_stdout() -> None:
     os.close(nothing)
 
 
-class StatusLine:
-    """A line on a terminal that ``say`` replaces; omitted elsewhere, as on a stream that is closed."""
-
-    def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream if stream is not None and stream.isatty() else None
-
-    def say(self, text: str) -> None:
-        if self._stream is not None:
-            self._stream.write(f"\r\x1b[K{text}")
-            self._stream.flush()
-
-
-class Messages:
-    """Prints log messages on stderr: the first 20, and the number of the others."""
-
-    def __init__(self) -> None:
-        self._seen = 0
-
-    def log(self, line: str) -> None:
-        self._seen += 1
-        if self._seen <= _MESSAGES:
-            complain(line)
-
-    def done(self) -> None:
-        if self._seen > _MESSAGES:
-            complain(f"and {self._seen - _MESSAGES:,} more messages")
-
-
-class Lines(Messages):
+class Lines:
     """Progress as a line for each step, or nothing if ``quiet``."""
 
     def __init__(self, quiet: bool = False) -> None:
-        super().__init__()
         self._quiet = quiet
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.done()
+        """End the display."""
 
     def stage(self, what: str, share_done: float) -> None:
         """Show the name of the step that begins, and the share of the whole that is done."""
@@ -209,9 +186,8 @@ class Bar(Lines):
     def advance(self, share_done: float) -> None:
         self._progress.update(self._task, completed=share_done, refresh=True)
 
-    def done(self) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._progress.stop()
-        super().done()
 
 
 def progress(*, quiet: bool) -> Lines:
@@ -225,22 +201,30 @@ def progress(*, quiet: bool) -> Lines:
 
 
 class _LogHandler(logging.Handler):
-    def __init__(self, show: Callable[[str], object]) -> None:
+    def __init__(self, most: float) -> None:
         super().__init__(logging.WARNING)
-        self._show = show
+        self._most = most
+        self._seen = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         line = record.getMessage() + (f": {error!r}" if error is not None else "")
         if str(LossReason.CONTEXT_CLOSED) not in line:  # expected: the run closes the context to release the locks
-            self._show(line)
+            self._seen += 1
+            if self._seen <= self._most:
+                complain(line)
+
+    def close(self) -> None:
+        super().close()
+        if self._seen > self._most:
+            complain(f"and {self._seen - self._most:,} more messages")
 
 
 @contextmanager
-def logged_to(show: Callable[[str], object]) -> Iterator[None]:
-    """Pass the library's warnings to ``show`` instead of the log handlers, inside the ``with`` block."""
+def messages(most: float = _MESSAGES) -> Iterator[None]:
+    """Print the library's warnings on stderr inside the ``with`` block: the first ``most``, and how many more."""
     logger = logging.getLogger("wheel_lock")
-    handler, propagate = _LogHandler(show), logger.propagate
+    handler, propagate = _LogHandler(most), logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
     try:
@@ -249,3 +233,4 @@ def logged_to(show: Callable[[str], object]) -> Iterator[None]:
         NOTIFIER.drain(1.0)
         logger.removeHandler(handler)
         logger.propagate = propagate
+        handler.close()

@@ -61,7 +61,7 @@ def bench(
     with closing(target.find(given, "URL" if url else "--redis")) as found:
         progress = output.progress(quiet=as_json)
         try:
-            with output.logged_to(progress.log), progress:
+            with output.messages(), progress:
                 measured = Bench(found, Plan(locks, timeout, seconds, prefix), progress).run()
         except KeyboardInterrupt:
             sentence = f"interrupted again: what is not released yet expires within {figures.TTL_S:g} s"

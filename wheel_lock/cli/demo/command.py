@@ -8,23 +8,12 @@ from typing import Annotated
 
 import typer
 
-from wheel_lock import WheelLockError, __version__
-from wheel_lock.cli import output, server, target
-from wheel_lock.cli.arguments import (
-    INTERRUPTED,
-    USAGE,
-    AsJson,
-    RedisUrl,
-    Refusal,
-    checked,
-    count_option,
-    seconds_option,
-)
-from wheel_lock.cli.demo import report
-from wheel_lock.cli.demo.display import LiveWatch, explanation
-from wheel_lock.cli.demo.outcome import Outcome
-from wheel_lock.cli.demo.run import Plan, Run, Watch, conduct
-from wheel_lock.cli.demo.watch import PlainWatch, QuietWatch
+from wheel_lock import __version__
+from wheel_lock.cli import output, target
+from wheel_lock.cli.arguments import USAGE, AsJson, RedisUrl, Refusal, checked, count_option, seconds_option
+from wheel_lock.cli.demo import display, report
+from wheel_lock.cli.demo.report import Outcome
+from wheel_lock.cli.demo.run import Run, conduct
 from wheel_lock.options import lock_options
 from wheel_lock.testing import EmbeddedServer
 
@@ -45,22 +34,21 @@ def demo(
 
     Ends with status 0 only if nothing was lost and the server says that every key was still ours at the end.
     """
-    plan = _plan("wheel-lock-demo", locks, timeout, None, seconds)
     console = output.console()
     with ExitStack() as stack:
         if redis is None:
             url, where = stack.enter_context(_embedded_server()).url, "on fakeredis inside this process"
         else:
             url, where = redis, "on {}"
-        run = Run(target.find(url), plan)
-        headline = f"{plan.locks:,} locks, one thread, {where.format(run.target.address)}"
-        watch: Watch
+        run = _run(url, "wheel-lock-demo", locks, timeout, None, seconds)
+        headline = f"{locks:,} locks, one thread, {where.format(run.target.address)}"
         if output.pretty(console):
-            watch = LiveWatch(console, headline)
+            live = stack.enter_context(output.replaced_line(console))
+            screen = display.Screen(live, run, headline)
+            outcome = conduct(run, lambda what: live.update(f"  {what} ...", refresh=True), screen.show)
         else:
-            print(f"wheel-lock {__version__}: {headline}\n{explanation(plan)}", flush=True)
-            watch = PlainWatch()
-        outcome = _conduct(run, watch)
+            output.line(f"wheel-lock {__version__}: {headline}\n{display.explanation(run.outcome)}")
+            outcome = conduct(run, output.line, display.show_lines)
     report.show(console, outcome, embedded=redis is None)
     raise typer.Exit(outcome.exit_status)
 
@@ -79,8 +67,9 @@ def hold(
 
     Ends with status 0 only if nothing was lost and the server says that every key was still ours at the end.
     """
-    plan = _plan("hold", locks, timeout, renew_every, seconds)
-    outcome = _conduct(Run(target.find(redis), plan), QuietWatch())
+    run = _run(redis, "hold", locks, timeout, renew_every, seconds)
+    with output.replaced_line(output.console(stderr=True)) as live:
+        outcome = conduct(run, lambda what: live.update(what, refresh=True), display.show_nothing)
     if as_json:
         print(report.to_json(outcome))
     else:
@@ -88,11 +77,20 @@ def hold(
     raise typer.Exit(outcome.exit_status)
 
 
-def _plan(prefix: str, locks: int, timeout: float, renew_every: float | None, seconds: float) -> Plan:
+def _run(url: str, prefix: str, locks: int, timeout: float, renew_every: float | None, seconds: float) -> Run:
     with checked("--"):
         options = lock_options(timeout, renew_every=renew_every)
     assert options.renew_every_s is not None
-    return Plan(prefix, locks, options.timeout_s, options.renew_every_s, seconds)
+    found = target.find(url)
+    outcome = Outcome(
+        server=found.address,
+        redis_server=found.version,
+        locks=locks,
+        timeout_s=options.timeout_s,
+        renew_every_s=options.renew_every_s,
+        seconds=seconds,
+    )
+    return Run(found, prefix, outcome)
 
 
 def _embedded_server() -> EmbeddedServer:
@@ -104,19 +102,3 @@ def _embedded_server() -> EmbeddedServer:
             USAGE,
         )
     return EmbeddedServer()
-
-
-def _conduct(run: Run, watch: Watch) -> Outcome:
-    run.context.close_on_signals()  # a script may end it by SIGTERM
-    try:
-        with output.logged_to(watch.log):
-            return conduct(run, watch)
-    except WheelLockError as error:
-        sentence = f"cannot acquire {run.plan.locks:,} locks on {run.target.address}: {server.one_line(error)}"
-        raise Refusal(sentence) from None
-    except KeyboardInterrupt:
-        left = f"interrupted again: what is not released yet expires within {run.plan.timeout_s:g} s"
-        raise Refusal(left, INTERRUPTED) from None
-    finally:
-        watch.done()
-        run.target.close()

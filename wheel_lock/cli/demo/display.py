@@ -1,12 +1,10 @@
-"""The live picture of a run on a terminal: the wheel, and the statistics.
+"""What is shown of a run while its locks are held: nothing, a line about once a second, or a live picture on a terminal.
 
 The context's statistics are read at most ten times a second, which costs hardly any time.
 """
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
 from collections import deque
 
@@ -15,77 +13,97 @@ from rich.live import Live
 from rich.text import Text
 
 from wheel_lock import ContextStats
+from wheel_lock.cli.demo.report import Outcome
 from wheel_lock.cli.demo.ring import AHEAD, BEHIND, HAND, TRACK, Picture
-from wheel_lock.cli.demo.run import Plan, Run, Watch
-from wheel_lock.cli.demo.watch import Rates, time_left
-from wheel_lock.cli.output import StatusLine, duration, number, share
+from wheel_lock.cli.demo.run import Run
+from wheel_lock.cli.measure import of_timer
+from wheel_lock.cli.output import duration, line, number, share
 
+_RATE_OVER_S = 1.0
 _FRAME_S = 0.1
 _DIAMETERS = (38, 30, 26, 22)
 _LINES_BESIDES_RING = 9
 _COLUMNS_BESIDES_RING = 50
 _LOOK_TIMEOUT_S = 1.0
-_LOG_LINES = 2
 
 
-def occupancy(run: Run) -> list[int]:
-    """Return the number of entries in each slot, read on the timer's thread; an empty list if that does not turn."""
-    timer = run.context.timer
-    found: list[int] = []
-    looked = threading.Event()
+class Rates:
+    """Renewals, script calls and CPU time per second, over about the last second."""
 
-    def look() -> None:
-        found.extend(timer.wheel.occupancy())
-        looked.set()
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int, int, float]] = deque()
+        self.renewals: float = 0.0
+        self.batches: float = 0.0
+        self.cores: float = 0.0
 
-    timer.post(look)
-    looked.wait(_LOOK_TIMEOUT_S)
-    return found
+    def update(self, stats: ContextStats, cpu_s: float) -> None:
+        """Add a sample: statistics, and CPU seconds of the timer's thread."""
+        now = time.monotonic()
+        self._seen.append((now, stats.renewed, stats.batches, cpu_s))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE_OVER_S:
+            self._seen.popleft()
+        then, renewed, batches, cpu_before = self._seen[0]
+        if (time_s := now - then) > 0:
+            self.renewals = (stats.renewed - renewed) / time_s
+            self.batches = (stats.batches - batches) / time_s
+            self.cores = (cpu_s - cpu_before) / time_s
 
 
-class LiveWatch(Watch):
-    """Draws the wheel and the statistics while the locks are held; a status line before and after that."""
+def time_left(stats: ContextStats) -> str:
+    """Return the least time left as text; a dash before the first renewal."""
+    return duration(stats.renewal_time_left_min_s if stats.renewed else None)
 
-    def __init__(self, console: Console, headline: str) -> None:
-        self._console = console
+
+def show_nothing(run: Run) -> None:
+    """Hold the locks without output, which would compete with the timer's thread for the interpreter."""
+    time.sleep(max(run.outcome.seconds - run.held_s, 0.0))
+
+
+def show_lines(run: Run) -> None:
+    """Hold the locks, and print a line about once a second."""
+    rates, next_s = Rates(), 0.0
+    while next_s < run.outcome.seconds:
+        rates.update(run.context.stats(), run.context.timer.cpu_s())
+        next_s = min(next_s + 1.0, run.outcome.seconds)
+        time.sleep(max(next_s - run.held_s, 0.0))
+        stats = run.context.stats()
+        rates.update(stats, run.context.timer.cpu_s())
+        line(
+            f"{next_s:5.3g} s  held {number(stats.held)}  lost {number(stats.lost)}  "
+            f"renewals {number(rates.renewals)}/s  lag p50 {duration(stats.renewal_lag_p50_s)}, "
+            f"p99 {duration(stats.renewal_lag_p99_s)}, max {duration(stats.renewal_lag_max_s)}  "
+            f"time left min {time_left(stats)}"
+        )
+
+
+class Screen:
+    """Draws the wheel and the statistics while the locks are held."""
+
+    def __init__(self, live: Live, run: Run, headline: str) -> None:
+        self._live = live
+        self._console: Console = live.console
         self._headline = headline
         self._picture = Picture()
         self._rates = Rates()
-        self._line = StatusLine(sys.stdout)
-        self._log: deque[str] = deque(maxlen=_LOG_LINES)
+        # The first frame costs many times as much as later ones, so it is drawn before the window of measurement.
+        self._console.render_lines(self._frame(run, 0.0))
 
-    def acquired(self, run: Run) -> None:
-        if run.asked_for == run.plan.locks:
-            # The first frame costs many times as much as later ones, so it is drawn before the window of measurement.
-            self._console.render_lines(self._frame(run, 0.0))
-        self._line.say(f"  acquired {number(run.asked_for)} of {number(run.plan.locks)} locks")
-
-    def stage(self, what: str) -> None:
-        self._line.say(f"  {what} ...")
-
-    def log(self, line: str) -> None:
-        self._log.append(line)  # shown below the picture
-
-    def done(self) -> None:
-        self._line.say("")
-
-    def hold(self, run: Run) -> None:
-        self._line.say("")
-        with Live(console=self._console, auto_refresh=False, transient=True) as live:
-            while (held_s := run.held_s) < run.plan.seconds:
-                live.update(self._frame(run, held_s), refresh=True)
-                time.sleep(min(_FRAME_S, max(run.plan.seconds - run.held_s, 0.0)))
+    def show(self, run: Run) -> None:
+        """Hold the locks, and draw."""
+        while (held_s := run.held_s) < run.outcome.seconds:
+            self._live.update(self._frame(run, held_s), refresh=True)
+            time.sleep(min(_FRAME_S, max(run.outcome.seconds - run.held_s, 0.0)))
 
     def _frame(self, run: Run, held_s: float) -> Text:
         timer = run.context.timer
         stats = run.context.stats()
         self._rates.update(stats, timer.cpu_s())
-        counts = occupancy(run)
+        counts = of_timer(timer, timer.wheel.occupancy, _LOOK_TIMEOUT_S) or []
         if counts:
             turned = (timer.clock.now() - timer.scale.origin_s) / (timer.scale.tick_s * len(counts))
             self._picture.update(counts, turned % 1.0)
         width, height = self._console.size
-        diameter = next((d for d in _DIAMETERS if height >= d // 2 + _LINES_BESIDES_RING + len(self._log)), 0)
+        diameter = next((d for d in _DIAMETERS if height >= d // 2 + _LINES_BESIDES_RING), 0)
         numbers = self._numbers(run, stats)
         if not diameter or width < diameter + _COLUMNS_BESIDES_RING or self._console.no_color:
             picture = [*self._picture.strip(), Text(), *numbers]
@@ -97,13 +115,12 @@ class LiveWatch(Watch):
         lines = [
             Text(),
             Text(self._headline, style="bold"),
-            *(Text(line, style="dim") for line in explanation(run.plan).splitlines()),
+            *(Text(line, style="dim") for line in explanation(run.outcome).splitlines()),
             Text(),
             *picture,
             Text(),
             _legend(len(counts), timer.scale.tick_s),
-            _elapsed(held_s, run.plan.seconds, width),
-            *(Text(line, style="red") for line in self._log),
+            _elapsed(held_s, run.outcome.seconds, width),
         ]
         if len(lines) >= height:
             lines = [line for line in lines if line.plain]
@@ -113,10 +130,11 @@ class LiveWatch(Watch):
         return frame
 
     def _numbers(self, run: Run, stats: ContextStats) -> list[Text]:
+        locks = run.outcome.locks
         each = self._rates.renewals / self._rates.batches if self._rates.batches else None
         good, bad, plain = "bold green", "bold red", "bold"
         shown = [
-            ("held", number(stats.held), f"of {number(run.plan.locks)}", good if stats.held == run.plan.locks else bad),
+            ("held", number(stats.held), f"of {number(locks)}", good if stats.held == locks else bad),
             ("lost", number(stats.lost), "", bad if stats.lost else good),
             ("overdue", number(stats.overdue), "not confirmed yet", "bold yellow" if stats.overdue else plain),
             ("renewals", f"{number(self._rates.renewals)}/s", f"{number(stats.renewed)} so far", plain),
@@ -124,7 +142,7 @@ class LiveWatch(Watch):
             ("lag p50", duration(stats.renewal_lag_p50_s), "from due to confirmed", plain),
             ("lag p99", duration(stats.renewal_lag_p99_s), "", plain),
             ("lag max", duration(stats.renewal_lag_max_s), "", plain),
-            ("time left", time_left(stats), f"left of {run.plan.timeout_s:g} s, at worst", plain),
+            ("time left", time_left(stats), f"left of {run.outcome.timeout_s:g} s, at worst", plain),
             ("thread", share(self._rates.cores), "of a core renews all", plain),
         ]
         return [
@@ -133,7 +151,7 @@ class LiveWatch(Watch):
         ]
 
 
-def explanation(plan: Plan) -> str:
+def explanation(plan: Outcome) -> str:
     """Return the explanation of the picture."""
     return (
         f"Each expires {plan.timeout_s:g} s after its last renewal. What the hand reaches is renewed in\n"

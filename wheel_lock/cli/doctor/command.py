@@ -85,7 +85,7 @@ def _findings(
         Master(server.address(client), client, _user(client), each.version) for each in found for client in each.masters
     ]
     answering = []
-    with output.logged_to(progress.log), progress:
+    with output.messages(), progress:
         progress.stage("settings", 0.0)
         for master in masters:
             reported = list(settings.findings_of(master, min_replicas))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -83,7 +84,7 @@ def _run(name: str, options: LockOptions, wait_s: float | None, fence_env: str |
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
         stack.callback(NOTIFIER.drain, _MESSAGES_S)
-        stack.enter_context(output.logged_to(output.complain))
+        stack.enter_context(output.messages(math.inf))
         acquiring = Acquiring(name, url, options, _owner(plan.command), wait_s, signals, _say)
         lock = stack.enter_context(acquiring).lock()
         if fence_env is not None:
