@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LockServerError, WheelLockError
 from wheel_lock.cli import server
 from wheel_lock.cli.benchmark.figures import TTL_S, Figures, Held
-from wheel_lock.cli.measure import Reading, per, read
+from wheel_lock.cli.measure import per, read
 from wheel_lock.cli.output import Lines
 from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.cli.target import FAILURES, Target
@@ -41,56 +41,32 @@ _WAITING_S = 0.004  # time for the waiter's subscription
 _RELEASED_PER_S = 20_000  # locks per second; a tenth of the rate of a slow machine
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The parameters of a benchmark.
-
-    Attributes:
-        locks: The most locks that are held at once.
-        timeout_s: The time-to-live for which the estimates are made, in seconds.
-        seconds: The time for all measurements together.
-        prefix: The prefix of all names.
-    """
-
-    locks: int
-    timeout_s: float
-    seconds: float
-    prefix: str
-
-
 class Stopped(Exception):
     """A signal has ended the benchmark."""
 
 
 class Bench:
-    """The steps of one benchmark, and its figures.
+    """The steps of one benchmark.
 
-    Attributes:
-        figures: What has been measured so far.
+    Args:
+        target: The server.
+        figures: The parameters, and what has been measured so far.
+        watch: Shows the progress.
     """
 
-    def __init__(self, target: Target, plan: Plan, watch: Lines) -> None:
+    def __init__(self, target: Target, figures: Figures, watch: Lines) -> None:
         self._target = target
-        self._plan = plan
+        self._prefix = figures.prefix
         self._watch = watch
-        self._prefix = f"{plan.prefix}{secrets.token_hex(4)}:"
         self._names: set[str] = set()
         self._busy_cores: float | None = None
         self._done_s = 0.0
         self._stopped = False
-        self.figures: Figures = Figures(
-            server=target.address,
-            kind=target.kind,
-            masters=len(target.masters),
-            redis_server=target.version,
-            prefix=self._prefix,
-            locks=plan.locks,
-            timeout_s=plan.timeout_s,
-            seconds=plan.seconds,
-        )
+        self.figures = figures
+        figures.prefix += f"{secrets.token_hex(4)}:"
 
-    def run(self) -> Figures:
-        """Measure everything, one step after the other; return the figures.
+    def run(self) -> None:
+        """Measure everything, one step after the other.
 
         A signal or a failure of the server ends the measurement early, which the figures say.
 
@@ -102,26 +78,25 @@ class Bench:
             ("round trips", 1, self._round_trips),
             ("the server before", 1, self._idle),
             *[
-                (f"holding {n:,} locks", 4, self._holding(n))
-                for n in sorted({min(_FEW, self._plan.locks), self._plan.locks})
+                (f"holding {n:,} locks", 4, partial(self._holding, n))
+                for n in sorted({min(_FEW, self.figures.locks), self.figures.locks})
             ],
             ("renewing as fast as possible", 4, self._saturate),
-            *[(f"acquiring and releasing, {n} at once", 2, self._pairs_by(n)) for n in THREADS],
+            *[(f"acquiring and releasing, {n} at once", 2, partial(self._pairs_by, n)) for n in THREADS],
             ("handing over", 2, self._hand_over),
         ]
         weights = sum(weight for _, weight, _ in steps)
         with self._signals_noted():
             self._check()
             for what, weight, step in steps:
-                self._watch.stage(what, self._done_s / self._plan.seconds)  # its failure is not the server's
-                share_s = self._plan.seconds * weight / weights
+                self._watch.stage(what, self._done_s / self.figures.seconds)  # its failure is not the server's
+                share_s = self.figures.seconds * weight / weights
                 if not self._carried_out(step, share_s):
                     break
                 self._done_s += share_s
             else:
                 self._estimate()
             self.figures.left_at_server = self._target.existing(self._names)
-        return self.figures
 
     def _carried_out(self, step: Callable[[float], None], share_s: float) -> bool:
         """Carry out a step; return False if a signal or a failure of the server ends the measurement."""
@@ -146,7 +121,7 @@ class Bench:
             if error.code == "READONLY":
                 reason = "it is a read-only replica; choose the URL of its master"
             elif "access one of the keys" in reason or "access a key" in reason:
-                reason += f"; choose names that it may access with --prefix, not {self._plan.prefix!r}"
+                reason += f"; choose names that it may access with --prefix, not {self._prefix!r}"
             raise ServerTrouble(f"cannot hold locks on {self._target.address}: {reason}") from error
         except WheelLockError as error:
             raise ServerTrouble(f"cannot hold locks on {self._target.address}: {_reason(error)}") from error
@@ -173,17 +148,14 @@ class Bench:
         else:
             self._busy_cores = self.figures.server_busy_cores = max(after - used, 0.0) / (time.monotonic() - began)
 
-    def _holding(self, locks: int) -> Callable[[float], None]:
-        def step(seconds: float) -> None:
-            held = self._hold(locks, min(TTL_S / 3, max(seconds / 2, locks / _MODERATE_PER_S)), seconds)
-            self.figures.held.append(held)
-            if held.lag_p50_s is None:
-                self._lacks(f"lag with {held.locks:,} held", "nothing was renewed in that time")
-
-        return step
+    def _holding(self, locks: int, seconds: float) -> None:
+        held = self._hold(locks, min(TTL_S / 3, max(seconds / 2, locks / _MODERATE_PER_S)), seconds)
+        self.figures.held.append(held)
+        if held.lag_p50_s is None:
+            self._lacks(f"lag with {held.locks:,} held", "nothing was renewed in that time")
 
     def _saturate(self, seconds: float) -> None:
-        self.figures.saturated = self._hold(min(self._plan.locks, _MOST_SATURATED), _SATURATED_EVERY_S, seconds)
+        self.figures.saturated = self._hold(min(self.figures.locks, _MOST_SATURATED), _SATURATED_EVERY_S, seconds)
 
     def _hold(self, locks: int, every_s: float, seconds: float) -> Held:
         """Hold locks for a while. The server has as much time again to grant them; those that it has granted count."""
@@ -197,12 +169,12 @@ class Bench:
                 held += len(names)
             if held < locks:
                 self._lacks(f"{locks:,} held", f"only {held:,} were granted within {seconds:.2g} s")
-            begin = self._read(context)
+            begin = read(context, self._target.cpu_s())
             self._pause(seconds)
             give_up = time.monotonic() + _LIMIT_S
             while context.stats().renewed == begin.stats.renewed and time.monotonic() < give_up:
                 self._pause(_SLICE_S)
-            end = self._read(context)
+            end = read(context, self._target.cpu_s())
             for master in self._target.masters:
                 master.ping()  # figures without a server mean nothing
             self.figures.lost += end.stats.lost
@@ -224,19 +196,15 @@ class Bench:
             server_us_per_renewal=per(None if server_s is None else server_s * 1e6, renewed),
         )
 
-    def _pairs_by(self, threads: int) -> Callable[[float], None]:
-        def step(seconds: float) -> None:
-            with self._context() as context, ThreadPoolExecutor(threads) as pool:
-                with context.lock(self._name("check"), TTL_S):
-                    pass  # connects
-                began = time.monotonic()
-                until = began + seconds
-                crew = [pool.submit(self._pairs, context, thread, until) for thread in range(threads)]
-                self._pause(seconds)
-                pairs = sum(one.result() for one in crew)
-                self.figures.pairs_per_s[threads] = pairs / (time.monotonic() - began)
-
-        return step
+    def _pairs_by(self, threads: int, seconds: float) -> None:
+        with self._context() as context, ThreadPoolExecutor(threads) as pool:
+            with context.lock(self._name("check"), TTL_S):
+                pass  # connects
+            began = time.monotonic()
+            crew = [pool.submit(self._pairs, context, thread, began + seconds) for thread in range(threads)]
+            self._pause(seconds)
+            pairs = sum(one.result() for one in crew)
+            self.figures.pairs_per_s[threads] = pairs / (time.monotonic() - began)
 
     def _pairs(self, context: LockContext, thread: int, until: float) -> int:
         """Acquire and release free locks, a new lock object each time; return how many."""
@@ -288,7 +256,7 @@ class Bench:
 
     def _estimate(self) -> None:
         """Estimate how many locks can be held, from the CPU time per renewal at full load."""
-        figures, full, every_s = self.figures, self.figures.saturated, self._plan.timeout_s / 3
+        figures, full, every_s = self.figures, self.figures.saturated, self.figures.timeout_s / 3
         assert full is not None
         if full.client_us_per_renewal:
             figures.client_locks = int(every_s * 1e6 / full.client_us_per_renewal)
@@ -302,16 +270,13 @@ class Bench:
     # -- beside them -------------------------------------------------------------------------------------------------
 
     def _name(self, what: str) -> str:
-        name = self._prefix + what
+        name = self.figures.prefix + what
         self._names.add(name)
         return name
 
     def _context(self, timer: HashedWheelTimer | None = None) -> LockContext:
-        close_timeout_s = 5.0 + self._plan.locks / _RELEASED_PER_S
+        close_timeout_s = 5.0 + self.figures.locks / _RELEASED_PER_S
         return server.context_of(self._target.client, timer=timer, close_timeout=close_timeout_s)
-
-    def _read(self, context: LockContext) -> Reading:
-        return read(context, self._target.cpu_s())
 
     def _lacks(self, what: str, reason: str) -> None:
         self.figures.not_measured[what] = reason
@@ -325,7 +290,7 @@ class Bench:
         began = time.monotonic()
         while (passed_s := time.monotonic() - began) < seconds:
             self._look()
-            self._watch.advance((self._done_s + passed_s) / self._plan.seconds)
+            self._watch.advance((self._done_s + passed_s) / self.figures.seconds)
             time.sleep(min(_SLICE_S, seconds - passed_s))
         self._look()
 

@@ -21,7 +21,7 @@ from wheel_lock.cli.arguments import (
     seconds_option,
 )
 from wheel_lock.cli.benchmark import figures
-from wheel_lock.cli.benchmark.bench import Bench, Plan
+from wheel_lock.cli.benchmark.bench import Bench
 from wheel_lock.options import MIN_RENEWED_TIMEOUT_S
 
 
@@ -60,9 +60,19 @@ def bench(
         raise Refusal(f"name a server: wheel-lock bench URL, --redis URL or {REDIS_VARIABLE}", USAGE)
     with closing(target.find(given, "URL" if url else "--redis")) as found:
         progress = output.progress(quiet=as_json)
+        measured = figures.Figures(
+            server=found.address,
+            kind=found.kind,
+            masters=len(found.masters),
+            redis_server=found.version,
+            prefix=prefix,
+            locks=locks,
+            timeout_s=timeout,
+            seconds=seconds,
+        )
         try:
             with output.messages(), progress:
-                measured = Bench(found, Plan(locks, timeout, seconds, prefix), progress).run()
+                Bench(found, measured, progress).run()
         except KeyboardInterrupt:
             sentence = f"interrupted again: what is not released yet expires within {figures.TTL_S:g} s"
             raise Refusal(sentence, INTERRUPTED) from None
