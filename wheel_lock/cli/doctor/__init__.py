@@ -1,6 +1,6 @@
 """``wheel-lock doctor``: what endangers locks on a server, and what to do about it.
 
-``findings`` says what a finding is, ``refusals`` what a refused command means, ``settings`` reads what the
-server reports of itself, ``distances`` measures clocks and round trips, ``rights`` uses each kind of lock once,
+``findings`` says what a finding is, and what a refused command means; ``settings`` reads what the server reports of itself,
+``distances`` measures clocks and round trips, ``rights`` uses each kind of lock once,
 ``neighbours`` checks the keys that exist.
 """

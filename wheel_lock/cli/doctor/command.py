@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from typing import Annotated
 
-import redis
 import typer
 from rich.console import Console
 from rich.table import Column, Table
@@ -16,7 +15,7 @@ from rich.text import Text
 from wheel_lock.cli import output, server, target
 from wheel_lock.cli.arguments import REDIS_VARIABLE, AsJson, count_option, prefix_option, seconds_option
 from wheel_lock.cli.doctor import distances, neighbours, rights, settings
-from wheel_lock.cli.doctor.findings import Finding, Master, Severity, worst
+from wheel_lock.cli.doctor.findings import Finding, Severity, Verdict, user_of, worst
 from wheel_lock.cli.target import Target
 from wheel_lock.options import MIN_RENEWED_TIMEOUT_S
 
@@ -81,34 +80,28 @@ def _findings(
     found: Sequence[Target], prefix: str, timeout_s: float, min_replicas: int, progress: output.Lines
 ) -> Iterator[Finding]:
     """Yield the findings of all checks."""
-    masters = [
-        Master(server.address(client), client, _user(client), each.version) for each in found for client in each.masters
-    ]
     answering = []
     with output.messages(), progress:
         progress.stage("settings", 0.0)
-        for master in masters:
-            reported = list(settings.findings_of(master, min_replicas))
-            if all(finding.check != settings.CONNECTION for finding in reported):
-                answering.append(master)
-            yield from (replace(finding, server=master.address) for finding in reported)
+        for each in found:
+            for master in each.masters:
+                verdicts = settings.verdicts_of(master, each.version, min_replicas)
+                if settings.CONNECTION not in verdicts:
+                    answering.append(master)
+                yield from _of(server.address(master), verdicts)
         progress.stage("clocks and round trips", 0.3)
         yield from distances.findings_of(answering, timeout_s)
         for number, each in enumerate(found):
             progress.stage("rights", 0.5 + 0.3 * number / len(found))
-            for finding in rights.findings_of(each.client, _user(each.masters[0]), prefix):
-                yield replace(finding, server=each.address)
+            yield from _of(each.address, rights.verdicts_of(each.client, user_of(each.masters[0]), prefix))
         for each in found:
             progress.stage("keys", 0.8)
-            finding = neighbours.finding_of(
-                each, _user(each.masters[0]), prefix, lambda share: progress.advance(0.8 + 0.2 * share)
-            )
-            yield replace(finding, server=each.address)
+            verdict = neighbours.verdict_of(each, prefix, lambda share: progress.advance(0.8 + 0.2 * share))
+            yield from _of(each.address, {"keys": verdict})
 
 
-def _user(master: redis.Redis) -> str:
-    name: str | None = master.connection_pool.connection_kwargs.get("username")
-    return name or "default"
+def _of(address: str, verdicts: Mapping[str, Verdict]) -> Iterator[Finding]:
+    return (Finding(check, *verdict, server=address) for check, verdict in verdicts.items())
 
 
 def _show(console: Console, findings: Sequence[Finding]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import redis
 
-from wheel_lock.cli.doctor.findings import Finding, Master, Severity
-from wheel_lock.cli.doctor.refusals import unknown
+from wheel_lock.cli import server
+from wheel_lock.cli.doctor.findings import Finding, Severity, Verdict, unknown, user_of
 from wheel_lock.cli.target import FAILURES
 
 _SAMPLES = 20
@@ -54,55 +54,46 @@ def measure(master: redis.Redis) -> Distance:
     return Distance(statistics.median(round_trips), max(round_trips), ahead[best], round_trips[best] / 2)
 
 
-def findings_of(masters: Sequence[Master], timeout_s: float) -> Iterator[Finding]:
-    """Yield what the distances to all masters mean for locks.
-
-    Args:
-        masters: The masters.
-        timeout_s: The timeout of the locks in use, in seconds.
-    """
+def findings_of(masters: Sequence[redis.Redis], timeout_s: float) -> Iterator[Finding]:
+    """Yield what the distances to all masters mean for locks with a timeout of ``timeout_s`` seconds."""
     clocks: dict[str, Distance] = {}
-    for address, client, user, _ in masters:
+    for client in masters:
+        address = server.address(client)
         try:
-            distance = measure(client)
+            clocks[address] = measure(client)
+            verdict = round_trip(clocks[address], timeout_s)
         except FAILURES as error:
-            yield replace(unknown("round trip", "TIME", error, user), server=address)
-            continue
-        clocks[address] = distance
-        yield round_trip(distance, timeout_s, address)
-    yield clock_offsets(clocks)
+            verdict = unknown("TIME", error, user_of(client))
+        yield Finding("round trip", *verdict, server=address)
+    yield Finding("clocks", *clock_offsets(clocks))
 
 
-def round_trip(distance: Distance, timeout_s: float, address: str) -> Finding:
+def round_trip(distance: Distance, timeout_s: float) -> Verdict:
     """Return what a round trip means for locks with a timeout of ``timeout_s`` seconds."""
     median, worst_s = distance.round_trip_p50_s, distance.round_trip_worst_s
     text = f"{median * 1e3:.3g} ms, {worst_s * 1e3:.3g} ms at worst, for a timeout of {timeout_s:g} s"
     if worst_s > _TOO_SLOW * timeout_s:
-        advice = (
-            f"Use a timeout above {3 * worst_s:.3g} s: a lock is renewed each third of it, and that takes a round trip."
-        )
-        return Finding("round trip", Severity.PROBLEM, text, advice, address)
+        least = f"Use a timeout above {3 * worst_s:.3g} s"
+        return Severity.PROBLEM, text, f"{least}: a lock is renewed each third of it, and that takes a round trip."
     if worst_s > _SLOW * timeout_s:
         advice = f"A timeout above {30 * worst_s:.3g} s leaves time to repeat a renewal that is late."
-        return Finding("round trip", Severity.WARNING, text, advice, address)
-    return Finding("round trip", Severity.OK, text, server=address)
+        return Severity.WARNING, text, advice
+    return Severity.OK, text, ""
 
 
-def clock_offsets(clocks: dict[str, Distance]) -> Finding:
+def clock_offsets(clocks: dict[str, Distance]) -> Verdict:
     """Return what the clocks of the masters, and of this machine, mean for locks."""
     if not clocks:
-        return Finding("clocks", Severity.UNKNOWN, "no server's clock could be read")
+        return Severity.UNKNOWN, "no server's clock could be read", ""
     ahead = {address: distance.clock_ahead_s for address, distance in clocks.items()} | {"this machine": 0.0}
     first, last = min(ahead, key=ahead.__getitem__), max(ahead, key=ahead.__getitem__)
     uncertain_s = 2 * max(distance.uncertain_s for distance in clocks.values())
     apart_s = ahead[last] - ahead[first]
     if apart_s - uncertain_s > _CLOCKS_APART_S:
-        return Finding(
-            "clocks",
+        return (
             Severity.WARNING,
             f"{last} is {apart_s:.3g} s ahead of {first}",
             "Run NTP on all machines: after a failover read-write locks, semaphores and fair queues go by the new master's "
             "clock.",
         )
-    agreed = f"the clocks of {' and '.join(ahead)} agree within {apart_s + uncertain_s:.3g} s"
-    return Finding("clocks", Severity.OK, agreed)
+    return Severity.OK, f"the clocks of {' and '.join(ahead)} agree within {apart_s + uncertain_s:.3g} s", ""

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 
-from wheel_lock.cli.doctor.findings import Finding, Severity
-from wheel_lock.cli.doctor.refusals import unknown
+from wheel_lock.cli.doctor.findings import Severity, Verdict, unknown, user_of
 from wheel_lock.cli.doctor.rights import escaped
 from wheel_lock.cli.locks.looking import Found, look_for
 from wheel_lock.cli.locks.show import name_text
@@ -18,15 +17,31 @@ MOST_KEYS = 10_000
 """The most keys that are looked at."""
 
 
-def finding_of(target: Target, user: str, prefix: str, advance: Callable[[float], object]) -> Finding:
-    """Return what the keys below ``prefix`` mean for locks.
+# The first of these that there is makes the verdict.
+_NO_LOCKS = (
+    (
+        "foreign",
+        Severity.WARNING,
+        "are not locks of this library",
+        "A lock of such a name is never granted, or belongs to another client. Give locks a prefix of their own.",
+    ),
+    (
+        "endless",
+        Severity.WARNING,
+        "locks never expire",
+        "If their holders are gone: wheel-lock release --force --all NAME",
+    ),
+    (
+        "unreadable",
+        Severity.UNKNOWN,
+        "may not be read",
+        "Name the prefix of the locks in use with --prefix, or run this as a user who may read all keys.",
+    ),
+)
 
-    Args:
-        target: The servers to check.
-        user: The user's name, for the ACL SETUSER line.
-        prefix: What the names of the locks in use begin with.
-        advance: Called with the share of the keys that have been seen.
-    """
+
+def verdict_of(target: Target, prefix: str, advance: Callable[[float], object]) -> Verdict:
+    """Return what the keys below ``prefix`` mean for locks; ``advance`` gets the share of them that have been seen."""
     kinds: Counter[str] = Counter()
     examples: dict[str, str] = {}
     try:
@@ -35,33 +50,13 @@ def finding_of(target: Target, user: str, prefix: str, advance: Callable[[float]
             kinds[kind] += 1
             examples.setdefault(kind, name_text(found.name))
     except ServerTrouble as trouble:
-        return unknown("keys", "their check by SCAN and EVAL", trouble.__cause__ or trouble, user)
+        return unknown("their check by SCAN and EVAL", trouble.__cause__ or trouble, user_of(target.masters[0]))
     looked_at = kinds.total()
     seen = f"of {looked_at:,} keys" + (" (there are more)" if looked_at == MOST_KEYS else "")
-    if kinds["foreign"]:
-        return Finding(
-            "keys",
-            Severity.WARNING,
-            f"{seen} {kinds['foreign']:,} are not locks of this library, such as {examples['foreign']}",
-            "A lock of such a name is never granted, or belongs to another client. Give locks a prefix of their own.",
-        )
-    if kinds["endless"]:
-        return Finding(
-            "keys",
-            Severity.WARNING,
-            f"{seen} {kinds['endless']:,} locks never expire, such as {examples['endless']}",
-            "If their holders are gone: wheel-lock release --force --all NAME",
-        )
-    if kinds["unreadable"]:
-        return Finding(
-            "keys",
-            Severity.UNKNOWN,
-            f"{seen} {kinds['unreadable']:,} may not be read, such as {examples['unreadable']}",
-            "Name the prefix of the locks in use with --prefix, or run this as a user who may read all keys.",
-        )
-    return Finding(
-        "keys", Severity.OK, f"{seen} all are locks" if looked_at else "there is no key below the prefix yet"
-    )
+    for kind, severity, what, advice in _NO_LOCKS:
+        if kinds[kind]:
+            return severity, f"{seen} {kinds[kind]:,} {what}, such as {examples[kind]}", advice
+    return Severity.OK, f"{seen} all are locks" if looked_at else "there is no key below the prefix yet", ""
 
 
 def _kind(found: Found) -> str:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import redis
 
 from wheel_lock import LockContext, LockServerError, LockTimeout, LockUnavailable, WheelLockError
 from wheel_lock.cli import server
-from wheel_lock.cli.doctor.findings import Finding, Severity
-from wheel_lock.cli.doctor.refusals import advice, commands_in, unknown, without_remedy
+from wheel_lock.cli.doctor.findings import Severity, Verdict, advice, commands_in, unknown, without_remedy
 from wheel_lock.cli.target import FAILURES
 from wheel_lock.errors import quoted
 from wheel_lock.protocol.keys import wake_channel
@@ -77,36 +76,35 @@ def grant(user: str, prefix: str, what: Iterable[str]) -> str:
     return " ".join(["ACL", "SETUSER", user, *(rule for part in what for rule in rules[part])])
 
 
-def findings_of(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) -> Iterator[Finding]:
-    """Yield what the user's rights mean for each kind of lock.
+def verdicts_of(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) -> dict[str, Verdict]:
+    """Return what the user's rights mean for each kind of lock, by check.
 
     Args:
         client: A client of the server, of its Sentinels, or of the cluster.
         user: The user's name, for the ACL SETUSER line.
         prefix: The prefix of the names in use; the check's own name begins with it.
     """
-    refused: dict[str, None] = {}
+    found: dict[str, Verdict] = {}
     with server.context_of(client) as context:
         for kind, new_lock in _KINDS.items():
             name = f"{prefix}wheel-lock-doctor:{secrets.token_hex(8)}"
-            finding = _use(context, kind, functools.partial(new_lock, context, name), user)
-            if finding.advice == OF_PATTERNS:
-                refused["keys"] = None
-            yield finding
-            if finding.check == _ALL:
+            check, verdict = _use(context, kind, functools.partial(new_lock, context, name), user)
+            found[check] = verdict
+            if check == _ALL:
                 break
-    finding = _wake_ups(client, user, prefix)
-    if finding.advice == OF_PATTERNS:
-        refused["channels"] = None
-    yield finding
+    refused = ["keys"] if any(advice == OF_PATTERNS for _, _, advice in found.values()) else []
+    found["wake-ups"] = _wake_ups(client, user, prefix)
+    if found["wake-ups"][2] == OF_PATTERNS:
+        refused.append("channels")
     if refused:
         text = f"{quoted(user)} may not use all {' and '.join(refused)} that locks on {quoted(prefix + '*')} need"
         severity = Severity.PROBLEM if "keys" in refused else Severity.WARNING
-        yield Finding("rights", severity, text, grant(user, prefix, [*refused, "commands"]))
+        found["rights"] = severity, text, grant(user, prefix, [*refused, "commands"])
+    return found
 
 
-def _use(context: LockContext, kind: str, new_lock: Callable[[], Any], user: str) -> Finding:
-    """Acquire, extend and release one lock of the check's own."""
+def _use(context: LockContext, kind: str, new_lock: Callable[[], Any], user: str) -> tuple[str, Verdict]:
+    """Acquire, extend and release one lock of the check's own; return the check and its verdict."""
     try:
         lock = new_lock()
         with lock:
@@ -115,11 +113,11 @@ def _use(context: LockContext, kind: str, new_lock: Callable[[], Any], user: str
     except WheelLockError as error:
         words, remedy = without_remedy(_OF_LOCK.sub("", server.one_line(error)).rstrip("."))
         if isinstance(error, LockServerError) and error.code == "NOPERM":
-            return Finding(kind, Severity.PROBLEM, f"the server refuses it: {words}", _grant_for(error, user))
+            return kind, (Severity.PROBLEM, f"the server refuses it: {words}", _grant_for(error, user))
         if remedy or isinstance(error, (LockUnavailable, LockTimeout)):
-            return Finding(_ALL, Severity.PROBLEM, f"no lock can be acquired: {words}", remedy)
-        return Finding(kind, Severity.PROBLEM, f"it does not work: {words}")
-    return Finding(kind, Severity.OK, "acquired, extended and released")
+            return _ALL, (Severity.PROBLEM, f"no lock can be acquired: {words}", remedy)
+        return kind, (Severity.PROBLEM, f"it does not work: {words}", "")
+    return kind, (Severity.OK, "acquired, extended and released", "")
 
 
 def _grant_for(error: Exception, user: str) -> str:
@@ -127,7 +125,7 @@ def _grant_for(error: Exception, user: str) -> str:
     return advice(error, user) if commands_in(error) else OF_PATTERNS
 
 
-def _wake_ups(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) -> Finding:
+def _wake_ups(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) -> Verdict:
     """Subscribe and publish once: without these rights waiters poll."""
     channel = wake_channel(f"{prefix}wheel-lock-doctor:{secrets.token_hex(8)}".encode()).decode()
     subscribed: Any = client  # redis-py annotates pubsub() of both clients, but not its arguments
@@ -139,9 +137,9 @@ def _wake_ups(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) 
     except redis.exceptions.NoPermissionError as error:
         reason = server.one_line(error)
         text = f"waiters poll, because wake-ups are refused: {reason}"
-        return Finding("wake-ups", Severity.WARNING, text, _grant_for(error, user))
+        return Severity.WARNING, text, _grant_for(error, user)
     except FAILURES as error:
-        return unknown("wake-ups", "SUBSCRIBE or PUBLISH", error, user)
+        return unknown("SUBSCRIBE or PUBLISH", error, user)
     finally:
         pubsub.close()
-    return Finding("wake-ups", Severity.OK, "a release wakes waiters")
+    return Severity.OK, "a release wakes waiters", ""
