@@ -21,9 +21,7 @@ from tests.support.background import Background
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 from wheel_lock.cli import main
-from wheel_lock.cli.top.client import Client
-from wheel_lock.cli.top.command import _live
-from wheel_lock.cli.top.view import lines, screen
+from wheel_lock.cli.top import Client, _live, lines, screen
 
 
 @pytest.fixture(autouse=True)

@@ -16,14 +16,14 @@ from wheel_lock.cli.arguments import INTERRUPTED, PIPE_BROKEN, SERVER_TROUBLE, U
 from wheel_lock.cli.benchmark.command import bench
 from wheel_lock.cli.demo.command import demo, hold
 from wheel_lock.cli.doctor.command import doctor
-from wheel_lock.cli.keeper.command import keeper
+from wheel_lock.cli.keeper import keeper
 from wheel_lock.cli.locks.inspect import inspect
 from wheel_lock.cli.locks.ls import ls
 from wheel_lock.cli.locks.release import release
 from wheel_lock.cli.locks.watch import watch
 from wheel_lock.cli.output import complain, discard_stdout
 from wheel_lock.cli.run.command import run
-from wheel_lock.cli.top.command import top
+from wheel_lock.cli.top import top
 
 COMMANDS: tuple[Callable[..., None], ...] = (run, keeper, ls, inspect, watch, release, doctor, top, demo, hold, bench)
 

@@ -1,4 +1,4 @@
-"""The command ``keeper``: it opens the socket, and then becomes the keeper's program, which is small."""
+"""The command ``keeper``: it opens the socket, and then becomes the program of the keeper of a host, or of a pod."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""``wheel-lock keeper``: the keeper of a host, or of a pod."""
