@@ -7,6 +7,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
 from typing import Self, TypeVar
 
 from wheel_lock import Lock, LockContext, LockUnavailable, WheelLockError
@@ -25,7 +27,7 @@ _QUIET_S = 1.0  # a shorter wait is not reported
 _AGAIN_S = 0.25  # interval of attempts to find a master, while Sentinels elect one
 _LATE_S = 0.25  # time for the message of an acquire whose limit has passed
 
-T = TypeVar("T", bound="target.Target | LockContext")
+Part = TypeVar("Part", bound="target.Target | LockContext")
 
 
 class _Over(Exception):
@@ -65,9 +67,7 @@ class Acquiring:
         self._say = say
         self._parts: list[target.Target | LockContext] = []
         self._over = threading.Event()
-        self._done = False  # set behind the two that follow
-        self._acquired: Lock | None = None
-        self._refusal: BaseException | None = None
+        self._acquired: Future[Lock] = Future()
         self._contending: Lock | None = None  # the lock, once its server is known
         self._trouble: str | None = None  # why there is no such server yet
 
@@ -89,21 +89,19 @@ class Acquiring:
         server.parsed(self._url)  # a mistake in it needs no thread
         _start(self._acquire)
         worth_a_message = time.monotonic() + _QUIET_S
-        while not self._done:
+        while not self._acquired.done():
             now = time.monotonic()
             if now >= self._until + _LATE_S:
                 raise self._late()
             for number in self._signals.wait(min(self._until + _LATE_S, worth_a_message) - now):
                 if number in ENDING:
-                    raise _ended_by(number)
+                    ended = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
+                    raise Refusal(ended, 128 + number)
             if time.monotonic() >= worth_a_message:
                 known = self._contending is not None or self._trouble is not None
                 worth_a_message = math.inf if known else now + _QUIET_S
                 _start(self._say_what_it_waits_for)
-        if self._refusal is not None:
-            raise self._refusal
-        assert self._acquired is not None
-        return self._acquired
+        return self._acquired.result()
 
     def _late(self) -> Refusal:
         """Return the refusal for an acquire that takes longer than its limit: a server, or a Sentinel, is silent."""
@@ -116,16 +114,15 @@ class Acquiring:
 
     def _acquire(self) -> None:
         try:
-            self._acquired = self._acquired_lock()
+            self._acquired.set_result(self._acquired_lock())
         except BaseException as error:
-            self._refusal = error
-        self._done = True
+            self._acquired.set_exception(error)
         self._signals.wake()
 
     def _acquired_lock(self) -> Lock:
-        found = self._kept(self._found)
+        found = self._kept(self._found())
         context = self._kept(
-            lambda: server.context_of(
+            server.context_of(
                 found.client,
                 owner=self._owner,
                 readable_owner=True,
@@ -178,9 +175,8 @@ class Acquiring:
     def _left_s(self) -> float:
         return max(self._until - time.monotonic(), 0.0)
 
-    def _kept(self, make: Callable[[], T]) -> T:
-        """Return what ``make`` returns. The end of the block closes it; if that has come, this thread does."""
-        part = make()
+    def _kept(self, part: Part) -> Part:
+        """Have the end of the block close a part, and return it. If that has come, this thread closes it."""
         self._parts.append(part)
         if self._over.is_set():  # read behind the append, as the end of the block sets it before it reads the parts
             self._close_parts()
@@ -188,15 +184,10 @@ class Acquiring:
         return part
 
     def _close_parts(self) -> None:
-        """Close the parts, the latest first. From either thread: each part is closed by the one that removes it."""
-        try:
-            part = self._parts.pop()
-        except IndexError:
-            return
-        try:
-            part.close()
-        finally:
-            self._close_parts()
+        """Close the parts, the latest first. Both threads may do so: what is closed stays closed."""
+        with ExitStack() as stack:
+            for part in self._parts:
+                stack.enter_context(closing(part))
 
     def _say_what_it_waits_for(self) -> None:
         lock = self._contending
@@ -205,7 +196,7 @@ class Acquiring:
                 self._say(f"waiting for a master: {self._trouble}")
             return
         holder = _holder(lock)
-        if holder is not None and not self._done:
+        if holder is not None and not self._acquired.done():
             who = f"the owner of token {holder.token_id}" if holder.owner is None else holder.owner
             self._say(f"waiting for {quoted(lock.name)}, held by {error_text(who, LONG_TEXT)}")
 
@@ -220,7 +211,3 @@ def _holder(lock: Lock) -> Holder | None:
         return lock.holder()
     except WheelLockError:
         return None
-
-
-def _ended_by(number: signal.Signals) -> Refusal:
-    return Refusal("interrupted" if number == signal.SIGINT else f"ended by {number.name}", 128 + number)

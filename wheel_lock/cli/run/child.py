@@ -52,10 +52,8 @@ class Child:
 
     def forward(self, number: int) -> None:
         """Send a signal on that this process has got: to the whole group, or to the command alone if users send it."""
-        if number in _FOR_THE_COMMAND:
-            self._send_to_command(number)
-        else:
-            self.send(number)
+        send = self._send_to_command if number in _FOR_THE_COMMAND else self.send
+        send(number)
 
     def send(self, number: int) -> None:
         """Send a signal to the whole group, and to a command that has left it. One to what has ended is dropped."""
@@ -136,11 +134,8 @@ class _Terminal:
             self._fd = os.open(os.ctermid(), os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
             self._fd = -1
+        self.exists: bool = self._fd >= 0
         self._lent = False
-
-    @property
-    def exists(self) -> bool:
-        return self._fd >= 0
 
     def give(self, group: int, *, again: bool = False) -> bool:
         """Make ``group`` the one that reads from the terminal; return False if it is not this process's to give.

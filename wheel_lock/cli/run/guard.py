@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -31,6 +32,7 @@ class Guard:
             # Of a group of its own until it joins that of the command: a shell kills the whole group of a job.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", os.fspath(_PROGRAM)],
+                bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 process_group=0,
@@ -44,11 +46,8 @@ class Guard:
     def watch(self, pid: int, number: int, grace_s: float) -> None:
         """Have the command with the number ``pid`` get signal ``number``, and SIGKILL ``grace_s`` seconds later."""
         if self._process is not None and self._process.stdin is not None:
-            try:
+            with suppress(OSError):  # it has been killed
                 self._process.stdin.write(b"%d %d %r\n" % (pid, number, grace_s))
-                self._process.stdin.flush()
-            except OSError:
-                pass  # it has been killed
 
     def __enter__(self) -> Self:
         return self
@@ -56,9 +55,4 @@ class Guard:
     def __exit__(self, *exception: object) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
-            if self._process.stdin is not None:
-                try:
-                    self._process.stdin.close()
-                except OSError:
-                    pass
+            self._process.communicate()  # closes the pipe, and waits

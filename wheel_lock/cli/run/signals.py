@@ -9,7 +9,6 @@ import math
 import os
 import select
 import signal
-from collections.abc import Iterable
 from types import FrameType
 from typing import Any, Self
 
@@ -75,10 +74,7 @@ class Signals:
             timeout_s: The longest wait; not positive for none, infinite for no limit.
         """
         self._poll.poll(None if timeout_s == math.inf else math.ceil(min(max(timeout_s, 0.0), _LONGEST_S) * 1000))
-        return [signal.Signals(number) for number in self._read() if number]
-
-    def _read(self) -> Iterable[int]:
         try:
-            return os.read(self._reader, 65536)
+            return [signal.Signals(number) for number in os.read(self._reader, 65536) if number]
         except BlockingIOError:
-            return b""
+            return []
