@@ -20,7 +20,7 @@ from tests.support.lock_types import NAME, NEVER_S
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock.cli import target
-from wheel_lock.cli.locks.watching import Change, Watcher
+from wheel_lock.cli.locks.watch import Change, Watcher
 from wheel_lock.cli.target import Target
 from wheel_lock.protocol.owners import token_id
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import Annotated
@@ -16,36 +17,7 @@ from wheel_lock.cli.locks import show
 from wheel_lock.cli.locks.looking import Found, look_for
 
 _MOST_ROWS = 1000  # limit of a table on a terminal
-
-
-class Listing:
-    """The names that are to be listed, each once, and the number of those that are not."""
-
-    def __init__(self, everything: bool) -> None:
-        self._everything = everything
-        self._seen: set[bytes] = set()
-        self.locks: int = 0
-        self.foreign: int = 0
-        self.unreadable: int = 0
-        self.problem: str | None = None
-
-    def choose(self, found: Iterable[Found]) -> Iterator[Found]:
-        """Yield what is to be listed; count the rest."""
-        for one in found:
-            kind = one.state.kind
-            if kind == "free" or one.name in self._seen:
-                continue
-            if kind == "foreign":
-                self.foreign += 1
-                if not self._everything:
-                    continue
-            elif kind == "unreadable":
-                self.unreadable += 1
-                self.problem = self.problem or one.state.problem
-            else:
-                self.locks += 1
-            self._seen.add(one.name)
-            yield one
+_NO_LOCKS = ("free", "foreign", "unreadable")
 
 
 def ls(
@@ -66,37 +38,50 @@ def ls(
     Ends with status 0, also if there is no lock; 1 if the server is not there, refuses, or some keys cannot be read;
     2 if the command line is wrong; 130 if it was interrupted.
     """
-    console, listing = output.console(), Listing(everything)
+    console, counts, seen = output.console(), Counter[str](), set[bytes]()
+    problem = None
+
+    def chosen(found: Iterable[Found]) -> Iterator[Found]:
+        """Yield what is to be listed, each name once; count it, and what is not."""
+        nonlocal problem
+        for one in found:
+            kind = one.state.kind if one.state.kind in _NO_LOCKS else "lock"
+            if kind == "free" or one.name in seen:
+                continue
+            seen.add(one.name)
+            counts[kind] += 1
+            problem = problem or one.state.problem
+            if everything or kind != "foreign":
+                yield one
+
     rows: list[Found] = []
     with closing(target.find(redis)) as found, output.progress(quiet=True) as progress:
         progress.stage("looking for locks", 0.0)
-        chosen = listing.choose(look_for(found, pattern, progress.advance))
+        listed = chosen(look_for(found, pattern, progress.advance))
         if not as_json and not output.pretty(console):
-            for one in chosen:
+            for one in listed:
                 output.line("\t".join(show.row(one)))
         else:
-            rows = sorted(chosen, key=lambda one: one.name)
+            rows = sorted(listed, key=lambda one: one.name)
     if as_json:
-        summary = {"pattern": pattern, "found": listing.locks, "foreign": listing.foreign}
+        summary = {"found": counts["lock"], "foreign": counts["foreign"], "unreadable": counts["unreadable"]}
         locks = [show.fields(one) for one in rows]
-        output.line(
-            output.to_json({"server": found.address, **summary, "unreadable": listing.unreadable, "locks": locks})
-        )
+        output.line(output.to_json({"server": found.address, "pattern": pattern, **summary, "locks": locks}))
     elif output.pretty(console):
-        _table(console, rows, listing)
-    elif listing.foreign and not everything:
-        output.complain(f"{_keys(listing.foreign)} of other kinds: --all lists them")
-    if listing.unreadable:
-        raise Refusal(f"{_keys(listing.unreadable)} cannot be read: {listing.problem or 'no right to them'}")
+        _table(console, rows, counts)
+    elif counts["foreign"] and not everything:
+        output.complain(f"{_keys(counts['foreign'])} of other kinds: --all lists them")
+    if counts["unreadable"]:
+        raise Refusal(f"{_keys(counts['unreadable'])} cannot be read: {problem or 'no right to them'}")
 
 
-def _table(console: Console, rows: list[Found], listing: Listing) -> None:
+def _table(console: Console, rows: list[Found], counts: Counter[str]) -> None:
     if rows:
         console.print(show.table(rows[:_MOST_ROWS]))
     if len(rows) > _MOST_ROWS:
         console.print(f"... and {len(rows) - _MOST_ROWS:,} more: narrow the pattern, or use a pipe or --json")
-    locks = "1 lock" if listing.locks == 1 else f"{listing.locks:,} locks"
-    others = f", and {_keys(listing.foreign)} of other kinds" if listing.foreign else ""
+    locks = "1 lock" if counts["lock"] == 1 else f"{counts['lock']:,} locks"
+    others = f", and {_keys(counts['foreign'])} of other kinds" if counts["foreign"] else ""
     console.print(Text(locks + others, style="dim"))
 
 

@@ -1,18 +1,21 @@
-"""The command ``watch``: locks as they are acquired and released."""
+"""The command ``watch``: the changes of locks between two polls of a server."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import Annotated, Any
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich.console import Console, Group
@@ -22,16 +25,111 @@ from rich.text import Text
 from wheel_lock.cli import output, target
 from wheel_lock.cli.arguments import TERMINATED, RedisUrl, seconds_option
 from wheel_lock.cli.locks import show
-from wheel_lock.cli.locks.looking import Found, key_of
-from wheel_lock.cli.locks.watching import Change, Watcher, is_pattern
+from wheel_lock.cli.locks.looking import Found, key_of, look_at, look_for
 from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.cli.target import Target
+from wheel_lock.holder import Holder
+from wheel_lock.lock_types.holders import LockState
 
+Event = Literal["held", "free", "acquired", "released", "count", "changed", "unreadable"]
+
+_FREE = LockState("free", "none")
+_MOST_HOLDERS = 1000
 _LEAST_INTERVAL_S = 0.05
 _PAUSE_SHARE = 4  # after polling very many locks, the pause is this multiple of the poll's duration
 _CURSOR = b"\x1b[?25h\n"  # shows the cursor
 _RECENT = 10  # number of changes shown on a terminal
 _COLOURS = {"acquired": "green", "held": "green", "released": "yellow", "unreadable": "red"}
+
+
+class Change(NamedTuple):
+    """One change of a lock, as a poll has found it.
+
+    Attributes:
+        at: The time of the poll.
+        event: ``held`` and ``free`` are what the first poll finds, also the first that can read the key again; ``released``
+            includes expiries; ``count`` is another hold count; ``changed`` is another number of holders, where there are
+            too many to compare.
+        name: The lock's name.
+        state: What is under the name now; of a lock that was released, what was.
+        holder: The holder that the change is about; None if it is about none or several.
+    """
+
+    at: datetime
+    event: Event
+    name: bytes
+    state: LockState
+    holder: Holder | None
+
+
+_Show = Callable[[Sequence[Found], Sequence[Change]], None]
+
+
+class Watcher:
+    """Polls one name, or all that match a pattern, and compares each poll with the one before.
+
+    Args:
+        key: The one name; None to watch the names that match ``pattern``.
+        pattern: As for SCAN.
+    """
+
+    def __init__(self, key: bytes | None, pattern: str) -> None:
+        self._key = key
+        self._pattern = pattern
+        self._states: dict[bytes, LockState] | None = None  # None before the first poll
+
+    def look(self, target: Target) -> tuple[list[Found], list[Change]]:
+        """Return what is under each name now, sorted, and what has changed since the poll before.
+
+        Raises:
+            ServerTrouble: The server does not answer or refuses. The next poll is compared with the last successful one.
+        """
+        before = self._states
+        if self._key is not None:
+            states = {self._key: look_at(target, self._key, most=_MOST_HOLDERS)}
+        else:
+            found = look_for(target, self._pattern, lambda share: None)
+            states = {name: state for name, state in found if state.kind not in ("free", "foreign")}
+        self._states = states
+        at = datetime.now().astimezone()
+        changes = []
+        for name in sorted({*states, *(before or ())}):
+            old, new = None if before is None else before.get(name, _FREE), states.get(name, _FREE)
+            for event, holder in _compare(old, new):
+                about = old if event == "released" and old is not None else new
+                changes.append(Change(at, event, name, about, holder))
+        return [Found(name, states[name]) for name in sorted(states)], changes
+
+
+def _compare(old: LockState | None, new: LockState) -> Iterator[tuple[Event, Holder | None]]:
+    """Yield the changes from ``old``, None at the first poll, to ``new``."""
+    if new.kind == "unreadable":
+        if old is None or old.kind != "unreadable":
+            yield "unreadable", None
+        return
+    if old is None or old.kind == "unreadable":  # what has changed meanwhile is not known
+        for holder in new.holders if new.is_held else ():
+            yield "held", holder
+        if not new.is_held:
+            yield "free", None
+        return
+    if old.left_out or new.left_out:
+        if len(old.holders) + old.left_out != len(new.holders) + new.left_out:
+            yield "changed", None
+        return
+    olds, news = _by_value(old), _by_value(new)
+    for value, holder in olds.items():
+        if value not in news:
+            yield "released", holder
+        elif news[value].count != holder.count:
+            yield "count", news[value]
+    for value, holder in news.items():
+        if value not in olds:
+            yield "acquired", holder
+
+
+def _by_value(state: LockState) -> dict[bytes, Holder]:
+    return dict(zip(state.values, state.holders, strict=True)) if state.is_held else {}
 
 
 def watch(
@@ -54,19 +152,21 @@ def watch(
     Ends with status 0 after --seconds; 1 if the first poll fails, or the one key cannot be read; 2 if the command
     line is wrong; 130 or 143 if it was ended by Ctrl-C or SIGTERM.
     """
-    key = None if is_pattern(name) else key_of(name)
+    key = None if set("*?[") & set(name) else key_of(name)  # a pattern for SCAN
     console = output.console()
     on_terminal = not as_json and output.pretty(console)
     with _terminated(on_terminal), ExitStack() as stack:
-        display = stack.enter_context(_live(console, name)) if on_terminal else _Lines(as_json)
+        display: _Show = partial(_print, as_json)
+        if on_terminal:
+            display = _Screen(console, stack.enter_context(Live(console=console, auto_refresh=False)), name).show
         _watch(redis, Watcher(key, name), display, interval, seconds, alone=key is not None)
 
 
 def _watch(
-    url: str, watcher: Watcher, display: _Screen | _Lines, interval_s: float, seconds: float | None, *, alone: bool
+    url: str, watcher: Watcher, show_them: _Show, interval_s: float, seconds: float | None, *, alone: bool
 ) -> None:
     """Poll and show until the time is over. Raises ServerTrouble only if the first poll fails."""
-    end = None if seconds is None else time.monotonic() + seconds
+    end = math.inf if seconds is None else time.monotonic() + seconds
     found: Target | None = None
     trouble: str | None = None
     first = True
@@ -91,31 +191,22 @@ def _watch(
                     trouble = None
                 if first and alone and states[0].state.kind == "unreadable":
                     raise show.unreadable(states[0])
-                display.show(states, changes)
+                show_them(states, changes)
                 first = False
             now = time.monotonic()
             pause = max(interval_s, (now - began) * _PAUSE_SHARE)
-            if end is not None and now + pause > end:
-                time.sleep(max(end - now, 0.0))
+            time.sleep(max(min(pause, end - now), 0.0))
+            if now + pause > end:
                 return
-            time.sleep(pause)
     finally:
         if found is not None:
             found.close()
 
 
-class _Lines:
-    """A line on stdout for each change."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
-
-    def show(self, found: Sequence[Found], changes: Sequence[Change]) -> None:
-        for change in changes:
-            if self._as_json:
-                output.line(json.dumps(_fields(change)))
-            else:
-                output.line("\t".join(_columns(change)))
+def _print(as_json: bool, found: Sequence[Found], changes: Sequence[Change]) -> None:
+    """Print a line for each change."""
+    for change in changes:
+        output.line(json.dumps(_fields(change)) if as_json else "\t".join(_columns(change)))
 
 
 class _Screen:
@@ -135,12 +226,6 @@ class _Screen:
         lines = [Text("  ".join(_columns(change)), style=_COLOURS.get(change.event, "")) for change in self._recent]
         title = Text(f"{output.printable(self._title)}: {len(found):,} watched", style="bold")
         self._live.update(Group(title, table, more, *lines), refresh=True)
-
-
-@contextmanager
-def _live(console: Console, title: str) -> Iterator[_Screen]:
-    with Live(console=console, auto_refresh=False) as live:
-        yield _Screen(console, live, title)
 
 
 def _columns(change: Change) -> tuple[str, ...]:
