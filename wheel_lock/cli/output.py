@@ -13,7 +13,8 @@ from typing import IO, Self
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -146,58 +147,37 @@ def discard_stdout() -> None:
     os.close(nothing)
 
 
-class Lines:
-    """Progress as a line for each step, or nothing if ``quiet``."""
+class Progress:
+    """Progress as a bar on a terminal, drawn when it is updated, as drawing competes with what is measured; as lines elsewhere.
 
-    def __init__(self, quiet: bool = False) -> None:
-        self._quiet = quiet
+    Args:
+        quiet: True if stdout has room for the result only. The bar is on stderr then, and there are no lines.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        shown_on = console(stderr=quiet)
+        columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
+        drawn = pretty(shown_on)
+        self._bar = Bar(*columns, console=shown_on, auto_refresh=False, transient=True, disable=not drawn)
+        self._task = self._bar.add_task("", total=1.0)
+        self._in_lines = not quiet and not drawn
 
     def __enter__(self) -> Self:
+        self._bar.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """End the display."""
+        self._bar.stop()
 
     def stage(self, what: str, share_done: float) -> None:
         """Show the name of the step that begins, and the share of the whole that is done."""
-        if not self._quiet:
+        if self._in_lines:
             print(f"{share_done:4.0%}  {what}", flush=True)
+        self._bar.update(self._task, description=what, completed=share_done, refresh=True)
 
     def advance(self, share_done: float) -> None:
         """Show the share of the whole that is done."""
-
-
-class Bar(Lines):
-    """Progress as a bar on a terminal, drawn when it is updated: drawing competes with what is measured."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
-        self._progress = Progress(*columns, console=console, auto_refresh=False, transient=True)
-        self._task = self._progress.add_task("", total=1.0)
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def stage(self, what: str, share_done: float) -> None:
-        self._progress.update(self._task, description=what, completed=share_done, refresh=True)
-
-    def advance(self, share_done: float) -> None:
-        self._progress.update(self._task, completed=share_done, refresh=True)
-
-    def __exit__(self, *exception: object) -> None:
-        self._progress.stop()
-
-
-def progress(*, quiet: bool) -> Lines:
-    """Return the display of progress: a bar on a terminal, lines on stdout elsewhere.
-
-    Args:
-        quiet: True if stdout has room for the result only. The bar is on stderr then, and no lines are printed.
-    """
-    shown_on = console(stderr=quiet)
-    return Bar(shown_on) if pretty(shown_on) else Lines(quiet)
+        self._bar.update(self._task, completed=share_done, refresh=True)
 
 
 class _LogHandler(logging.Handler):

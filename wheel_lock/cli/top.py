@@ -208,7 +208,14 @@ def screen(state: dict[str, Any]) -> RenderableType:
         give_way = [titles.index(what) for what in ("renewals", "token", "held", "state")]
         parts += [
             "",
-            FittedTable(titles, rows, gives_way=give_way, is_cut=[0], right=range(1, len(titles)), styles=styles),
+            FittedTable(
+                titles=titles,
+                rows=rows,
+                gives_way=give_way,
+                is_cut=[0],
+                right=range(1, len(titles)),
+                styles=styles,
+            ),
         ]
     if state["waits"]:
         waits = _table("waited for", "callers", "longest")

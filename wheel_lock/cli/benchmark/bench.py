@@ -23,7 +23,7 @@ from wheel_lock import HashedWheelTimer, Lock, LockContext, LockServerError, Whe
 from wheel_lock.cli import server
 from wheel_lock.cli.benchmark.figures import TTL_S, Figures, Held
 from wheel_lock.cli.measure import per, read
-from wheel_lock.cli.output import Lines
+from wheel_lock.cli.output import Progress
 from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.cli.target import FAILURES, Target
 
@@ -54,7 +54,7 @@ class Bench:
         watch: Shows the progress.
     """
 
-    def __init__(self, target: Target, figures: Figures, watch: Lines) -> None:
+    def __init__(self, target: Target, figures: Figures, watch: Progress) -> None:
         self._target = target
         self._prefix = figures.prefix
         self._watch = watch

@@ -59,7 +59,7 @@ def bench(
     if given is None:
         raise Refusal(f"name a server: wheel-lock bench URL, --redis URL or {REDIS_VARIABLE}", USAGE)
     with closing(target.find(given, "URL" if url else "--redis")) as found:
-        progress = output.progress(quiet=as_json)
+        progress = output.Progress(quiet=as_json)
         measured = figures.Figures(
             server=found.address,
             kind=found.kind,

@@ -54,7 +54,7 @@ def doctor(
     """
     with ExitStack() as stack:
         found, findings = _targets(redis, stack)
-        findings += _findings(found, prefix, timeout, min_replicas, output.progress(quiet=True))
+        findings += _findings(found, prefix, timeout, min_replicas, output.Progress(quiet=True))
     if as_json:
         output.line(output.to_json({"worst": worst(findings), "findings": [asdict(finding) for finding in findings]}))
     else:
@@ -77,7 +77,7 @@ def _targets(urls: Sequence[str], stack: ExitStack) -> tuple[list[Target], list[
 
 
 def _findings(
-    found: Sequence[Target], prefix: str, timeout_s: float, min_replicas: int, progress: output.Lines
+    found: Sequence[Target], prefix: str, timeout_s: float, min_replicas: int, progress: output.Progress
 ) -> Iterator[Finding]:
     """Yield the findings of all checks."""
     answering = []

@@ -55,7 +55,7 @@ def ls(
                 yield one
 
     rows: list[Found] = []
-    with closing(target.find(redis)) as found, output.progress(quiet=True) as progress:
+    with closing(target.find(redis)) as found, output.Progress(quiet=True) as progress:
         progress.stage("looking for locks", 0.0)
         listed = chosen(look_for(found, pattern, progress.advance))
         if not as_json and not output.pretty(console):

@@ -71,7 +71,9 @@ def table(found: Sequence[Found]) -> FittedTable:
     """Return the table about several names."""
     name, kind, holder, remaining, count = range(len(_COLUMNS))
     rows = [row(one) for one in found]
-    return FittedTable(_COLUMNS, rows, gives_way=[count, kind], is_cut=[holder, name], right=[remaining, count])
+    return FittedTable(
+        titles=_COLUMNS, rows=rows, gives_way=[count, kind], is_cut=[holder, name], right=[remaining, count]
+    )
 
 
 def fields(found: Found) -> dict[str, Any]:
