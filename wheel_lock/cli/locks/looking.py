@@ -1,10 +1,13 @@
-"""Queries of a target about locks: one name, many names, all names that match a pattern; the forced release."""
+"""Queries of a target about locks: one name, many names, all names that match a pattern; the forced release.
+
+All of them raise ServerTrouble if a server does not answer, or the user has no right to the command.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -47,38 +50,12 @@ def key_of(name: str) -> bytes:
 
 
 def look_at(target: Target, name: bytes, *, most: int = MAX_HOLDERS) -> LockState:
-    """Return what the target has under one name, with what accompanies the lock as far as the user may read it.
-
-    Raises:
-        ServerTrouble: The server does not answer, or the user has no right to ask it.
-    """
+    """Return what the target has under one name, with what accompanies the lock as far as the user may read it."""
     state = _look_alone(target, name, companions=True, most=most)
     if state.kind == "unreadable":
         # The user may have no right to the companion keys only.
         state = _look_alone(target, name, companions=False, most=most)
     return state
-
-
-def look_at_many(target: Target, master: redis.Redis, names: Sequence[bytes]) -> list[Found]:
-    """Return what is under each of ``names``, which belong to ``master``: kind, holders and times only.
-
-    Raises:
-        ServerTrouble: The server does not answer, or the user has no right to ask it.
-    """
-    if not names:
-        return []
-    pipeline = master.pipeline(transaction=False)
-    for position, name in enumerate(names):
-        keys, others = look_arguments(name, companions=False)
-        # The first call has the text, which the server keeps for the others.
-        call = ("EVALSHA", LOOK.plain.sha1) if position else ("EVAL", LOOK.plain.source)
-        pipeline.execute_command(*call, len(keys), *keys, *others)
-    with _troubles(target):
-        replies: list[Any] = pipeline.execute(raise_on_error=False)
-    return [
-        Found(name, _look_alone(target, name) if isinstance(reply, _ALONE) else _state(target, reply))
-        for name, reply in zip(names, replies, strict=True)
-    ]
 
 
 def look_for(target: Target, pattern: str, advance: Callable[[float], object]) -> Iterator[Found]:
@@ -90,17 +67,14 @@ def look_for(target: Target, pattern: str, advance: Callable[[float], object]) -
         target: The server to query; of a cluster every master.
         pattern: As for SCAN.
         advance: Called with the share of the keys that have been seen, an estimate.
-
-    Raises:
-        ServerTrouble: A server does not answer, or the user has no right to ask it.
     """
     for number, master in enumerate(target.masters):
         size, scanned, cursor = _size(master), 0, 0
         while True:
             with _troubles(target):
-                cursor, keys = master.scan(cursor, match=pattern, count=_BATCH)
-            names = [key for key in _as_bytes(keys) if not key.startswith(RESERVED.encode())]
-            yield from look_at_many(target, master, names)
+                cursor, keys = cast("tuple[int, list[bytes]]", master.scan(cursor, match=pattern, count=_BATCH))
+                found = _look_at_many(target, master, [key for key in keys if not key.startswith(RESERVED.encode())])
+            yield from found
             scanned += _BATCH
             advance((number + min(scanned / max(size, 1), 1.0)) / len(target.masters))
             if cursor == 0:
@@ -112,22 +86,15 @@ def force_release(target: Target, name: bytes, state: LockState) -> int | None:
 
     Returns:
         The number of holders that were removed, 0 if there is none, or None if they are others meanwhile.
-
-    Raises:
-        ServerTrouble: The server does not answer, or the user has no right to release.
     """
     keys, others = force_release_arguments(name, state.key_type, state.values)
     call = ("EVAL", _wakes(target).source, len(keys), *keys, *others)
     with _troubles(target):
         try:
-            reply = _once(target, name, call)
+            return parse_force_release(_once(target, name, call))
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             sentence = f"{server.trouble(target.address, error).sentence}; it is not known whether the lock is released"
             raise ServerTrouble(sentence) from error
-        try:
-            return parse_force_release(reply)
-        except MalformedReply as error:
-            raise server.trouble(target.address, error) from error
 
 
 def _once(target: Target, name: bytes, call: Sequence[Any]) -> Any:
@@ -148,15 +115,28 @@ def _wakes(target: Target) -> ScriptForm:
     return FORCE_RELEASE.sharded if sharded else FORCE_RELEASE.plain
 
 
-def _as_bytes(keys: Sequence[bytes | str]) -> list[bytes]:
-    return [key.encode() if isinstance(key, str) else key for key in keys]
-
-
 def _size(master: redis.Redis) -> int:
     try:
         return int(master.dbsize())
     except FAILURES:
         return 0  # without the right to ask only the display of progress suffers
+
+
+def _look_at_many(target: Target, master: redis.Redis, names: Sequence[bytes]) -> list[Found]:
+    """Return what is under each of ``names``, which belong to ``master``: kind, holders and times only."""
+    if not names:
+        return []
+    pipeline = master.pipeline(transaction=False)
+    for position, name in enumerate(names):
+        keys, others = look_arguments(name, companions=False)
+        # The first call has the text, which the server keeps for the others.
+        call = ("EVALSHA", LOOK.plain.sha1) if position else ("EVAL", LOOK.plain.source)
+        pipeline.execute_command(*call, len(keys), *keys, *others)
+    replies: list[Any] = pipeline.execute(raise_on_error=False)
+    return [
+        Found(name, _look_alone(target, name) if isinstance(reply, _ALONE) else _state(reply))
+        for name, reply in zip(names, replies, strict=True)
+    ]
 
 
 def _look_alone(target: Target, name: bytes, *, companions: bool = False, most: int = MAX_HOLDERS) -> LockState:
@@ -167,20 +147,16 @@ def _look_alone(target: Target, name: bytes, *, companions: bool = False, most: 
             reply = client.execute_command("EVAL", LOOK.plain.source, len(keys), *keys, *others)
         except redis.exceptions.NoPermissionError as error:
             reply = error
-    return _state(target, reply)
+        return _state(reply)
 
 
-def _state(target: Target, reply: object) -> LockState:
-    """Return the state that a reply stands for; a refusal of the key is one, too."""
-    if isinstance(reply, Exception):
-        refused = isinstance(reply, redis.exceptions.NoPermissionError)
-        if not refused or ServerError(str(reply)).forbidden:
-            raise server.trouble(target.address, reply)
+def _state(reply: object) -> LockState:
+    """Return the state that a reply stands for; a refusal of the key is one, too. Raises other errors."""
+    if isinstance(reply, redis.exceptions.NoPermissionError) and not ServerError(str(reply)).forbidden:
         return LockState("unreadable", "", problem=error_text(reply))
-    try:
-        return parse_look(reply)
-    except MalformedReply as error:
-        raise server.trouble(target.address, error) from error
+    if isinstance(reply, Exception):
+        raise reply
+    return parse_look(reply)
 
 
 @contextmanager
@@ -188,5 +164,5 @@ def _troubles(target: Target) -> Iterator[None]:
     """Turn failures of the server inside the ``with`` block into ServerTrouble."""
     try:
         yield
-    except FAILURES as error:
+    except (*FAILURES, MalformedReply) as error:
         raise server.trouble(target.address, error) from error
