@@ -9,7 +9,7 @@ from rich.console import Console
 
 from wheel_lock.cli.locks import show
 from wheel_lock.cli.locks.looking import Found
-from wheel_lock.cli.tables import FittedTable
+from wheel_lock.cli.output import FittedTable
 from wheel_lock.cli.top import screen
 from wheel_lock.holder import Holder
 from wheel_lock.lock_types.holders import LockState

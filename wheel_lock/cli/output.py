@@ -8,9 +8,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, Self
 
-from rich.console import Console, Group
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -21,6 +23,8 @@ from rich.text import Text
 from wheel_lock import LossReason
 from wheel_lock.runtime.notifier import NOTIFIER
 
+_GAP = 2
+_LEAST = 10  # minimum width of a column that is cut
 _MESSAGES = 20  # limit of messages: a server that loses a million keys causes a million
 
 Row = tuple[str, str, str]  # a line of a table: title, value, and explanation
@@ -131,6 +135,45 @@ def present(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedTable:
+    """A table with one line for each row, as wide as the terminal at most: whole columns give way before one is cut."""
+
+    titles: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    gives_way: Sequence[int]  # the columns that are left out for want of room, the first one first
+    is_cut: Sequence[int]  # the columns that are cut if that is not enough, the first one first
+    right: Sequence[int]  # the columns that are set at the right
+    styles: Sequence[str] = ()  # the style of each row; none if empty
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = self._widths(options.max_width)
+        table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, _GAP, 0, 0))
+        for column, width in widths.items():
+            table.add_column(self.titles[column], no_wrap=True, overflow="ellipsis", width=width)
+            if column in self.right:
+                table.columns[-1].justify = "right"
+        for cells, style in zip(self.rows, self.styles or [""] * len(self.rows), strict=True):
+            table.add_row(*(Text(cells[column]) for column in widths), style=style)
+        yield table
+
+    def _widths(self, room: int) -> dict[int, int]:
+        """Return the width of each column that is shown."""
+        lines = [self.titles, *self.rows]
+        widths = {column: max(cell_len(cells[column]) for cells in lines) for column in range(len(self.titles))}
+        for column in self.gives_way:
+            if _total(widths) > room:
+                del widths[column]
+        for column in self.is_cut:
+            least = min(widths[column], _LEAST)
+            widths[column] = max(widths[column] - max(_total(widths) - room, 0), least)
+        return widths
+
+
+def _total(widths: dict[int, int]) -> int:
+    return sum(widths.values()) + _GAP * (len(widths) - 1)
+
+
 def complain(sentence: str) -> None:
     """Write one line to stderr. A closed stderr, or a pipe without a reader, does not make a command fail."""
     if sys.stderr is not None:
@@ -148,7 +191,7 @@ def discard_stdout() -> None:
 
 
 class Progress:
-    """Progress as a bar on a terminal, drawn when it is updated, as drawing competes with what is measured; as lines elsewhere.
+    """Progress: a bar on a terminal, drawn when it is updated, as drawing competes with what is measured; lines elsewhere.
 
     Args:
         quiet: True if stdout has room for the result only. The bar is on stderr then, and there are no lines.

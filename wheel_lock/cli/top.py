@@ -23,8 +23,7 @@ from rich.text import Text
 
 from wheel_lock.cli import output
 from wheel_lock.cli.arguments import USAGE, AsJson, Refusal, count_option, seconds_option
-from wheel_lock.cli.output import duration, number, printable
-from wheel_lock.cli.tables import FittedTable
+from wheel_lock.cli.output import FittedTable, duration, number, printable
 from wheel_lock.diagnostics.debug_socket import DEFAULT_NAMES, MAX_NAMES, directories
 from wheel_lock.errors import quoted
 from wheel_lock.options import MAX_SOCKET_PATH_BYTES

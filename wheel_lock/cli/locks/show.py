@@ -8,8 +8,7 @@ from typing import Any
 
 from wheel_lock.cli.arguments import Refusal
 from wheel_lock.cli.locks.looking import Found
-from wheel_lock.cli.output import Row, printable
-from wheel_lock.cli.tables import FittedTable
+from wheel_lock.cli.output import FittedTable, Row, printable
 from wheel_lock.holder import Holder
 from wheel_lock.lock_types.holders import LockState
 
