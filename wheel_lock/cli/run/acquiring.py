@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from wheel_lock import Lock, LockContext, LockUnavailable, WheelLockError
@@ -34,37 +35,20 @@ class _Over(Exception):
     """The main thread no longer waits."""
 
 
+@dataclass(eq=False)
 class Acquiring:
-    """One acquire, which begins with :meth:`lock`. The end of the ``with`` block gives up, or releases, what is left of it.
+    """One acquire, which :meth:`lock` begins. The end of the ``with`` block gives up, or releases, what is left of it."""
 
-    Args:
-        name: The name of the lock.
-        url: The server.
-        options: The parameters of the lock.
-        owner: The owner for its token.
-        wait_s: How long to wait, in seconds; 0 for one attempt, None for ever.
-        signals: What the main thread waits for.
-        say: Shows a sentence. Never blocks.
-    """
+    name: str
+    url: str
+    options: LockOptions
+    owner: str  # for the token
+    wait_s: float | None  # how long to wait; 0 for one attempt, None for ever
+    signals: Signals  # what the main thread waits for
+    say: Callable[[str], None]  # shows a sentence, and never blocks
 
-    def __init__(
-        self,
-        name: str,
-        url: str,
-        options: LockOptions,
-        owner: str,
-        wait_s: float | None,
-        signals: Signals,
-        say: Callable[[str], None],
-    ) -> None:
-        self._name = name
-        self._url = url
-        self._options = options
-        self._owner = owner
-        self._wait_s = wait_s
-        self._until = time.monotonic() + wait_s if wait_s else math.inf
-        self._signals = signals
-        self._say = say
+    def __post_init__(self) -> None:
+        self._until = time.monotonic() + self.wait_s if self.wait_s else math.inf
         self._parts: list[target.Target | LockContext] = []
         self._over = threading.Event()
         self._acquired: Future[Lock] = Future()
@@ -86,14 +70,14 @@ class Acquiring:
         Raises:
             Refusal: It is not acquired, or a signal of ENDING has come.
         """
-        server.parsed(self._url)  # a mistake in it needs no thread
+        server.parsed(self.url)  # a mistake in it needs no thread
         _start(self._acquire)
         worth_a_message = time.monotonic() + _QUIET_S
         while not self._acquired.done():
             now = time.monotonic()
             if now >= self._until + _LATE_S:
                 raise self._late()
-            for number in self._signals.wait(min(self._until + _LATE_S, worth_a_message) - now):
+            for number in self.signals.wait(min(self._until + _LATE_S, worth_a_message) - now):
                 if number in ENDING:
                     ended = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
                     raise Refusal(ended, 128 + number)
@@ -105,10 +89,10 @@ class Acquiring:
 
     def _late(self) -> Refusal:
         """Return the refusal for an acquire that takes longer than its limit: a server, or a Sentinel, is silent."""
-        waited = f"waited {self._wait_s:g} s"
+        waited = f"waited {self.wait_s:g} s"
         if self._contending is None:
             return Refusal(f"{self._trouble or 'the server has not answered'}; {waited}")
-        return Refusal(f"the lock {quoted(self._name)} is not acquired; {waited}", NOT_ACQUIRED)
+        return Refusal(f"the lock {quoted(self.name)} is not acquired; {waited}", NOT_ACQUIRED)
 
     # -- other threads -----------------------------------------------------------------------------------------------
 
@@ -117,14 +101,14 @@ class Acquiring:
             self._acquired.set_result(self._acquired_lock())
         except BaseException as error:
             self._acquired.set_exception(error)
-        self._signals.wake()
+        self.signals.wake()
 
     def _acquired_lock(self) -> Lock:
         found = self._kept(self._found())
         context = self._kept(
             server.context_of(
                 found.client,
-                owner=self._owner,
+                owner=self.owner,
                 readable_owner=True,
                 watch=True,
                 close_timeout=_CLOSE_S,
@@ -132,18 +116,18 @@ class Acquiring:
             )
         )
         lock = context.lock(
-            self._name,
-            self._options.timeout_s,
-            fencing=self._options.fencing,
+            self.name,
+            self.options.timeout_s,
+            fencing=self.options.fencing,
             thread_local=False,
-            on_lost=lambda event: self._signals.wake(),
+            on_lost=lambda event: self.signals.wake(),
         )
         self._contending = lock
         while True:
             left_s = self._left_s()
             try:
                 acquired = lock.acquire(
-                    blocking=self._wait_s != 0, blocking_timeout=None if left_s == math.inf else left_s
+                    blocking=self.wait_s != 0, blocking_timeout=None if left_s == math.inf else left_s
                 )
                 break
             except WheelLockError as error:
@@ -152,7 +136,7 @@ class Acquiring:
                 if not passing or not self._again():
                     raise Refusal(sentence) from None
         if not acquired:
-            waited = f"; waited {self._wait_s:g} s" if self._wait_s else ""
+            waited = f"; waited {self.wait_s:g} s" if self.wait_s else ""
             holder = _holder(lock)
             shown = "another owner" if holder is None else error_text(holder, LONG_TEXT)
             raise Refusal(f"the lock {quoted(lock.name)} is held by {shown}{waited}", NOT_ACQUIRED)
@@ -162,7 +146,7 @@ class Acquiring:
         """Return the server; wait for Sentinels to choose a master."""
         while True:
             try:
-                return target.find(self._url)
+                return target.find(self.url)
             except target.NoMaster as trouble:
                 self._trouble = trouble.sentence
                 if not self._again():
@@ -170,7 +154,7 @@ class Acquiring:
 
     def _again(self) -> bool:
         """Return whether there is time for another attempt, after a pause."""
-        return self._wait_s != 0 and not self._over.wait(min(_AGAIN_S, self._left_s())) and self._left_s() > 0
+        return self.wait_s != 0 and not self._over.wait(min(_AGAIN_S, self._left_s())) and self._left_s() > 0
 
     def _left_s(self) -> float:
         return max(self._until - time.monotonic(), 0.0)
@@ -193,12 +177,12 @@ class Acquiring:
         lock = self._contending
         if lock is None:
             if self._trouble is not None:
-                self._say(f"waiting for a master: {self._trouble}")
+                self.say(f"waiting for a master: {self._trouble}")
             return
         holder = _holder(lock)
         if holder is not None and not self._acquired.done():
             who = f"the owner of token {holder.token_id}" if holder.owner is None else holder.owner
-            self._say(f"waiting for {quoted(lock.name)}, held by {error_text(who, LONG_TEXT)}")
+            self.say(f"waiting for {quoted(lock.name)}, held by {error_text(who, LONG_TEXT)}")
 
 
 def _start(work: Callable[[], None]) -> None:

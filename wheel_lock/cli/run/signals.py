@@ -18,7 +18,8 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 """Signals that are sent on to the command."""
 
-_WAKE = b"\0"  # no signal has this number
+_WAKE = 0  # no signal has this number
+_NOT_SENT_ON = (_WAKE, signal.SIGCHLD)
 _LONGEST_S = 86_400.0  # longest sleep; conditions are checked again after it
 
 
@@ -63,18 +64,18 @@ class Signals:
     def wake(self) -> None:
         """End the current or the next wait. May be called from any thread."""
         try:
-            os.write(self._writer, _WAKE)
+            os.write(self._writer, bytes([_WAKE]))
         except OSError:
             pass  # full, and so it wakes up anyway, or closed
 
     def wait(self, timeout_s: float) -> list[signal.Signals]:
-        """Wait for signals or a call of :meth:`wake`; return the signals that have come, in order.
+        """Wait for signals or a call of :meth:`wake`; return the signals for the command, in order.
 
         Args:
             timeout_s: The longest wait; not positive for none, infinite for no limit.
         """
         self._poll.poll(None if timeout_s == math.inf else math.ceil(min(max(timeout_s, 0.0), _LONGEST_S) * 1000))
         try:
-            return [signal.Signals(number) for number in os.read(self._reader, 65536) if number]
+            return [signal.Signals(number) for number in os.read(self._reader, 65536) if number not in _NOT_SENT_ON]
         except BlockingIOError:
             return []

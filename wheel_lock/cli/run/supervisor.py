@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wheel_lock import Lock
-from wheel_lock.cli.run.child import Child
-from wheel_lock.cli.run.guard import Guard
+from wheel_lock.cli.run.child import Child, Guard
 from wheel_lock.cli.run.signals import ENDING, Signals
 
 LOST = 76
@@ -84,16 +83,12 @@ class Supervisor:
             received = self._signals.wait(self._next_s())
             self._mind_the_lock(child)
             # Forwarded after that: a command that is continued late learns first that the lock is lost.
-            self._forward(child, received)
+            for number in received:
+                child.forward(number)
             if child.look():
                 child.stop_with()
                 self._mind_the_lock(child)
                 child.send(signal.SIGCONT)
-
-    def _forward(self, child: Child, received: Sequence[signal.Signals]) -> None:
-        for number in received:
-            if number != signal.SIGCHLD:
-                child.forward(number)
 
     def _next_s(self) -> float:
         """Return the seconds until there may be something to do."""
@@ -142,7 +137,8 @@ class Supervisor:
                 if time.monotonic() - killed_at >= grace_s:
                     self._say("processes of the command are left that SIGKILL does not end")
                     return
-            self._forward(child, self._signals.wait(min(self._next_s(), _GROUP_EVERY_S)))
+            for number in self._signals.wait(min(self._next_s(), _GROUP_EVERY_S)):
+                child.forward(number)
             self._mind_the_lock(child)
 
     def _make_sure_of_the_end(self, child: Child) -> None:
