@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from wheel_lock.cli.demo.report import Outcome, rows, summary, to_json
+from wheel_lock.cli.demo.report import Outcome, rows, summary
 
 GOOD = Outcome(
     server="localhost:6379", locks=10, timeout_s=3.0, renew_every_s=1.0, seconds=2.0, interrupted=False, trouble=None,
@@ -45,7 +45,7 @@ def test_a_loss_has_its_reason() -> None:
 
 
 def test_what_is_not_known_is_null_and_a_dash() -> None:
-    assert json.loads(to_json(GOOD))["server_cpu_s"] is None
+    assert json.loads(GOOD.to_json())["server_cpu_s"] is None
     unknown = dataclasses.replace(GOOD, renewal_lag_p50_s=None, owned_at_end=None, left_at_server=None)
     shown = {what: value for what, value, _ in rows(unknown)}
     assert shown["lag p50"] == shown["owned at end"] == "-"

@@ -1,21 +1,61 @@
-"""Measurements of the process and its server at one moment, and arithmetic on them."""
+"""Measurements of the process and its server: what a command finds out, readings at one moment, and arithmetic on them."""
 
 from __future__ import annotations
 
 import math
 import os
+import platform
 import queue
 import resource
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from wheel_lock import ContextStats, HashedWheelTimer, LockContext
+import redis
+
+from wheel_lock import ContextStats, HashedWheelTimer, LockContext, __version__
+from wheel_lock.cli import output
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True, kw_only=True)
+class Measured(ABC):
+    """What a command has measured, filled in meanwhile. None stands for unknown values.
+
+    Attributes:
+        server, redis_server: The server's address, without credentials, and its version.
+        locks, timeout_s, seconds: The parameters of the command.
+        lost: Leases that ended without a release while they were measured.
+        left_at_server: Keys left behind at the end; they expire.
+        trouble: The failure of the server, as a sentence.
+        wheel_lock, python, redis_py: Versions.
+    """
+
+    server: str
+    redis_server: str | None
+    locks: int
+    timeout_s: float
+    seconds: float
+    lost: int = 0
+    left_at_server: int | None = None
+    trouble: str | None = None
+    wheel_lock: str = __version__
+    python: str = field(default_factory=platform.python_version)
+    redis_py: str = redis.__version__
+
+    @property
+    @abstractmethod
+    def ok(self) -> bool:
+        """True if everything was measured, and nothing was lost."""
+
+    def to_json(self) -> str:
+        """Return one line of JSON; unknown values are null."""
+        return output.to_json({**asdict(self), "ok": self.ok})
 
 
 @dataclass(frozen=True, slots=True)

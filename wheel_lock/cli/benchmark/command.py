@@ -79,7 +79,7 @@ def bench(
     if measured.trouble is not None:
         output.complain(measured.trouble)
     if as_json:
-        print(figures.to_json(measured))
+        print(measured.to_json())
     else:
         figures.show(output.console(), measured)
     raise typer.Exit(measured.exit_status)

@@ -1,16 +1,12 @@
-"""The figures of a benchmark, as a table for people and as a JSON object for programs."""
+"""The figures of a benchmark, and their table."""
 
 from __future__ import annotations
 
-import dataclasses
-import platform
 from dataclasses import dataclass, field
 
-import redis
 from rich.console import Console
 
-from wheel_lock import __version__
-from wheel_lock.cli import output
+from wheel_lock.cli.measure import Measured
 from wheel_lock.cli.output import Row, duration, number, present, share
 
 TTL_S = 30.0  # time-to-live of all locks: what a killed benchmark leaves behind expires soon
@@ -43,13 +39,12 @@ class Held:
 
 
 @dataclass(slots=True, kw_only=True)
-class Figures:
-    """All figures, filled in while they are measured. None stands for unknown values.
+class Figures(Measured):
+    """All figures of a benchmark.
 
     Attributes:
-        server, kind, masters, redis_server: Address and kind of the server, the number of its masters, and its version.
+        kind, masters: The kind of the server, and the number of its masters.
         prefix: The beginning of the names of all locks.
-        locks, timeout_s, seconds: The parameters of the command.
         round_trip_p50_s, round_trip_p99_s: Of PING, on one connection.
         server_busy_cores: CPU of all masters before anything was measured.
         held: Locks held at a moderate rate of renewals, by number.
@@ -58,21 +53,13 @@ class Figures:
         hand_over_p50_s: From the release in one context to the grant in another that waits.
         client_locks, server_locks: The locks of ``timeout_s`` that one thread of this client, and the masters, can renew
             with all of their CPU.
-        lost: Locks lost while they were measured.
-        left_at_server: Keys left behind at the end; they expire.
         not_measured: The reason for each figure that could not be had.
         interrupted: The exit status if a signal ended the measurement early.
-        trouble: The failure that ended it early.
     """
 
-    server: str
     kind: str
     masters: int
-    redis_server: str | None
     prefix: str
-    locks: int
-    timeout_s: float
-    seconds: float
     round_trip_p50_s: float | None = None
     round_trip_p99_s: float | None = None
     server_busy_cores: float | None = None
@@ -82,14 +69,8 @@ class Figures:
     hand_over_p50_s: float | None = None
     client_locks: int | None = None
     server_locks: int | None = None
-    lost: int = 0
-    left_at_server: int | None = None
     not_measured: dict[str, str] = field(default_factory=dict)
     interrupted: int | None = None
-    trouble: str | None = None
-    wheel_lock: str = __version__
-    python: str = field(default_factory=platform.python_version)
-    redis_py: str = redis.__version__
 
     @property
     def ok(self) -> bool:
@@ -100,11 +81,6 @@ class Figures:
     def exit_status(self) -> int:
         """The exit status of the process: 0, 1 if something failed or was lost, 130 or 143 after a signal."""
         return self.interrupted or int(not self.ok)
-
-
-def to_json(figures: Figures) -> str:
-    """Return the figures as one line of JSON; unknown values are null."""
-    return output.to_json({**dataclasses.asdict(figures), "ok": figures.ok})
 
 
 def rows(figures: Figures) -> list[Row]:

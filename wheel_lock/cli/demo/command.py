@@ -71,7 +71,7 @@ def hold(
     with output.replaced_line(output.console(stderr=True)) as live:
         outcome = conduct(run, lambda what: live.update(what, refresh=True), display.show_nothing)
     if as_json:
-        print(report.to_json(outcome))
+        print(outcome.to_json())
     else:
         report.show(output.console(), outcome, embedded=False)
     raise typer.Exit(outcome.exit_status)

@@ -1,40 +1,34 @@
-"""The outcome of a run: what is measured, a summary, a table for people, a JSON object for programs."""
+"""The outcome of a run: what is measured, a summary, a table for people."""
 
 from __future__ import annotations
 
-import dataclasses
-import platform
 from dataclasses import dataclass, field
 
-import redis
 from rich.console import Console
 
-from wheel_lock import __version__
-from wheel_lock.cli import output
 from wheel_lock.cli.arguments import INTERRUPTED
+from wheel_lock.cli.measure import Measured
 from wheel_lock.cli.output import Row, duration, number, present, share
 
 _ENOUGH_TO_WEIGH = 10_000  # with fewer locks, single pages of memory dominate the result
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
-    """The outcome of one run, filled in while it is measured. None stands for unknown values.
+class Outcome(Measured):
+    """The outcome of one run.
 
     The *window* is the time of holding, after all locks were acquired and before they were verified. Losses, unknown and
     overdue renewals are counted from the start of the run.
 
     Attributes:
-        server: Its address, without credentials.
-        locks, timeout_s, renew_every_s, seconds: The parameters of the run.
+        renew_every_s: Seconds between renewals of one lock.
         interrupted: Whether Ctrl-C ended it early.
-        trouble: The reason why the server could not be asked at the end, as a sentence; None if it could.
         acquired: Locks acquired.
         acquire_s, locks_per_s: The duration and rate of that.
         held_s: Length of the window.
         held_at_end: Locks that were valid, as the library knows, when the window closed.
         owned_at_end: Locks whose keys had this run's tokens when the server was asked after that.
-        lost, lost_by_reason: Leases that ended without a release until the window closed.
+        lost_by_reason: Leases that ended without a release until the window closed.
         unknown: Renewals with an unknown outcome, which were retried.
         overdue: Leases with a renewal that was due and not confirmed when the window closed.
         renewed, batches, renewals_per_s: Confirmed renewals and renewal calls in the window.
@@ -47,25 +41,16 @@ class Outcome:
         rss_bytes_per_lock: Growth of this process's resident memory by acquiring: lock objects, leases, wheel entries,
             names, and the dict of the locks.
         close_s: The duration of the release of all locks.
-        left_at_server: Keys of this run that existed after that; they expire.
-        wheel_lock, python, redis_py, redis_server: Versions.
     """
 
-    server: str
-    redis_server: str | None
-    locks: int
-    timeout_s: float
     renew_every_s: float
-    seconds: float
     interrupted: bool = False
-    trouble: str | None = None
     acquired: int = 0
     acquire_s: float = 0.0
     locks_per_s: float | None = None
     held_s: float = 0.0
     held_at_end: int = 0
     owned_at_end: int | None = None
-    lost: int = 0
     lost_by_reason: dict[str, int] = field(default_factory=dict)
     unknown: int = 0
     overdue: int = 0
@@ -87,10 +72,6 @@ class Outcome:
     server_us_per_renewal: float | None = None
     rss_bytes_per_lock: float | None = None
     close_s: float = 0.0
-    left_at_server: int | None = None
-    wheel_lock: str = __version__
-    python: str = field(default_factory=platform.python_version)
-    redis_py: str = redis.__version__
 
     @property
     def ok(self) -> bool:
@@ -101,11 +82,6 @@ class Outcome:
     def exit_status(self) -> int:
         """The exit status of the process: 0, 1 if the outcome is not ok, 130 if the run was interrupted."""
         return INTERRUPTED if self.interrupted else int(not self.ok)
-
-
-def to_json(outcome: Outcome) -> str:
-    """Return the outcome as one line of JSON; unknown values are null."""
-    return output.to_json({**dataclasses.asdict(outcome), "ok": outcome.ok})
 
 
 def summary(outcome: Outcome) -> str:

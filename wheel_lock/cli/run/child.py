@@ -22,10 +22,6 @@ _FOR_THE_COMMAND = (signal.SIGUSR1, signal.SIGUSR2)  # most programs, and so its
 _WANTS_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
 
 
-class CannotStart(Refusal):
-    """The command cannot be started; its status is the one that a shell reports for it."""
-
-
 class Child:
     """A running command.
 
@@ -39,7 +35,7 @@ class Child:
         status: Its exit status as a shell reports it, 128 + n if signal n has ended it; None while it runs.
 
     Raises:
-        CannotStart: There is no such program, or it cannot be executed.
+        Refusal: There is no such program, or it cannot be executed; with the status that a shell reports for it.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], guard: int = -1) -> None:
@@ -47,10 +43,10 @@ class Child:
         try:
             self._process = subprocess.Popen(command, env=environment, process_group=0)
         except FileNotFoundError as error:
-            raise CannotStart(f"cannot run {command[0]!r}: {error.strerror}", NOT_FOUND) from error
+            raise Refusal(f"cannot run {command[0]!r}: {error.strerror}", NOT_FOUND) from error
         except (OSError, ValueError) as error:  # ValueError: a null character
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise CannotStart(f"cannot run {command[0]!r}: {reason}", NOT_EXECUTABLE) from error
+            raise Refusal(f"cannot run {command[0]!r}: {reason}", NOT_EXECUTABLE) from error
         self.pid: int = self._process.pid
         self.status: int | None = None
         self._terminal = _Terminal()

@@ -17,14 +17,12 @@ from wheel_lock import Lock, LockLost, WheelLockError
 from wheel_lock.cli import output, server
 from wheel_lock.cli.arguments import USAGE, RedisUrl, Refusal, checked, seconds_option
 from wheel_lock.cli.run.acquiring import Acquiring
-from wheel_lock.cli.run.child import CannotStart
 from wheel_lock.cli.run.signals import Signals
 from wheel_lock.cli.run.supervisor import LOST, Plan, Supervisor
 from wheel_lock.options import MAX_OWNER_LENGTH, LockOptions, lock_name, lock_options, process_owner
 from wheel_lock.runtime.notifier import NOTIFIER
 
 _MARGIN = 1 / 6  # default margin, as a share of the timeout
-_MESSAGES_S = 1.0  # time limit for writing messages at the end
 
 
 def run(
@@ -83,7 +81,6 @@ def _run(name: str, options: LockOptions, wait_s: float | None, fence_env: str |
     """
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        stack.callback(NOTIFIER.drain, _MESSAGES_S)
         stack.enter_context(output.messages(math.inf))
         acquiring = Acquiring(name, url, options, _owner(plan.command), wait_s, signals, _say)
         lock = stack.enter_context(acquiring).lock()
@@ -91,7 +88,7 @@ def _run(name: str, options: LockOptions, wait_s: float | None, fence_env: str |
             plan = replace(plan, environment={**plan.environment, fence_env: str(lock.fence)})
         try:
             status = Supervisor(lock, plan, signals, _say).run()
-        except CannotStart:
+        except Refusal:
             _release(lock, 0)
             raise
         # After a loss the context releases it, if it is not lost after all and the server is there.

@@ -59,7 +59,7 @@ class Supervisor:
         before it is started, it is not started.
 
         Raises:
-            CannotStart: The program cannot be executed.
+            Refusal: The program cannot be executed.
         """
         for number in self._signals.wait(0.0):
             if number in ENDING:
