@@ -1,21 +1,4 @@
-"""The arguments that commands share, and the ways in which a command ends.
-
-Exit statuses of all commands:
-
-====== ====================== ========================================================================================
-status constant
-====== ====================== ========================================================================================
-0      ``OK``                 The command has done what it is for.
-1      ``SERVER_TROUBLE``     No server, wrong password, TLS against plain text, a missing right, a server that is too
-                              old, or no room for the output: one sentence on stderr. Also a run that lost a lock
-                              (``demo``, ``hold``, ``bench``).
-2      ``USAGE``              The command line is wrong, or a package is missing: one sentence on stderr.
-3      ``NO``                 The answer of a command that is a question, where it documents one.
-130    ``INTERRUPTED``        Ctrl-C.
-141    ``PIPE_BROKEN``        The reader of stdout has ended.
-143    ``TERMINATED``         SIGTERM.
-====== ====================== ========================================================================================
-"""
+"""The arguments that commands share, and the ways in which a command ends."""
 
 from __future__ import annotations
 
@@ -28,13 +11,18 @@ import typer
 
 from wheel_lock.options import MAX_COUNT, count, lock_name, seconds
 
+# Exit statuses of all commands.
 OK = 0
 SERVER_TROUBLE = 1
+"""No server, a wrong password, TLS against plain text, a missing right, a server that is too old, or no room for the
+output: one sentence on stderr. Also a run of ``demo``, ``hold`` or ``bench`` that has lost a lock."""
 USAGE = 2
+"""The command line is wrong, or a package is missing: one sentence on stderr."""
 NO = 3
-INTERRUPTED = 130
-PIPE_BROKEN = 141
-TERMINATED = 143
+"""The answer of a command that is a question, where it documents one."""
+INTERRUPTED = 130  # by Ctrl-C
+PIPE_BROKEN = 141  # the reader of stdout has ended
+TERMINATED = 143  # by SIGTERM
 
 REDIS_VARIABLE = "WHEEL_LOCK_REDIS"
 """The environment variable with the URL of the server, for commands without ``--redis``."""

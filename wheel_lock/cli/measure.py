@@ -60,19 +60,12 @@ class Measured(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The measurements at one moment.
+    """The measurements at one moment."""
 
-    Attributes:
-        at: The time, in seconds of the monotonic clock.
-        stats: The context's counters.
-        wheel_cpu_s: CPU time of the timer's thread so far.
-        server_cpu_s: CPU time of the server's process so far; None if it is not reported.
-    """
-
-    at: float
+    at: float  # seconds of the monotonic clock
     stats: ContextStats
-    wheel_cpu_s: float
-    server_cpu_s: float | None
+    wheel_cpu_s: float  # CPU time of the timer's thread so far
+    server_cpu_s: float | None  # the same of the server's process; None if it is not reported
 
 
 def read(context: LockContext, server_cpu_s: float | None) -> Reading:

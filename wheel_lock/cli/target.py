@@ -32,21 +32,13 @@ class NoMaster(ServerTrouble):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server or servers of a command, and the clients of them.
+    """The server or servers of a command, and the clients of them."""
 
-    Attributes:
-        client: The client that contexts are made of.
-        masters: A client for each master.
-        address: Host and port, without credentials.
-        kind: ``server``, ``sentinel`` or ``cluster``.
-        version: The server's version; None if it does not report one.
-    """
-
-    client: redis.Redis | redis.RedisCluster
-    masters: tuple[redis.Redis, ...]
-    address: str
-    kind: str
-    version: str | None
+    client: redis.Redis | redis.RedisCluster  # which contexts are made of
+    masters: tuple[redis.Redis, ...]  # a client for each
+    address: str  # host and port, without credentials
+    kind: str  # server, sentinel or cluster
+    version: str | None  # None if the server does not report one
 
     def cpu_s(self) -> float | None:
         """Return the CPU seconds of all masters together; None if one does not report them."""

@@ -91,23 +91,17 @@ class Bench:
             for what, weight, step in steps:
                 self._watch.stage(what, self._done_s / self.figures.seconds)  # its failure is not the server's
                 share_s = self.figures.seconds * weight / weights
-                if not self._carried_out(step, share_s):
+                try:
+                    step(share_s)
+                except Stopped:
+                    break
+                except (WheelLockError, *FAILURES) as error:
+                    self.figures.trouble = f"the server {self._target.address} failed: {_reason(error)}"
                     break
                 self._done_s += share_s
             else:
                 self._estimate()
             self.figures.left_at_server = self._target.existing(self._names)
-
-    def _carried_out(self, step: Callable[[float], None], share_s: float) -> bool:
-        """Carry out a step; return False if a signal or a failure of the server ends the measurement."""
-        try:
-            step(share_s)
-            return True
-        except Stopped:
-            pass
-        except (WheelLockError, *FAILURES) as error:
-            self.figures.trouble = f"the server {self._target.address} failed: {_reason(error)}"
-        return False
 
     # -- the steps ---------------------------------------------------------------------------------------------------
 
@@ -116,15 +110,13 @@ class Bench:
         try:
             with self._context() as context, context.lock(self._name("check"), TTL_S):
                 pass
-        except LockServerError as error:
+        except WheelLockError as error:
             reason = _reason(error)
-            if error.code == "READONLY":
+            if isinstance(error, LockServerError) and error.code == "READONLY":
                 reason = "it is a read-only replica; choose the URL of its master"
             elif "access one of the keys" in reason or "access a key" in reason:
                 reason += f"; choose names that it may access with --prefix, not {self._prefix!r}"
             raise ServerTrouble(f"cannot hold locks on {self._target.address}: {reason}") from error
-        except WheelLockError as error:
-            raise ServerTrouble(f"cannot hold locks on {self._target.address}: {_reason(error)}") from error
 
     def _round_trips(self, seconds: float) -> None:
         client, until = self._target.masters[0], time.monotonic() + seconds

@@ -14,27 +14,17 @@ TTL_S = 30.0  # time-to-live of all locks: what a killed benchmark leaves behind
 
 @dataclass(slots=True, kw_only=True)
 class Held:
-    """Locks that were held for a while, and their renewals. None stands for unknown values.
-
-    Attributes:
-        locks: Locks held.
-        renew_every_s: Seconds between renewals of one lock.
-        renewed: Renewals confirmed in the window.
-        renewals_per_s: The same per second.
-        lag_p50_s, lag_p99_s: Time from due to confirmed.
-        client_cores, client_us_per_renewal: CPU time of the thread that renews, per second and per renewal.
-        server_cores, server_us_per_renewal: The same for all masters, less what they used before the measurement.
-    """
+    """Locks that were held for a while, and their renewals. None stands for unknown values."""
 
     locks: int
-    renew_every_s: float
-    renewed: int
+    renew_every_s: float  # between renewals of one lock
+    renewed: int  # renewals confirmed in the window
     renewals_per_s: float | None
-    lag_p50_s: float | None
+    lag_p50_s: float | None  # from due to confirmed
     lag_p99_s: float | None
-    client_cores: float | None
+    client_cores: float | None  # CPU time of the thread that renews, per second
     client_us_per_renewal: float | None
-    server_cores: float | None
+    server_cores: float | None  # the same for all masters, less what they used before the measurement
     server_us_per_renewal: float | None
 
 

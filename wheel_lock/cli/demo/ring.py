@@ -10,6 +10,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from rich.color import blend_rgb
+from rich.color_triplet import ColorTriplet
 from rich.style import Style
 from rich.text import Text
 
@@ -18,24 +20,17 @@ _TURN = 2 * math.pi
 _RIM = 0.60  # inner radius of the ring, as a share of the outer one
 _HUB = 0.14
 
-_Rgb = tuple[int, int, int]
-
 _Pixel = tuple[float, float]  # distance from the middle, as a share of the radius; angle, clockwise from the top
 
-_SPARSE: _Rgb = (0, 135, 155)
-_DENSE: _Rgb = (95, 255, 255)
-_FRESH: _Rgb = (0, 215, 95)
-_FADED: _Rgb = (28, 58, 52)
+_SPARSE = ColorTriplet(0, 135, 155)
+_DENSE = ColorTriplet(95, 255, 255)
+_FRESH = ColorTriplet(0, 215, 95)
+_FADED = ColorTriplet(28, 58, 52)
 
 HAND = "#ffd75f"
 AHEAD = "#5fffff"
 BEHIND = "#00d75f"
 TRACK = "#4e4e4e"
-
-
-def _between(first: _Rgb, last: _Rgb, share: float) -> str:
-    red, green, blue = (round(start + (end - start) * share) for start, end in zip(first, last, strict=True))
-    return f"#{red:02x}{green:02x}{blue:02x}"
 
 
 @functools.lru_cache(maxsize=8)
@@ -80,9 +75,9 @@ class Picture:
         """Return the level of a sector, 0 to 1, and its colour."""
         ahead, behind = self._ahead[sector], self._behind[sector]
         if ahead:
-            return ahead / most, _between(_SPARSE, _DENSE, ahead / most)
+            return ahead / most, blend_rgb(_SPARSE, _DENSE, ahead / most).hex
         age = (self._hand - sector) % SECTORS / SECTORS
-        return behind / most, _between(_FRESH, _FADED, age)
+        return behind / most, blend_rgb(_FRESH, _FADED, age).hex
 
     def ring(self, diameter: int) -> list[Text]:
         """Return a ring of ``diameter`` columns, an even number, and half as many lines; thicker where more is due."""

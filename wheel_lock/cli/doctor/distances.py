@@ -22,19 +22,12 @@ _TOO_SLOW = 1 / 3
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """The measured distance to a server.
-
-    Attributes:
-        round_trip_p50_s: The median round trip, in seconds.
-        round_trip_worst_s: The longest one, in seconds.
-        clock_ahead_s: How far the server's clock is ahead of this machine's, in seconds.
-        uncertain_s: The greatest error of ``clock_ahead_s``, in seconds.
-    """
+    """The measured distance to a server."""
 
     round_trip_p50_s: float
     round_trip_worst_s: float
-    clock_ahead_s: float
-    uncertain_s: float
+    clock_ahead_s: float  # how far the server's clock is ahead of this machine's
+    uncertain_s: float  # the greatest error of that
 
 
 def measure(master: redis.Redis) -> Distance:

@@ -13,7 +13,6 @@ from wheel_lock.cli.arguments import NO, USAGE, AsJson, RedisUrl, Refusal
 from wheel_lock.cli.locks import show
 from wheel_lock.cli.locks.inspect import LockName, sentence_about
 from wheel_lock.cli.locks.looking import Found, force_release, key_of, look_at
-from wheel_lock.lock_types.holders import LockState
 
 _MOST_HOLDERS = 10_000
 
@@ -84,8 +83,6 @@ def _refusal(found: Found, everything: bool) -> str | None:
         return None
     if state.kind == "foreign":
         return "not released: its value is not a token of this library; --all deletes it nevertheless"
-    return None if _expires(state) else "not released: it does not expire, so it may be no lock; --all releases it"
-
-
-def _expires(state: LockState) -> bool:
-    return all(holder.remaining_s is not None for holder in state.holders)
+    if any(holder.remaining_s is None for holder in state.holders):
+        return "not released: it does not expire, so it may be no lock; --all releases it"
+    return None

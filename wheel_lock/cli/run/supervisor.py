@@ -19,20 +19,12 @@ _GROUP_EVERY_S = 0.02  # polling interval: the end of other processes of the gro
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the command runs.
+    """How the command runs."""
 
-    Attributes:
-        command: The program and its arguments.
-        environment: Its environment.
-        margin_s: How long before the local deadline of the lease a command is signalled, in seconds.
-        grace_s: Seconds between that signal and SIGKILL.
-        signal: That signal.
-    """
-
-    command: Sequence[str]
+    command: Sequence[str]  # the program and its arguments
     environment: Mapping[str, str]
-    margin_s: float
-    grace_s: float
+    margin_s: float  # how long before the local deadline of the lease the command is signalled
+    grace_s: float  # from that signal to SIGKILL
     signal: signal.Signals
 
 
