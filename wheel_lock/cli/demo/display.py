@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -81,12 +80,11 @@ class Screen:
 
     def __init__(self, live: Live, run: Run, headline: str) -> None:
         self._live = live
-        self._console: Console = live.console
         self._headline = headline
         self._picture = Picture()
         self._rates = Rates()
         # The first frame costs many times as much as later ones, so it is drawn before the window of measurement.
-        self._console.render_lines(self._frame(run, 0.0))
+        live.console.render_lines(self._frame(run, 0.0))
 
     def show(self, run: Run) -> None:
         """Hold the locks, and draw."""
@@ -102,10 +100,10 @@ class Screen:
         if counts:
             turned = (timer.clock.now() - timer.scale.origin_s) / (timer.scale.tick_s * len(counts))
             self._picture.update(counts, turned % 1.0)
-        width, height = self._console.size
+        width, height = self._live.console.size
         diameter = next((d for d in _DIAMETERS if height >= d // 2 + _LINES_BESIDES_RING), 0)
         numbers = self._numbers(run, stats)
-        if not diameter or width < diameter + _COLUMNS_BESIDES_RING or self._console.no_color:
+        if not diameter or width < diameter + _COLUMNS_BESIDES_RING or self._live.console.no_color:
             picture = [*self._picture.strip(), Text(), *numbers]
         else:
             picture = self._picture.ring(diameter)

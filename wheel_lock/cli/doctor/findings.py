@@ -30,21 +30,13 @@ Verdict = tuple[Severity, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check.
+    """The result of one check."""
 
-    Attributes:
-        check: A short name of what was checked.
-        severity: How much it endangers locks.
-        text: What was found, as one sentence.
-        advice: What to do about it; empty if there is nothing to do.
-        server: The address of the server that it is about; empty if it is about all.
-    """
-
-    check: str
+    check: str  # a short name of what was checked
     severity: Severity
-    text: str
-    advice: str = ""
-    server: str = ""
+    text: str  # what was found, as one sentence
+    advice: str = ""  # what to do about it; empty if there is nothing to do
+    server: str = ""  # the address of the server that it is about; empty if it is about all
 
 
 def worst(findings: Iterable[Finding]) -> Severity:

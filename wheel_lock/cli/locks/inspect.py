@@ -24,13 +24,13 @@ def inspect(redis: RedisUrl, name: LockName, as_json: AsJson = False) -> None:
     key = key_of(name)
     with closing(target.find(redis)) as found:
         state = look_at(found, key)
+    one = Found(key, state)
     if as_json:
-        output.line(output.to_json(show.fields(Found(key, state))))
+        output.line(output.to_json(show.fields(one)))
     if state.kind == "unreadable":
-        raise show.unreadable(Found(key, state))
+        raise show.unreadable(one)
     if not as_json:
-        sentence, colour = sentence_about(Found(key, state))
-        output.present(output.console(), show.name_text(key), show.details(state), sentence, colour)
+        output.present(output.console(), show.name_text(key), show.details(state), *sentence_about(one))
     raise typer.Exit(OK if state.is_held else NO)
 
 

@@ -32,6 +32,8 @@ from wheel_lock.holder import Holder
 from wheel_lock.lock_types.holders import LockState
 
 Event = Literal["held", "free", "acquired", "released", "count", "changed", "unreadable"]
+"""``held`` and ``free`` are what the first poll finds, also the first that can read the key again; ``released`` includes
+expiries; ``count`` is another hold count; ``changed`` another number of holders, where there are too many to compare."""
 
 _FREE = LockState("free", "none")
 _MOST_HOLDERS = 1000
@@ -43,23 +45,13 @@ _COLOURS = {"acquired": "green", "held": "green", "released": "yellow", "unreada
 
 
 class Change(NamedTuple):
-    """One change of a lock, as a poll has found it.
+    """One change of a lock, as a poll has found it."""
 
-    Attributes:
-        at: The time of the poll.
-        event: ``held`` and ``free`` are what the first poll finds, also the first that can read the key again; ``released``
-            includes expiries; ``count`` is another hold count; ``changed`` is another number of holders, where there are
-            too many to compare.
-        name: The lock's name.
-        state: What is under the name now; of a lock that was released, what was.
-        holder: The holder that the change is about; None if it is about none or several.
-    """
-
-    at: datetime
+    at: datetime  # of the poll
     event: Event
     name: bytes
-    state: LockState
-    holder: Holder | None
+    state: LockState  # what is under the name now; of a lock that was released, what was
+    holder: Holder | None  # whom the change is about; None if it is about none or several
 
 
 _Show = Callable[[Sequence[Found], Sequence[Change]], None]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from wheel_lock import Lock, LockContext, LockUnavailable, WheelLockError
 from wheel_lock.cli import server, target
@@ -37,7 +37,7 @@ class _Over(Exception):
 
 @dataclass(eq=False)
 class Acquiring:
-    """One acquire, which :meth:`lock` begins. The end of the ``with`` block gives up, or releases, what is left of it."""
+    """One acquire, which :meth:`lock` begins, and :meth:`close` ends."""
 
     name: str
     url: str
@@ -55,10 +55,8 @@ class Acquiring:
         self._contending: Lock | None = None  # the lock, once its server is known
         self._trouble: str | None = None  # why there is no such server yet
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
+        """Give up, or release, what is left of it."""
         self._over.set()
         self._close_parts()
 
@@ -160,9 +158,9 @@ class Acquiring:
         return max(self._until - time.monotonic(), 0.0)
 
     def _kept(self, part: Part) -> Part:
-        """Have the end of the block close a part, and return it. If that has come, this thread closes it."""
+        """Have :meth:`close` close a part, and return it. If that has been called, this thread closes it."""
         self._parts.append(part)
-        if self._over.is_set():  # read behind the append, as the end of the block sets it before it reads the parts
+        if self._over.is_set():  # read behind the append, as close() sets it before it reads the parts
             self._close_parts()
             raise _Over
         return part

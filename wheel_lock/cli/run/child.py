@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
 from wheel_lock.cli.arguments import Refusal
 from wheel_lock.cli.run.guard_program import runs_in_group
@@ -176,7 +175,7 @@ class _Terminal:
 class Guard:
     """A process that waits for the end of this one, in the group of the command. See guard_program.py.
 
-    The end of the ``with`` block ends it. There is none on a system without /proc and pidfd, or if it cannot be started.
+    There is none on a system without /proc and pidfd, or if it cannot be started.
 
     Attributes:
         pid: Its process id; -1 if there is none.
@@ -209,10 +208,8 @@ class Guard:
             with suppress(OSError):  # it has been killed
                 self._process.stdin.write(b"%d %d %r\n" % (pid, number, grace_s))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
+        """End it."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()  # closes the pipe, and waits

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Annotated
 
@@ -83,7 +83,7 @@ def _run(name: str, options: LockOptions, wait_s: float | None, fence_env: str |
         signals = stack.enter_context(Signals())
         stack.enter_context(output.messages(math.inf))
         acquiring = Acquiring(name, url, options, _owner(plan.command), wait_s, signals, _say)
-        lock = stack.enter_context(acquiring).lock()
+        lock = stack.enter_context(closing(acquiring)).lock()
         if fence_env is not None:
             plan = replace(plan, environment={**plan.environment, fence_env: str(lock.fence)})
         try:

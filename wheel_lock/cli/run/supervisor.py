@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from wheel_lock import Lock
@@ -56,7 +57,7 @@ class Supervisor:
         for number in self._signals.wait(0.0):
             if number in ENDING:
                 return 128 + number
-        with Guard() as guard:
+        with closing(Guard()) as guard:
             child = Child(self._plan.command, self._plan.environment, guard.pid)
             try:
                 # Sent for a message on a terminal that is the command's, if that is set (`stty tostop`); and for giving it
