@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import redis
 
 from tests.cli.lock_commands import TOKEN, CommandLine, user
+from tests.cli.program import start
 from tests.cli.test_demo import TERMINAL, Terminal
 from tests.support.backend import Backend
 from tests.support.lock_types import KINDS, make
@@ -117,3 +120,13 @@ def test_a_terminal_shows_a_table(real: Backend) -> None:
     assert "HOLDER" in text
     assert "billing@host-7" in text
     assert "1 lock, and 1 key of other kinds" in text
+
+
+def test_lines_reach_their_file_beside_a_bar_on_the_terminal(real: Backend, tmp_path: Path) -> None:
+    lock(real.view, "order:1")
+    terminal = Terminal(110, 40)
+    with (tmp_path / "lines").open("w") as lines:
+        process = start("ls", "--redis", real.url, stdout=lines, stderr=terminal.theirs, env=TERMINAL)
+        assert process.wait(timeout=60) == 0
+    assert "looking for locks" in terminal.end()
+    assert (tmp_path / "lines").read_text().startswith("order:1\texclusive\t")

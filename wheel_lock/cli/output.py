@@ -201,7 +201,14 @@ class Progress:
         shown_on = console(stderr=quiet)
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
         drawn = pretty(shown_on)
-        self._bar = Bar(*columns, console=shown_on, auto_refresh=False, transient=True, disable=not drawn)
+        self._bar = Bar(
+            *columns,
+            console=shown_on,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=not quiet,  # or the result would go where the bar is
+            disable=not drawn,
+        )
         self._task = self._bar.add_task("", total=1.0)
         self._in_lines = not quiet and not drawn
 
