@@ -15,7 +15,7 @@ from rich.text import Text
 from wheel_lock.cli import output, server, target
 from wheel_lock.cli.arguments import REDIS_VARIABLE, AsJson, count_option, prefix_option, seconds_option
 from wheel_lock.cli.doctor import distances, neighbours, rights, settings
-from wheel_lock.cli.doctor.findings import Finding, Severity, Verdict, user_of, worst
+from wheel_lock.cli.doctor.findings import Finding, Result, Severity, user_of, worst
 from wheel_lock.cli.target import Target
 from wheel_lock.options import MIN_RENEWED_TIMEOUT_S
 
@@ -85,23 +85,23 @@ def _findings(
         progress.stage("settings", 0.0)
         for each in found:
             for master in each.masters:
-                verdicts = settings.verdicts_of(master, each.version, min_replicas)
-                if settings.CONNECTION not in verdicts:
+                results = settings.results_of(master, each.version, min_replicas)
+                if settings.CONNECTION not in results:
                     answering.append(master)
-                yield from _of(server.address(master), verdicts)
+                yield from _of(server.address(master), results)
         progress.stage("clocks and round trips", 0.3)
         yield from distances.findings_of(answering, timeout_s)
         for number, each in enumerate(found):
             progress.stage("rights", 0.5 + 0.3 * number / len(found))
-            yield from _of(each.address, rights.verdicts_of(each.client, user_of(each.masters[0]), prefix))
+            yield from _of(each.address, rights.results_of(each.client, user_of(each.masters[0]), prefix))
         for each in found:
             progress.stage("keys", 0.8)
-            verdict = neighbours.verdict_of(each, prefix, lambda share: progress.advance(0.8 + 0.2 * share))
-            yield from _of(each.address, {"keys": verdict})
+            result = neighbours.result_of(each, prefix, lambda share: progress.advance(0.8 + 0.2 * share))
+            yield from _of(each.address, {"keys": result})
 
 
-def _of(address: str, verdicts: Mapping[str, Verdict]) -> Iterator[Finding]:
-    return (Finding(check, *verdict, server=address) for check, verdict in verdicts.items())
+def _of(address: str, results: Mapping[str, Result]) -> Iterator[Finding]:
+    return (Finding(check, *result, server=address) for check, result in results.items())
 
 
 def _show(console: Console, findings: Sequence[Finding]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import redis
 
 from wheel_lock.cli import server
-from wheel_lock.cli.doctor.findings import Finding, Severity, Verdict, unknown, user_of
+from wheel_lock.cli.doctor.findings import Finding, Result, Severity, unknown, user_of
 from wheel_lock.cli.target import FAILURES
 
 _SAMPLES = 20
@@ -54,14 +54,14 @@ def findings_of(masters: Sequence[redis.Redis], timeout_s: float) -> Iterator[Fi
         address = server.address(client)
         try:
             clocks[address] = measure(client)
-            verdict = round_trip(clocks[address], timeout_s)
+            result = round_trip(clocks[address], timeout_s)
         except FAILURES as error:
-            verdict = unknown("TIME", error, user_of(client))
-        yield Finding("round trip", *verdict, server=address)
+            result = unknown("TIME", error, user_of(client))
+        yield Finding("round trip", *result, server=address)
     yield Finding("clocks", *clock_offsets(clocks))
 
 
-def round_trip(distance: Distance, timeout_s: float) -> Verdict:
+def round_trip(distance: Distance, timeout_s: float) -> Result:
     """Return what a round trip means for locks with a timeout of ``timeout_s`` seconds."""
     median, worst_s = distance.round_trip_p50_s, distance.round_trip_worst_s
     text = f"{median * 1e3:.3g} ms, {worst_s * 1e3:.3g} ms at worst, for a timeout of {timeout_s:g} s"
@@ -74,7 +74,7 @@ def round_trip(distance: Distance, timeout_s: float) -> Verdict:
     return Severity.OK, text, ""
 
 
-def clock_offsets(clocks: dict[str, Distance]) -> Verdict:
+def clock_offsets(clocks: dict[str, Distance]) -> Result:
     """Return what the clocks of the masters, and of this machine, mean for locks."""
     if not clocks:
         return Severity.UNKNOWN, "no server's clock could be read", ""

@@ -24,7 +24,7 @@ class Severity(enum.StrEnum):
     PROBLEM = "problem"  # locks do not work, or can be lost at any moment
 
 
-Verdict = tuple[Severity, str, str]
+Result = tuple[Severity, str, str]
 """Severity, text and advice of a finding."""
 
 
@@ -57,8 +57,8 @@ def is_silence(error: BaseException) -> bool:
     return isinstance(error, (redis.ConnectionError, redis.TimeoutError, OSError)) and not isinstance(error, refused)
 
 
-def unknown(command: str, error: BaseException, user: str) -> Verdict:
-    """Return the verdict of a check for which ``user`` gets no reply to ``command``."""
+def unknown(command: str, error: BaseException, user: str) -> Result:
+    """Return the result of a check for which ``user`` gets no reply to ``command``."""
     return Severity.UNKNOWN, f"{command} fails: {server.one_line(error)}", advice(error, user)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 
-from wheel_lock.cli.doctor.findings import Severity, Verdict, unknown, user_of
+from wheel_lock.cli.doctor.findings import Result, Severity, unknown, user_of
 from wheel_lock.cli.doctor.rights import escaped
 from wheel_lock.cli.locks.looking import Found, look_for
 from wheel_lock.cli.locks.show import name_text
@@ -17,7 +17,7 @@ MOST_KEYS = 10_000
 """The most keys that are looked at."""
 
 
-# The first of these that there is makes the verdict.
+# The first of these that there is makes the result.
 _NO_LOCKS = (
     (
         "foreign",
@@ -40,7 +40,7 @@ _NO_LOCKS = (
 )
 
 
-def verdict_of(target: Target, prefix: str, advance: Callable[[float], object]) -> Verdict:
+def result_of(target: Target, prefix: str, advance: Callable[[float], object]) -> Result:
     """Return what the keys below ``prefix`` mean for locks; ``advance`` gets the share of them that have been seen."""
     kinds: Counter[str] = Counter()
     examples: dict[str, str] = {}

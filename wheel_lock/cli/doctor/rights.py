@@ -12,7 +12,7 @@ import redis
 
 from wheel_lock import LockContext, LockServerError, LockTimeout, LockUnavailable, WheelLockError
 from wheel_lock.cli import server
-from wheel_lock.cli.doctor.findings import Severity, Verdict, advice, commands_in, unknown, without_remedy
+from wheel_lock.cli.doctor.findings import Result, Severity, advice, commands_in, unknown, without_remedy
 from wheel_lock.cli.target import FAILURES
 from wheel_lock.errors import quoted
 from wheel_lock.protocol.keys import wake_channel
@@ -76,7 +76,7 @@ def grant(user: str, prefix: str, what: Iterable[str]) -> str:
     return " ".join(["ACL", "SETUSER", user, *(rule for part in what for rule in rules[part])])
 
 
-def verdicts_of(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) -> dict[str, Verdict]:
+def results_of(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) -> dict[str, Result]:
     """Return what the user's rights mean for each kind of lock, by check.
 
     Args:
@@ -84,12 +84,12 @@ def verdicts_of(client: redis.Redis | redis.RedisCluster, user: str, prefix: str
         user: The user's name, for the ACL SETUSER line.
         prefix: The prefix of the names in use; the check's own name begins with it.
     """
-    found: dict[str, Verdict] = {}
+    found: dict[str, Result] = {}
     with server.context_of(client) as context:
         for kind, new_lock in _KINDS.items():
             name = f"{prefix}wheel-lock-doctor:{secrets.token_hex(8)}"
-            check, verdict = _use(context, kind, functools.partial(new_lock, context, name), user)
-            found[check] = verdict
+            check, result = _use(context, kind, functools.partial(new_lock, context, name), user)
+            found[check] = result
             if check == _ALL:
                 break
     refused = ["keys"] if any(advice == OF_PATTERNS for _, _, advice in found.values()) else []
@@ -103,8 +103,8 @@ def verdicts_of(client: redis.Redis | redis.RedisCluster, user: str, prefix: str
     return found
 
 
-def _use(context: LockContext, kind: str, new_lock: Callable[[], Any], user: str) -> tuple[str, Verdict]:
-    """Acquire, extend and release one lock of the check's own; return the check and its verdict."""
+def _use(context: LockContext, kind: str, new_lock: Callable[[], Any], user: str) -> tuple[str, Result]:
+    """Acquire, extend and release one lock of the check's own; return the check and its result."""
     try:
         lock = new_lock()
         with lock:
@@ -125,7 +125,7 @@ def _grant_for(error: Exception, user: str) -> str:
     return advice(error, user) if commands_in(error) else OF_PATTERNS
 
 
-def _wake_ups(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) -> Verdict:
+def _wake_ups(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) -> Result:
     """Subscribe and publish once: without these rights waiters poll."""
     channel = wake_channel(f"{prefix}wheel-lock-doctor:{secrets.token_hex(8)}".encode()).decode()
     subscribed: Any = client  # redis-py annotates pubsub() of both clients, but not its arguments

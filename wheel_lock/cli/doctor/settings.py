@@ -7,7 +7,7 @@ from typing import Any
 import redis
 
 from wheel_lock.cli import server
-from wheel_lock.cli.doctor.findings import Severity, Verdict, is_silence, unknown, user_of
+from wheel_lock.cli.doctor.findings import Result, Severity, is_silence, unknown, user_of
 from wheel_lock.cli.target import FAILURES
 from wheel_lock.protocol.keys import SLOTS
 from wheel_lock.protocol.resp import error_text
@@ -20,7 +20,7 @@ _NEARLY_FULL = 0.9
 _FLAGS_PROBE = "#!lua flags=no-writes\nreturn 1"
 
 
-def verdicts_of(master: redis.Redis, version: str | None, min_replicas: int) -> dict[str, Verdict]:
+def results_of(master: redis.Redis, version: str | None, min_replicas: int) -> dict[str, Result]:
     """Return what the settings of one master mean for locks, by check; only that it is silent, if it is.
 
     Args:
@@ -28,7 +28,7 @@ def verdicts_of(master: redis.Redis, version: str | None, min_replicas: int) -> 
         version: Its version; None if the connection does not know it.
         min_replicas: The number of replicas that acquires wait for, as the contexts in use are set.
     """
-    found: dict[str, Verdict] = {}
+    found: dict[str, Result] = {}
     info: dict[str, Any] = {}
     try:
         info = master.info()
@@ -47,7 +47,7 @@ def verdicts_of(master: redis.Redis, version: str | None, min_replicas: int) -> 
     return found
 
 
-def _role(info: dict[str, Any]) -> Verdict:
+def _role(info: dict[str, Any]) -> Result:
     if info.get("loading"):
         return Severity.PROBLEM, "the server does not serve requests yet", REMEDIES["LOADING"]
     if info.get("role", "master") == "master":
@@ -56,7 +56,7 @@ def _role(info: dict[str, Any]) -> Verdict:
     return Severity.PROBLEM, "the server is a replica: it refuses every write", advice
 
 
-def _eviction(info: dict[str, Any]) -> Verdict:
+def _eviction(info: dict[str, Any]) -> Result:
     limit, policy = info.get("maxmemory"), info.get("maxmemory_policy")
     if limit is None or policy is None:
         return Severity.UNKNOWN, "INFO does not report maxmemory and eviction policy", ""
@@ -78,7 +78,7 @@ def _eviction(info: dict[str, Any]) -> Verdict:
     return Severity.OK, "no key is evicted; when memory is full acquires fail with an error", ""
 
 
-def _persistence(info: dict[str, Any], master: redis.Redis) -> Verdict:
+def _persistence(info: dict[str, Any], master: redis.Redis) -> Result:
     wait = "After a crash start the server again only when the longest timeout of a lock has passed"
     failed = [name for name in ("rdb_last_bgsave_status", "aof_last_write_status") if info.get(name, "ok") != "ok"]
     if failed:
@@ -105,7 +105,7 @@ def _persistence(info: dict[str, Any], master: redis.Redis) -> Verdict:
     return Severity.OK, f"appendfsync is {sync}: a crash of the machine forgets at most the last second", f"{wait}."
 
 
-def _replicas(info: dict[str, Any], min_replicas: int) -> Verdict:
+def _replicas(info: dict[str, Any], min_replicas: int) -> Result:
     replicas = info.get("connected_slaves")
     if not isinstance(replicas, int):
         return Severity.UNKNOWN, "INFO does not report the replicas", ""
@@ -122,7 +122,7 @@ def _replicas(info: dict[str, Any], min_replicas: int) -> Verdict:
     return Severity.OK, "there is no replica: no failover that could forget locks", ""
 
 
-def _cluster(master: redis.Redis) -> Verdict:
+def _cluster(master: redis.Redis) -> Result:
     """Return what a node thinks of its cluster. One slot without a master makes it refuse all keys by default."""
     try:
         state: Any = master.execute_command("CLUSTER INFO")
@@ -135,7 +135,7 @@ def _cluster(master: redis.Redis) -> Verdict:
     return Severity.PROBLEM, text, REMEDIES["CLUSTERDOWN"]
 
 
-def _scripts(master: redis.Redis, version: str | None) -> Verdict:
+def _scripts(master: redis.Redis, version: str | None) -> Result:
     name = f"version {error_text(version, 40)}" if version else "a version that is not reported"
     try:
         master.eval(_FLAGS_PROBE, 0)
