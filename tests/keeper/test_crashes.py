@@ -144,7 +144,7 @@ def test_a_keeper_serves_many_processes(hold: Hold, client: redis.Redis, keeper:
         assert holder.line() == "ready"
     holders[1].kill()
     eventually(lambda: client.keys() == [NAME.encode()], AT_ONCE_S)
-    assert "a process has ended: released 1500 in" in keeper.line()
+    assert "a process has ended: released 1000 in" in keeper.line()
     assert is_kept(client)
     holders[0].dies(client)
     assert "a process has ended: released 1 in" in keeper.line()
