@@ -141,4 +141,4 @@ def unmade(leases: Sequence[Lease]) -> bool:
 
 def encoded(leases: Sequence[Lease]) -> bytes:
     """Return the arguments of all leases, encoded."""
-    return leases.body if isinstance(leases, Rows) else b"".join([lease.lease_args for lease in leases])
+    return leases.body if type(leases) is Rows else b"".join([lease.lease_args for lease in leases])

@@ -308,7 +308,7 @@ class Engine(EngineState):
         now, overdue = self.timer.clock.now(), self.overdue_leases()
         found: list[HeldLock] = []
         for entry in self._longest_held(most):
-            if isinstance(entry, Rows) and not entry.made:
+            if type(entry) is Rows and not entry.made:
                 found += entry.held_locks(now)
             else:
                 leases = [lease for lease in leases_of(entry) if lease.is_valid(now)]

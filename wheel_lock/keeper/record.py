@@ -150,7 +150,7 @@ class Record:
             return False
         block = _Block(slot, leases, len(leases), max(1, len(leases) // _FEW), group.timeout_ms)
         self._blocks[block] = None
-        for lease in (leases,) if isinstance(leases, Rows) and not leases.made else leases:
+        for lease in (leases,) if type(leases) is Rows and not leases.made else leases:
             lease.recorded = block
         memory, at = self._memory, slot[0]
         memory[at + 1 : at + _HEAD + len(body)] = ENTRY.pack(len(body), block.ttl_ms) + body

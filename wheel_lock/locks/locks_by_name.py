@@ -50,7 +50,7 @@ class LocksByName(dict[Name, AnyLock | None], Generic[Name, AnyLock]):
 
     def __getitem__(self, name: Name) -> Any:
         found: Any = super().__getitem__(name)
-        if isinstance(found, Rows):
+        if type(found) is Rows:
             exclusively(taking(), self._make, found)
             found = super().__getitem__(name)
         return found

@@ -428,7 +428,7 @@ class Sweep(BulkOperation):
         self._left: Iterable[Lease] = []
         leases: list[Lease] = []
         for entry in table.held.entries():
-            if isinstance(entry, Rows) and not entry.made:
+            if type(entry) is Rows and not entry.made:
                 self._backlog_of(group_of(entry).renewer.node).rows.append(entry)
             else:
                 leases += leases_of(entry)
