@@ -174,10 +174,10 @@ def rows(scale: Scale) -> list[Row]:
 
     few, some, many = scale.held
     return [
-        renewal("renew-1k", few, 0.5, 0.9, few, few),
-        renewal("renew-10k", some, 0.15, 0.7, some, some),
-        renewal("renew-100k", many, 0.10, 0.6, many, many),
-        renewal("renew-1m", scale.most_held, 0.10, None, scale.most_held_by_rival, 500),
+        renewal("renew-1k", few, 0.2, 0.75, few, few),
+        renewal("renew-10k", some, 0.05, 0.7, some, some),
+        renewal("renew-100k", many, 0.03, 0.6, many, many),
+        renewal("renew-1m", scale.most_held, 0.03, None, scale.most_held_by_rival, 500),
         pair("main", "main thread", 1.0),
         pair("worker", "a worker thread", 1.0),
         pair("threads", "64 threads", 4.0),
