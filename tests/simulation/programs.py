@@ -234,11 +234,25 @@ class User:
             if limit is not None and calm:
                 self.world.rules.limit_kept(what, limit, process.clock.now() - began)
 
+    @staticmethod
+    def _may_deadlock(lock: Any) -> bool:
+        """Return whether the holder of a lock may wait for one that its next caller holds, and has maybe forgotten.
+
+        A forgotten reentrant or read-write lock is held until its thread or task ends. A holder of the one may wait for the
+        other without a limit, but only in one order: who holds a read-write lock has a limit for a reentrant one.
+        """
+        return lock.name in NAMES["reentrant"] and any(
+            family == "read-write" and hold.lease.loss is None
+            for (_, family, _), hold in (lock._caller().holds or {}).items()
+        )
+
     async def acquire(
         self, lock: Any, dice: Dice, waiting: tuple[bool, float | None] | None = None, **more: Any
     ) -> bool:
         """Acquire a lock, ``waiting`` or not, and for how long; return whether it was granted."""
         blocking, limit = waiting or self.waiting(dice)
+        if blocking and limit is None and self._may_deadlock(lock):
+            limit = 2.0
         self.note("acquires %s (%s, blocking=%s, limit=%s)", lock.name, type(lock).__name__, blocking, limit)
         with (
             self.limited(f"acquire of {lock.name!r}", limit),
