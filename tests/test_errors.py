@@ -28,11 +28,16 @@ from wheel_lock.errors import (
     quoted,
 )
 
+
+class JobTimeout(LockTimeout, TimeoutError):
+    """A program's own error, which its handlers of TimeoutError catch, too."""
+
+
 OURS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, WheelLockError)]
 PLAIN: list[type[WheelLockError]] = [WheelLockError, LockNotAcquired, LockServerError]
 PLAIN += [each for each in OURS if "__init__" not in vars(each)]
 ALL: list[WheelLockError] = [
-    *(error("The server is on fire", "order:42") for error in PLAIN),
+    *(error("The server is on fire", "order:42") for error in (*PLAIN, JobTimeout)),
     LockLost("order:42", LossReason.KEY_GONE),
     LocksLost({"order:42": LossReason.KEY_GONE}),
     LocksLost({"order:42": LossReason.KEY_GONE, b"order:43": LossReason.TAKEN}),

@@ -96,10 +96,6 @@ class WheelLockError(LockError):
     def __repr__(self) -> str:
         return BaseException.__repr__(self)  # with the text, which RedisError of redis-py 8 leaves out
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions cross process pools, and the constructors of subclasses take other arguments than the text.
-        return BaseException.__new__, (type(self), *self.args), self.__dict__
-
 
 class LockNotHeld(WheelLockError):
     """The lock object holds nothing: it was never acquired, or has been released already."""
@@ -144,6 +140,9 @@ class LockLost(WheelLockError, LockNotOwnedError):
         super().__init__(f"The lock {quoted(lock_name)} was lost: {reason}", lock_name)
         self.reason = reason
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.lock_name, self.reason), self.__dict__  # exceptions cross process pools
+
 
 class LocksLost(LockLost):
     """Several leases ended without a release.
@@ -159,6 +158,9 @@ class LocksLost(LockLost):
         if len(losses) > 1:
             self.message: str = f"{len(losses)} locks were lost, among them {quoted(name)}: {reason}"
             self.args: tuple[Any, ...] = (self.message,)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.losses,), self.__dict__
 
 
 def internal_error(error: Exception, name: str | bytes | None) -> WheelLockError:
@@ -231,6 +233,9 @@ class StaleFence(WheelLockError):
         self.name: str = name
         self.fence = fence
         self.newer = newer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.fence, self.newer), self.__dict__
 
 
 class NoFenceTable(WheelLockError):
