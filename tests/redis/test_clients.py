@@ -22,11 +22,12 @@ import valkey
 import valkey.asyncio
 from redis.credentials import CredentialProvider
 
-from tests.support.backend import LONG_S, Backend, token_of
+from tests.support.backend import LONG_S, Backend, token_of, without_collection
 from tests.support.programs import run_python
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockUnavailable
+from wheel_lock.net.connector import RedisPyConnector
 
 SECRET = "a-password-that-must-not-be-shown"
 CLIENTS: dict[str, Any] = {
@@ -291,6 +292,14 @@ def test_a_shared_context_lives_as_long_as_its_client(real: Backend) -> None:
     del client
     gc.collect()
     eventually(lambda: gc.collect() >= 0 and context() is None, LONG_S)
+
+
+def test_a_connection_that_is_dropped_is_closed_without_a_collection(real: Backend) -> None:
+    with without_collection():
+        connection = RedisPyConnector(real.client()).connect(LONG_S)
+        made = weakref.ref(connection._made[0])
+        del connection
+        assert made() is None
 
 
 def test_a_program_without_valkey_py_never_imports_it(real: Backend) -> None:

@@ -10,6 +10,7 @@ that is spent elsewhere, such as in the user's credential provider, does not cou
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -53,7 +54,7 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
             return error
 
         parser = hiredis.Reader(replyError=error_of, protocolError=MalformedReply, notEnoughData=NOTHING)
-        self._connection = connection
+        self._connection = weakref.proxy(connection)  # which has the parser: a cycle
         self._reader = ReplyReader(parser, TO_QUESTIONS)
 
     def on_disconnect(self) -> None:
