@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
@@ -105,13 +106,39 @@ class LockContext(ThreadLocks, Decorates):
 
     _engine: Engine
 
-    @spelled_out(ContextSettings, SETTINGS)
-    def __init__(self, client: AnyClient, **settings: Unpack[ContextSettings]) -> None:
-        options = ContextOptions.of(settings)
+    def __init__(
+        self,
+        client: AnyClient,
+        *,
+        timer: HashedWheelTimer | None = None,
+        batch_size: int = 1000,
+        response_timeout: float = 5.0,
+        connect_timeout: float = 2.0,
+        close_timeout: float = 5.0,
+        release_on_close: bool = True,
+        max_held: int | None = None,
+        max_waiting: int | None = None,
+        declare_keys: bool = False,
+        track_acquisitions: bool = False,
+        renewal_slack: float = 1 / 4,
+        prefix: str = "",
+        timeout: float = 30.0,
+        blocking_timeout: float | None = None,
+        owner: str | None = None,
+        readable_owner: bool = True,
+        label: str | None = None,
+        watch: bool = False,
+        release_on_crash: bool | str | os.PathLike[str] | None = None,
+        release_delay: float = 0.0,
+        fallback_interval: float = 5.0,
+        min_replicas: int = 0,
+        replica_timeout: float = 1.0,
+    ) -> None:
+        options = ContextOptions.of(locals())
         self._connector = connector_for(client, options.owner)
         options.check_keeper(self._connector.obstacle)
         self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects
-        self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(settings.get("timer")))
+        self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
         CONTEXTS.add(self._engine)
 
     @classmethod

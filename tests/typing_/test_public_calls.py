@@ -101,6 +101,11 @@ def test_a_factory_refuses_what_its_kind_does_not_have(owner: Any, name: str) ->
             getattr(owner, name)(object(), "order:42", timeout=30.0, **{keyword: None})
 
 
+@pytest.mark.parametrize("method", [LockContext.__init__, LockContext.lock, AsyncContext.lock])
+def test_what_programs_call_most_is_written_out_for_editors_that_read_only_the_source(method: Any) -> None:
+    assert inspect.getfullargspec(inspect.unwrap(method)).varkw is None
+
+
 def test_each_setting_has_one_default_and_is_documented() -> None:
     defaults = {name: setting.default for name, setting in inspect.signature(LockContext).parameters.items()}
     others = {
