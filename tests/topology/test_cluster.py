@@ -21,7 +21,7 @@ from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer, hung, require_redis_7, require_tracking
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import CLIENTS, LONG_S, MASTERS, Nodes
-from tests.topology.moving_slots import home, is_renewed, listeners, names_at, names_in
+from tests.topology.moving_slots import home, is_renewed, listeners, names_at, names_in, patient
 from wheel_lock import LockContext, LockNotAcquired, LockTimeout, LockUnavailable, LossReason, LostEvent
 from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.locks import operations
@@ -142,6 +142,19 @@ def test_locks_on_all_nodes_change_hands(nodes: Nodes, context: LockContext) -> 
         assert not any(context.adopt_many(texts.values()).values())
         adopter.release_many(locks.values())
     assert sum(server.client().dbsize() for server in nodes.masters) == 0
+
+
+def test_a_master_that_hangs_delays_no_adoption_from_another(nodes: Nodes, context: LockContext) -> None:
+    patient(nodes)
+    with LockContext(nodes.client(), response_timeout=LONG_S) as adopter:
+        adopter.release_many(adopter.acquire_many([f"known:{number}" for number in range(50)]).values())
+        locks = context.acquire_many([f"bulk:{number}" for number in range(1300)], timeout=2 * LONG_S)
+        texts = context.export_many(locks.values())
+        others = sum(server.client().dbsize() for server in nodes.masters[1:])
+        with hung(nodes.masters[0]):
+            call = Background(lambda: adopter.adopt_many(texts.values()))
+            eventually(lambda: adopter.stats().held == others, LONG_S)
+        assert all(call.result().values())
 
 
 # What goes wrong with several servers: a master dies or hangs, credentials cannot be had

@@ -126,11 +126,17 @@ class BulkAdoption(Generic[AnyLock]):
                 yield
 
     def parts(self) -> Iterator[Callable[[Future[None]], object]]:
-        """Make the locks part by part; yield what adopts each, and completes a future when that is done."""
+        """Make the locks part by part; yield what adopts each, and completes a future when the next may follow.
+
+        That of the last part is completed when all are done.
+        """
         left = iter(self._handoffs.items())
-        while part := list(itertools.islice(left, PART)):
+        more = True
+        while more:
+            part = list(itertools.islice(left, PART))
+            more = len(part) == PART
             adoptions = [adoption for key, handoff in part if (adoption := self._adoption(key, handoff)) is not None]
-            yield partial(self._many.begin, adoptions)
+            yield partial(self._many.begin, adoptions, PART - 1 if more else 0)
 
     def _adoption(self, key: bytes, handoff: Handoff) -> Adoption | None:
         """Make the lock, and return what is to be adopted; None if its ``max_hold`` is over."""

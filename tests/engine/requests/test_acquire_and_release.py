@@ -24,6 +24,7 @@ from wheel_lock.errors import (
     LockUnavailable,
     LossReason,
     TooManyLocks,
+    WheelLockError,
 )
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
@@ -146,7 +147,7 @@ def test_a_caller_of_several_locks_that_does_not_wait_does_not_wait_for_a_server
 def test_an_adoption_of_many_that_is_given_up_in_flight_is_undone(rig: Rig) -> None:
     lease, handoff = rig.lease("a"), Handoff("a", new_token(), "exclusive", None, 3.0, 1.0, None, None, None)
     adopting = AdoptMany(rig.engine.leases)
-    rig.post(lambda: adopting.begin([(lease, lock_options(3.0), handoff)], Future(lambda: None)))
+    rig.post(lambda: adopting.begin([(lease, lock_options(3.0), handoff)], 0, Future(lambda: None)))
     assert rig.server.one("adopt").arguments[1:3] == (handoff.token, lease.token)
     rig.post(adopting.give_up)
     rig.say(integer(1))
@@ -252,7 +253,7 @@ def adoption(rig: Rig, name: str, hold_left: float | None = None) -> Adoption:
 
 def begin_adoptions(rig: Rig, *adoptions: Adoption) -> AdoptMany:
     many = AdoptMany(rig.engine.leases)
-    rig.post(lambda: many.begin(adoptions, Future(lambda: None)))
+    rig.post(lambda: many.begin(adoptions, 0, Future(lambda: None)))
     return many
 
 
@@ -282,10 +283,39 @@ def test_a_node_that_does_not_answer_gets_no_more_adoptions(rig: Rig) -> None:
     rig.server.one("adopt")
     rig.be_silent(rig.engine.options.response_timeout_s + 0.1)
     assert many._future.done
-    rig.post(lambda: many.begin(adoptions[1:], Future(lambda: None)))
+    rig.post(lambda: many.begin(adoptions[1:], 0, Future(lambda: None)))
     assert many._future.done
     assert [type(many.errors[lease]) for lease, _, _ in adoptions] == [LockTimeout] * 3
     assert "adopt" not in rig.whats()
+
+
+def test_a_call_goes_on_when_its_first_adoption_is_refused_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    (refused, *_), other = adoptions = [adoption(rig, name) for name in names(2)]
+    begin = Adopt.begin
+
+    def begin_or_refuse(self: Adopt) -> None:
+        if self.lease is refused:
+            self.future.set_exception(TooManyLocks("full", refused.name))
+        else:
+            begin(self)
+
+    monkeypatch.setattr(Adopt, "begin", begin_or_refuse)
+    many = begin_adoptions(rig, *adoptions)
+    assert not many._future.done
+    rig.reply("adopt", integer(1))
+    assert many._future.done
+    assert [*many.errors] == [refused]
+    assert [*rig.held] == [other[0]]
+
+
+def test_the_next_part_fails_if_our_own_code_fails_between_the_parts(rig: Rig) -> None:
+    adoptions = [adoption(rig, name) for name in names(2)]
+    many, parts = AdoptMany(rig.engine.leases), [Future[None](lambda: None) for _ in range(2)]
+    rig.post(lambda: many.begin(adoptions[:1], 1, parts[0]))
+    assert parts[0].done
+    rig.post(lambda: many.crashed(ZeroDivisionError()))
+    rig.post(lambda: many.begin(adoptions[1:], 0, parts[1]))
+    failure(parts[1], WheelLockError, "An internal error: ZeroDivisionError")
 
 
 def test_very_many_that_are_refused_at_once_are_refused_one_after_the_other(rig: Rig) -> None:

@@ -94,8 +94,8 @@ Adoption = tuple[Lease, LockOptions, Handoff]  # the arguments of one Adopt
 class AdoptMany(BelowEngine):
     """Take over many exported leases, each by a call of its own. A node that does not answer gets no more calls.
 
-    The caller hands over the next part of them when the one before has been answered. Timer's thread only, but for the
-    constructor.
+    The caller hands over the next part of them when few are unanswered, so that a silent node delays those of no other.
+    Timer's thread only, but for the constructor.
 
     Attributes:
         errors: The error of each lease that was not granted.
@@ -105,34 +105,40 @@ class AdoptMany(BelowEngine):
         self.table = table
         self.errors: dict[Lease, Exception] = {}
         self._future: Future[None] = Future(noop)  # of the latest part
+        self._most = 0  # that may be unanswered when it is completed
+        self._failure: Exception | None = None
         self._in_flight: dict[Lease, Adopt] = {}
         self._granted: list[Lease] = []
         self._silent: dict[Node, Exception] = {}
         self._given_up = False
 
-    def begin(self, adoptions: Sequence[Adoption], future: Future[None]) -> None:
-        """Adopt a part of the leases; complete ``future`` when each of them is granted or has failed."""
-        self._future = future
+    def begin(self, adoptions: Sequence[Adoption], most: int, future: Future[None]) -> None:
+        """Adopt a part of the leases; complete ``future`` when at most ``most`` of all so far are unanswered."""
+        self._most, self._future = most, future
         router = self.table.router
-        if router.known or self.table.state.closed:
+        if router.known or self.table.state.closed or not adoptions:
             self._send(adoptions)
         else:
             router.when_known(partial(guarded, self, self._send, adoptions))
 
     def _send(self, adoptions: Sequence[Adoption]) -> None:
-        if self._given_up:  # while the slot map was waited for
+        if self._given_up:
             self.table.reject([lease for lease, _, _ in adoptions], False)
+            if self._failure is not None:  # between two parts
+                self._future.set_exception(self._failure)
             return
+        requests = []
         for lease, options, handoff in adoptions:
             self.table.router.assign(lease)
             error = self._silent.get(acquiring_node_of(lease))
             if error is None:
                 answered: Future[bool] = Future(partial(guarded, self, self._answered, lease))
-                self._in_flight[lease] = Adopt(self.table, lease, options, handoff, answered)
+                self._in_flight[lease] = request = Adopt(self.table, lease, options, handoff, answered)
+                requests.append(request)
             else:
                 self.table.reject([lease], False)
                 self.errors[lease] = copied(error)
-        for request in list(self._in_flight.values()):
+        for request in requests:  # all are in flight by now: one that is refused at once does not complete the part
             request.begin()
         self._complete_if_done()
 
@@ -152,7 +158,7 @@ class AdoptMany(BelowEngine):
         self._complete_if_done()
 
     def _complete_if_done(self) -> None:
-        if not self._in_flight:
+        if len(self._in_flight) <= self._most:
             self._future.set_result(None)
 
     def give_up(self) -> None:
@@ -167,8 +173,9 @@ class AdoptMany(BelowEngine):
 
     def crashed(self, error: Exception) -> None:
         """Fail the call, and undo it."""
+        self._failure = internal_error(error, None)
         self.give_up()
-        self._future.set_exception(internal_error(error, None))
+        self._future.set_exception(self._failure)
 
 
 def adopted_too_late(name: str | bytes) -> LockNotAcquired:
