@@ -171,7 +171,16 @@ def test_a_call_for_many_whose_undoing_fails_has_an_error_all_the_same(failing: 
     with breaking(AcquireMany, "give_up"):
         failing.post(lambda: call._fail(TooManyLocks("too many")))
         failing.turn()
-    failure(call._future, WheelLockError, "internal error")
+    failure(call._future, TooManyLocks)
+
+
+def test_a_call_for_many_has_its_error_in_the_last_turn_of_a_timer_that_stops(rig: WaitingRig) -> None:
+    call = rig.wait_for_each(names(2))
+    rig.reply("acquire_many", array(1, TAKEN, 2, TAKEN))
+    rig.turn()
+    rig.end(End.STOPPED)
+    rig.timer.turn()
+    failure(call._future, ContextClosed)
 
 
 def test_who_shares_the_first_try_of_a_server_that_was_never_there_waits_for_it_if_it_has_a_limit(

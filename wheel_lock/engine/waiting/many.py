@@ -185,6 +185,7 @@ class AcquireEach(AcquireMany, BelowEngine, WheelEntry):
             self._stop(error)
             self._refused.clear()
             self.table.timer.post(self.give_up, self)
+            self._future.set_exception(error)  # not behind the undoing: it may fail, or never come as the timer stops
 
     def _undo(self, then: Callable[[], object] = noop, begun: Callable[[], object] = noop) -> None:
         self._cancel()
@@ -195,9 +196,7 @@ class AcquireEach(AcquireMany, BelowEngine, WheelEntry):
 
     def crashed(self, error: Exception) -> None:
         """Fail the call; its waits, and the leases that it was granted, are undone."""
-        failure = internal_error(error, None)
-        self._fail(failure)
-        self._future.set_exception(failure)  # not behind the undoing, which may be what has failed
+        self._fail(internal_error(error, None))
 
 
 class MultiLockWaiter(Waiter):
