@@ -7,10 +7,11 @@ import json
 import os
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -524,6 +525,35 @@ def test_a_fork_in_an_attempt_leaves_the_child_none_of_its_descriptors(rig: Rig)
     assert os.waitpid(pid, 0)[1] == 0
     for end in (ours, connection):
         end.close()
+
+
+@pytest.mark.parametrize("step", [Keeping._begin, Keeping._over])
+def test_a_fork_between_any_two_lines_leaves_the_child_no_session_of_its_parent(rig: Rig, step: FunctionType) -> None:
+    rig.connected()
+    session = rig.keeping._session
+    assert session is not None
+    inode, statuses = os.fstat(session.fileno()).st_ino, set()
+
+    def fork(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code is not step.__code__ or event == "call":
+            return fork if frame.f_code is step.__code__ else None
+        if (pid := os.fork()) == 0:
+            left = 1
+            try:
+                rig.keeping.end(End.FORKED, ConnectionError())
+                left = sum(fd.stat().st_ino == inode for fd in Path("/proc/self/fd").iterdir() if fd.exists())
+            finally:
+                os._exit(left)
+        statuses.add(os.waitpid(pid, 0)[1])
+        return fork
+
+    before = sys.gettrace()
+    sys.settrace(fork)
+    try:
+        rig.connected()
+    finally:
+        sys.settrace(before)
+    assert statuses == {0}
 
 
 # The keeper of this process

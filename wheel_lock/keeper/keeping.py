@@ -320,11 +320,11 @@ class Keeping:
         else:
             attempt = _Attempt(session, record, [place for place in self._due if place.due_at == 0.0], self._gone)
             self._timer.unwatch(session)
+        self._attempt = attempt
+        self._attempts.append(attempt)  # before the session is let go: another thread may fork in between
         self._session, self._gone = None, []
         for place in attempt.places:
             place.due_at = None
-        self._attempt = attempt
-        self._attempts.append(attempt)
         try:
             self._launch(partial(self._carry_out, attempt))
         except RuntimeError as error:  # no thread can be started
@@ -355,9 +355,9 @@ class Keeping:
                 attempt.connection = None
         except BaseException as error:
             attempt.failure = _reason(error)
-            session, attempt.session = attempt.session, None
-            if session is not None:
-                _leave(session, None)  # else the keeper would keep it until this process ends, beside another one
+            if attempt.session is not None:
+                _leave(attempt.session, None)  # else the keeper has it until this process ends, beside another one
+            attempt.session = None
         self._timer.post(partial(self._over, attempt), self._domain)
         if self._timer.stopped and attempt.session is not None:
             attempt.session.close()  # the message may have been posted behind the last turn
@@ -408,13 +408,14 @@ class Keeping:
 
     def _over(self, attempt: _Attempt) -> None:
         """Take the session back from an attempt."""
+        session, wanted = attempt.session, attempt is self._attempt
+        if wanted:
+            self._attempt, self._session = None, session
+        elif session is not None:
+            _leave(session, attempt.record)
         self._attempts = [running for running in self._attempts if running is not attempt]
-        session = attempt.session
-        if attempt is not self._attempt:
-            if session is not None:
-                _leave(session, attempt.record)
+        if not wanted:
             return
-        self._attempt, self._session = None, session
         if session is None:
             self._note(Sign.FAILED, error_text(attempt.failure, LONG_TEXT))
             return
@@ -481,16 +482,15 @@ class Keeping:
         if how is End.FORKED:
             attempts, self._attempts = self._attempts, []
             for attempt in attempts:  # closes this process's copies of what the parent's thread is about to pass
-                if attempt.session is not None:
-                    os.close(attempt.session.detach())
                 if attempt.connection is not None:
                     attempt.connection.after_fork_in_child()
+            for session in (self._session, *[attempt.session for attempt in attempts]):
+                if session is not None and (fd := session.detach()) >= 0:  # of both while it changes hands
+                    os.close(fd)
             if self.phase is Phase.CLOSED:
                 return
-            session, record = self._session, self._record
+            record = self._record
             self._reset()
-            if session is not None:
-                os.close(session.detach())
             if record is not None:
                 record.leave()
         elif how in (End.CLOSED, End.RETIRED, *ANEW):
