@@ -51,7 +51,9 @@ class SocketWaker:
         self._reader.close()
         self._writer.close()
 
-    __del__ = finaliser(close)  # see EventWaker
+    @finaliser  # see EventWaker
+    def __del__(self) -> None:
+        self.close()
 
 
 class EventWaker:
@@ -77,8 +79,9 @@ class EventWaker:
         if fd >= 0:
             os.close(fd)
 
-    # Not earlier: a thread that holds a reference may still call wake(), and the number may be reused by then.
-    __del__ = finaliser(close)
+    @finaliser  # not earlier: a thread that holds a reference may still call wake(), and the number may be reused by then
+    def __del__(self) -> None:
+        self.close()
 
 
 def new_waker() -> EventWaker | SocketWaker:
@@ -147,7 +150,7 @@ class EpollPoller(SelectorPoller):
     meanings: Mapping[int, int] = {_EPOLLIN: _READ, _EPOLLOUT: _WRITE}  # an error, or a hang-up, means both
 
     def __init__(self, waker: EventWaker) -> None:
-        self.watched = {}
+        self.watched: dict[int, Watch] = {}
         self._system = self._epoll = native.epoll()
         self._epoll.register(waker, _EPOLLIN | _EPOLLET)
 

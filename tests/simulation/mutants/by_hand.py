@@ -72,8 +72,8 @@ BY_HAND = tuple(
         (
             "a forked child uses the record of its parent",
             "keeper/keeping.py",
-            "session, record = self._session, self._record\n            self._reset()",
-            "session, record = self._session, None",
+            "record = self._record\n            self._reset()",
+            "record = None",
         ),
         (
             "a keeper knows nothing of a cluster",

@@ -76,7 +76,7 @@ class AcquireMany(BulkOperation):
         held_back: The callback of the leases, which is opened when the caller has them; None if there is none.
     """
 
-    batch_class = AcquireBatch
+    batch_class: type[AcquireBatch] = AcquireBatch
 
     def __init__(
         self, table: LeaseTable, options: LockOptions, future: Future[None], all_or_nothing: bool = False
