@@ -139,7 +139,8 @@ class AdoptMany(BelowEngine):
                 self.table.reject([lease], False)
                 self.errors[lease] = copied(error)
         for request in requests:  # all are in flight by now: one that is refused at once does not complete the part
-            request.begin()
+            if not request.finished:  # an earlier one has ended the call
+                request.begin()
         self._complete_if_done()
 
     def _answered(self, lease: Lease) -> None:
