@@ -146,7 +146,7 @@ class BulkOperation:
         most_in_flight: The most batches that may be in flight at a node.
     """
 
-    most_in_flight: int = 8  # enough to keep the server busy, few enough to let renewals in between
+    most_in_flight: int = 4  # enough to keep the server busy, few enough to let renewals in between
     batch_class: type[BulkBatch] = BulkBatch
     releases = False  # batches count as awaited after their call has ended, because other owners wait for the locks
 
