@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from bench import page
 from bench.plot import OURS
 from bench.scenarios import Record, number
+from bench.scenarios.held import LIMIT
 from bench.scenarios.losses import counts
 
 
@@ -106,7 +107,8 @@ def medians(records: Sequence[Record], figure: Figure) -> dict[str, float]:
     """Return the median of each implementation."""
     found: dict[str, list[float]] = {}
     for record in records:
-        if "values" in record and all(record["case"].get(name) == value for name, value in figure.case.items()):
+        of_case = all(record["case"].get(name) == value for name, value in figure.case.items())
+        if "values" in record and of_case and record["rival"] != LIMIT.name:
             found.setdefault(record["rival"], []).append(figure.value(record["values"]))
     return {rival: statistics.median(values) for rival, values in found.items()}
 

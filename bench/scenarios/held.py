@@ -310,6 +310,8 @@ def _table(records: Sequence[Record], case: Mapping[str, Any]) -> str:
                     f"{of('told')[0]:,.0f}",
                 ]
             )
+        elif costs := of("client_s_per_renewal", 1e6):  # the limit
+            rows.append([rival, spread(costs), spread(of("server_s_per_renewal", 1e6)), *[""] * (len(head) - 3)])
         elif why := why_not(of_case(records, rival, case)):
             rows.append([rival, why, *[""] * (len(head) - 2)])
     return page.markdown(head, rows)
@@ -332,6 +334,7 @@ def _summary(records: Sequence[Record], timeout_s: float) -> str:
                     f"all {gone[0]:,.0f} gone" if gone and gone[0] else why_not(of_case(records, rival, case))[:30]
                 )
         rows.append(row)
+    rows = [row for row in rows if any(row[1:])]
     return page.markdown(["", *(f"{locks:,}" for locks in numbers(records, timeout_s))], rows)
 
 

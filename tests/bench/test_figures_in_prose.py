@@ -25,7 +25,7 @@ def test_what_held_locks_cost() -> None:
     page = (ROOT / "docs" / "operations" / "sizing.md").read_text()
     client, server, memory = held("client_s_per_s"), held("server_s_per_s"), held("rss")
     rows = [
-        f"| {locks:,} | {client[locks]:.1%} | {server[locks]:.1%} | {memory[locks] / 2**20:.0f} MB |\n".replace(
+        f"| {locks:,} | {client[locks]:.2%} | {server[locks]:.1%} | {memory[locks] / 2**20:.0f} MB |\n".replace(
             "%", " %"
         )
         for locks in client

@@ -10,7 +10,7 @@ Scripts call ``redis.pcall``, so that one bad key fails alone. No script shorten
 because a proxy delivers what it has accepted although the connection is gone; ``extend(replace_ttl=True)`` and
 redis-py's ``reacquire()`` are the exceptions. No script leaves a key without an expiry; see include/expiry.lua.
 
-A renewal is a GET and a PEXPIRE for each lease. MGET would save the server 5 to 14 % of a call. It takes one right
+A renewal is a GET and a PEXPIRE for each lease. MGET would save the server 4 to 14 % of a call. It takes one right
 more; one refused key would refuse all; WRONGTYPE reads like a missing key; and a cluster refuses it for several slots.
 (``SET ... IFEQ`` saves nothing.)
 """
