@@ -1,7 +1,7 @@
 """What locks can be kept with besides wheel_lock: one class or small program for each, started as workers.
 
 To add one in Python: a module here with a subclass of ``Implementation``, and a line in ``_MODULES``. To add one in another
-language: a program that speaks the workers' protocol (``bench/rivals/worker.py`` has its modes), and a line in ``PEERS``.
+language: a program that speaks the workers' protocol (``bench/rivals/worker.py`` has its modes), and a line in ``peers()``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests made for callers: how each is sent, retried, timed out and undone. A file for each operation.
+"""Requests made for callers: how each is sent, retried, timed out and undone. A file for each kind of operation.
 
 Renewals live in :mod:`wheel_lock.engine.renewal`, the waits for held locks in :mod:`wheel_lock.engine.waiting`.
 

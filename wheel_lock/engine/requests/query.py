@@ -1,4 +1,4 @@
-"""Requests about a name and no lease: plain reads, looks at its holders, and the release of a lock for them."""
+"""Requests about a name and no lease: plain commands, looks at its holders, and the release of a lock for them."""
 
 from __future__ import annotations
 

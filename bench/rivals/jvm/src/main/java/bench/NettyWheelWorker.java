@@ -23,7 +23,7 @@ import java.util.concurrent.TimeUnit;
 public final class NettyWheelWorker {
     private static final double FAR_S = 3600.0;
 
-    /** As in bench/timers.py: one of so many is started and cancelled while the others are pending, in so many laps. */
+    /** As in bench/targets/timers.py: one of so many is started and cancelled while the others are pending, in so many laps. */
     private static final int STARTED = 5;
 
     private static final int LAPS = STARTED + 1;
