@@ -2,8 +2,8 @@
 
 A member's score is its own expiry by the server's clock, so each holder has a lease of its own, one that crashes blocks
 the others for no longer than its own timeout, and only its owner removes it. It is one key, so it works on any topology.
-The first character of a member is its type; protocol/lua/include/holders.lua keeps the scores of shared and of exclusive holders
-apart.
+The first character of a member is its type; protocol/lua/include/holders.lua keeps the scores of shared and of exclusive
+holders apart.
 """
 
 from __future__ import annotations

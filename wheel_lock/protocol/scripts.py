@@ -1,10 +1,10 @@
 """The Lua scripts: text, SHA-1, and the encoded head of a call.
 
-A script has a form for each capability of servers. On Redis 7 and newer its text starts with a ``#!lua flags=...`` line, which lets one call use
-keys of all slots of a cluster node, lets renewals run when the server is out of memory, and makes a demoted master
-answer READONLY. Older servers and fakeredis do not support that line, and get the text without it, and without the
-lines that use ``PEXPIRE ... GT``, which is new in Redis 7, too; the lines behind them do the same work. A connection
-chooses the form once, when it is made.
+A script has a form for each capability of servers. On Redis 7 and newer its text starts with a ``#!lua flags=...``
+line, which lets one call use keys of all slots of a cluster node, lets renewals run when the server is out of memory,
+and makes a demoted master answer READONLY. Older servers and fakeredis do not support that line, and get the text
+without it, and without the lines that use ``PEXPIRE ... GT``, which is new in Redis 7, too; the lines behind them do
+the same work. A connection chooses the form once, when it is made.
 
 Scripts call ``redis.pcall``, so that one bad key fails alone. No script shortens an expiry, however late it arrives,
 because a proxy delivers what it has accepted although the connection is gone; ``extend(replace_ttl=True)`` and
