@@ -542,8 +542,8 @@ class Process:
         postponed, self._postponed = self._postponed, deque()
         if self.alive:
             self._turn()  # what the timer's thread does first is not certain; a check by a caller may come before it
-        for call in postponed:
-            self.run(call)
+        while postponed:  # not kept: an interruption keeps the frames that it has passed, with their locks
+            self.run(postponed.popleft())
 
     def kill(self) -> None:
         """End the process at once."""
