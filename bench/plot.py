@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OURS = "wheel_lock"
+LIMIT = "limit: redis-benchmark (C)"
+"""What no implementation can be better than; drawn dashed."""
 _COLOURS = {
     OURS: "#1769aa",
     "wheel_lock, fair": "#6ea8d8",
@@ -57,13 +59,13 @@ def colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def lines(path: Path, series: Series, *, title: str, x: str, y: str, log_x: bool = True, log_y: bool = True) -> None:
-    """Draw one line for each name, of something of which less is better; a limit is dashed."""
+    """Draw one line for each name, of something of which less is better."""
     with _axes(4.8) as (figure, axes):
         palette = colours(list(series))
         for name, points in series.items():
             if points:
                 width = 2.5 if name == OURS else 1.5
-                style = "--" if name.startswith("limit") else "o-"
+                style = "--" if name == LIMIT else "o-"
                 axes.plot(
                     *zip(*points, strict=True), style, color=palette[name], linewidth=width, markersize=4, label=name
                 )

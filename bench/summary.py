@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bench import page
-from bench.plot import OURS
+from bench.plot import LIMIT, OURS
 from bench.scenarios import Record, number
-from bench.scenarios.held import LIMIT
 from bench.scenarios.losses import counts
 
 
@@ -108,7 +107,7 @@ def medians(records: Sequence[Record], figure: Figure) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for record in records:
         of_case = all(record["case"].get(name) == value for name, value in figure.case.items())
-        if "values" in record and of_case and record["rival"] != LIMIT.name:
+        if "values" in record and of_case and record["rival"] != LIMIT:
             found.setdefault(record["rival"], []).append(figure.value(record["values"]))
     return {rival: statistics.median(values) for rival, values in found.items()}
 

@@ -26,7 +26,7 @@ PREFIX = "held:"
 LONG_S = 30.0
 """The timeout from which each number of locks has a table of its own; shorter ones share one."""
 
-LIMIT = Rival("limit: redis-benchmark (C)", tuple)
+LIMIT = Rival(plot.LIMIT, tuple)
 """The same script calls, encoded once and sent without a pause."""
 
 LOOK = """
